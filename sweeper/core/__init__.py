@@ -1,0 +1,1 @@
+"""The vocabulary: frozen dataclasses, units, errors and the wire format; standard library alone."""

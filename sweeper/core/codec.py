@@ -1,0 +1,95 @@
+"""The wire format: frozen dataclasses to JSON values and back, by their own annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class DecodeError(ValueError):
+    """A stored value does not fit the type that reads it; the message names its path."""
+
+
+def encode(value: Any) -> Any:
+    """Returns `value` as what `json.dumps(..., allow_nan=False)` takes; NaN and inf become None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): encode(val) for key, val in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(val) for val in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def decode(kind: type[T], value: Any, path: str = "") -> T:
+    """Returns `value` (from `json.loads`) as an instance of the dataclass `kind`.
+
+    Unknown keys are passed over, so that an older reader takes a newer file.
+
+    Raises:
+        DecodeError: A required key is missing or a value has the wrong type.
+    """
+    if not isinstance(value, Mapping):
+        raise DecodeError(f"`{path or kind.__name__}` must be an object, but got {value!r}.")
+    hints = _hints(kind)
+    given: dict[str, Any] = {}
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if item.name in value:
+            given[item.name] = _decode(hints[item.name], value[item.name], f"{path}.{item.name}")
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise DecodeError(f"`{path or kind.__name__}`: {error}") from error
+
+
+def _decode(hint: Any, value: Any, path: str) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any or hint is object:
+        return value
+    if origin in (Union, UnionType):
+        if value is None and NoneType in args:
+            return None
+        for option in args:
+            try:
+                return _decode(option, value, path)
+            except DecodeError:
+                continue
+        raise DecodeError(f"`{path}` does not take {value!r}.")
+    if origin is Literal:
+        if value in args:
+            return value
+        raise DecodeError(f"`{path}` must be one of {args}, but got {value!r}.")
+    if origin is tuple:
+        return tuple(_decode(args[0], val, f"{path}[{i}]") for i, val in enumerate(value))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: _decode(args[1], val, f"{path}.{key}") for key, val in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return decode(hint, value, path)  # type: ignore[arg-type]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        try:
+            return hint(value)
+        except ValueError as error:
+            raise DecodeError(f"`{path}`: {error}") from error
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is float and value is None:
+        return math.nan
+    if type(value) is not hint:
+        raise DecodeError(f"`{path}` must be {hint.__name__}, but got {value!r}.")
+    return value

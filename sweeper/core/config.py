@@ -1,0 +1,319 @@
+"""TrialConfig: everything that is asked of one trial, and the names under which a YAML reaches it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from sweeper.core.errors import UserError, did_you_mean
+
+Scalar = bool | int | float | str | None
+
+OPEN_SECTIONS = ("model", "data")
+"""Sections whose keys belong to the pipeline."""
+
+
+def _require(holds: bool, rule: str, **value: object) -> None:
+    if not holds:
+        shown = ", ".join(f"{name}={val!r}" for name, val in value.items())
+        raise UserError(f"{rule}, but got {shown}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderConfig:
+    """How samples reach the device.
+
+    Attributes:
+        kind: `rows` collates one Python item per sample (what most hand-written datasets do),
+            `workers` fetches whole batches by index in DataLoader workers, `resident` keeps the
+            tensors on the device and gathers there.
+        num_workers: DataLoader processes; 0 loads in the training process.
+        prefetch_factor: Batches each worker keeps ready; without effect at `num_workers=0`.
+        pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
+        persistent_workers: Workers survive the end of an epoch.
+        drop_last: A ragged last batch is left out, so that shapes are static.
+    """
+
+    kind: Literal["rows", "workers", "resident"] = "resident"
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    persistent_workers: bool = True
+    drop_last: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.num_workers >= 0, "`loader.num_workers >= 0` must hold", got=self.num_workers)
+        _require(
+            self.prefetch_factor >= 1,
+            "`loader.prefetch_factor >= 1` must hold",
+            got=self.prefetch_factor,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionConfig:
+    """Arithmetic: autocast type, and TF32 for the float32 matrix products that remain."""
+
+    amp: Literal["fp32", "bf16", "fp16"] = "fp32"
+    tf32: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileConfig:
+    """torch.compile mode (`eager` leaves the model as it is) and cuDNN's algorithm search."""
+
+    mode: Literal["eager", "default", "reduce-overhead", "max-autotune"] = "eager"
+    cudnn_benchmark: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """The optimiser and its learning rate.
+
+    Attributes:
+        lr: Learning rate at `lr_batch_size` samples a step.
+        lr_rule: How it follows the global batch: not at all, with its square root (Adam), or
+            linearly (SGD).
+        lr_batch_size: The global batch `lr` is meant for; 0 means the trial's own. A sweep fills in
+            its baseline's, so that an exported configuration is complete in itself.
+        warmup_steps: Steps over which the rate rises linearly from zero.
+        clip_norm: Largest gradient norm; 0 leaves gradients alone.
+    """
+
+    name: Literal["adamw", "adam", "sgd"] = "adamw"
+    lr: float = 1e-3
+    lr_rule: Literal["none", "sqrt", "linear"] = "none"
+    lr_batch_size: int = 0
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    fused: bool = True
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0, "`optimizer.lr > 0` must hold", got=self.lr)
+        _require(
+            self.lr_batch_size >= 0,
+            "`optimizer.lr_batch_size >= 0` must hold",
+            got=self.lr_batch_size,
+        )
+        _require(self.warmup_steps >= 0, "`optimizer.warmup_steps >= 0` must hold", got=self.warmup_steps)
+        _require(self.clip_norm >= 0, "`optimizer.clip_norm >= 0` must hold", got=self.clip_norm)
+
+    def lr_at(self, global_batch: int) -> float:
+        """Returns the peak learning rate for `global_batch` samples a step."""
+        ratio = global_batch / (self.lr_batch_size or global_batch)
+        factor = {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[self.lr_rule]
+        return self.lr * factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """Share of the machine. `memory_fraction=0` and `cpu_threads=0` leave torch's own choice."""
+
+    count: int = 1
+    memory_fraction: float = 0.0
+    cpu_threads: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.count == 1, "`device.count` other than 1 is not supported yet", got=self.count)
+        _require(
+            0 <= self.memory_fraction <= 1,
+            "`0 <= device.memory_fraction <= 1` must hold",
+            got=self.memory_fraction,
+        )
+        _require(self.cpu_threads >= 0, "`device.cpu_threads >= 0` must hold", got=self.cpu_threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialConfig:
+    """One complete configuration. `model` and `data` hold what the pipeline itself understands."""
+
+    batch_size: int = 64
+    accumulate_steps: int = 1
+    seed: int = 0
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    compile: CompileConfig = field(default_factory=CompileConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    model: Mapping[str, Scalar] = field(default_factory=dict)
+    data: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 1, "`batch_size >= 1` must hold", got=self.batch_size)
+        _require(
+            self.accumulate_steps >= 1,
+            "`accumulate_steps >= 1` must hold",
+            got=self.accumulate_steps,
+        )
+
+    @property
+    def global_batch(self) -> int:
+        """Samples that go into one optimiser step."""
+        return self.batch_size * self.accumulate_steps
+
+    def flatten(self) -> dict[str, Scalar]:
+        """Returns every field under its dotted name."""
+        flat: dict[str, Scalar] = {}
+        for top in dataclasses.fields(self):
+            value = getattr(self, top.name)
+            if top.name in OPEN_SECTIONS:
+                flat.update({f"{top.name}.{key}": val for key, val in sorted(value.items())})
+            elif dataclasses.is_dataclass(value):
+                for sub in dataclasses.fields(value):
+                    flat[f"{top.name}.{sub.name}"] = getattr(value, sub.name)
+            else:
+                flat[top.name] = value
+        return flat
+
+    def replace(self, changes: Mapping[str, Scalar]) -> TrialConfig:
+        """Returns a copy with the dotted names in `changes` set.
+
+        Raises:
+            UserError: A name is unknown, or a value has the wrong type or breaks a rule.
+        """
+        tree: dict[str, Any] = {}
+        for name, value in changes.items():
+            checked = check_value(name, value)
+            head, _, rest = name.partition(".")
+            if rest:
+                tree.setdefault(head, {})[rest] = checked
+            else:
+                tree[head] = checked
+        for head, sub in tree.items():
+            if head in OPEN_SECTIONS:
+                tree[head] = {**getattr(self, head), **sub}
+            elif isinstance(sub, dict):
+                tree[head] = dataclasses.replace(getattr(self, head), **sub)
+        return dataclasses.replace(self, **tree)
+
+    def canonical(self) -> TrialConfig:
+        """Returns the same trial with fields that cannot have an effect at their defaults.
+
+        Two configurations which run identically have one canonical form; duplicates are found on it.
+        """
+        loader = self.loader
+        if loader.kind == "resident":
+            loader = LoaderConfig(drop_last=loader.drop_last)
+        elif loader.num_workers == 0:
+            loader = dataclasses.replace(
+                loader,
+                prefetch_factor=FIELDS["loader.prefetch_factor"].default,
+                persistent_workers=FIELDS["loader.persistent_workers"].default,
+            )
+        optimizer = self.optimizer
+        if optimizer.lr_rule == "none":
+            optimizer = dataclasses.replace(optimizer, lr_batch_size=0)
+        return dataclasses.replace(self, loader=loader, optimizer=optimizer)
+
+    def key(self) -> str:
+        """Returns a digest of the canonical configuration."""
+        return _digest(self.canonical().flatten())
+
+    def quality_key(self) -> str:
+        """Returns a digest of what the loss depends on: numerics, not the way data is loaded."""
+        flat = self.canonical().flatten()
+        kept = {
+            name: value
+            for name, value in flat.items()
+            if not name.startswith(("loader.", "device.")) and name != "compile.cudnn_benchmark"
+        }
+        return _digest(kept)
+
+    def work(self) -> dict[str, Scalar]:
+        """Returns what changes the work itself: samples/s compare only where this is equal."""
+        return {n: v for n, v in self.flatten().items() if n.partition(".")[0] in OPEN_SECTIONS}
+
+    def work_key(self) -> str:
+        """Returns a digest of `work`."""
+        return _digest(self.work())
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One searchable name: its Python type, default, and the values allowed where they are few."""
+
+    name: str
+    type: type
+    default: Any
+    choices: tuple[Scalar, ...] = ()
+
+
+def _plain_type(hint: Any) -> tuple[type, tuple[Scalar, ...]]:
+    if get_origin(hint) is Literal:
+        return str, get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        hint = next(arg for arg in get_args(hint) if arg is not NoneType)
+    return hint, ()
+
+
+def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
+    found: dict[str, Field] = {}
+    hints = get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        if prefix == "" and item.name in OPEN_SECTIONS:
+            continue
+        hint = hints[item.name]
+        if dataclasses.is_dataclass(hint):
+            found.update(_fields_of(hint, f"{item.name}."))  # type: ignore[arg-type]
+        else:
+            kind, choices = _plain_type(hint)
+            found[prefix + item.name] = Field(prefix + item.name, kind, item.default, choices)
+    return found
+
+
+FIELDS: Mapping[str, Field] = _fields_of(TrialConfig)
+"""Every closed field of TrialConfig by its dotted name; `model.*` and `data.*` are open."""
+
+
+def field_of(name: str) -> Field | None:
+    """Returns the field behind a dotted name, or None for a `model.*` or `data.*` name.
+
+    Raises:
+        UserError: No such field exists.
+    """
+    head, _, rest = name.partition(".")
+    if head in OPEN_SECTIONS and rest:
+        return None
+    if name not in FIELDS:
+        raise UserError(f"`{name}` is not a field of a trial.{did_you_mean(name, FIELDS)}")
+    return FIELDS[name]
+
+
+def check_value(name: str, value: Scalar) -> Scalar:
+    """Returns `value` in the type of the field `name` (an int becomes a float where one is asked).
+
+    Raises:
+        UserError: The name is unknown, or the value is not one this field can take.
+    """
+    known = field_of(name)
+    if known is None:
+        return value
+    if known.choices:
+        if value not in known.choices or isinstance(value, bool):
+            raise UserError(
+                f"`{name}` must be one of {', '.join(map(str, known.choices))}, but got {value!r}."
+                + did_you_mean(str(value), map(str, known.choices))
+            )
+        return value
+    if known.type is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not known.type:
+        raise UserError(f"`{name}` must be {_article(known.type)}, but got {value!r}.")
+    return value
+
+
+def _article(kind: type) -> str:
+    return {int: "an integer", float: "a number", bool: "true or false"}.get(kind, "a string")
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

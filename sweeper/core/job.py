@@ -1,0 +1,113 @@
+"""A job: the folder contract between a supervisor and a worker (config.json in, outcome.json out)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import decode, encode
+from sweeper.core.config import TrialConfig
+from sweeper.core.files import read_json, write_json
+from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+
+SCHEMA = 1
+CONFIG = "config.json"
+OUTCOME = "outcome.json"
+LOG = "worker.log"
+SERIES = "series"
+
+TRIAL_RUNNER = "sweeper.trainer.measure:run"
+PREPARE_RUNNER = "sweeper.trainer.prepare:run"
+PROBE_RUNNER = "sweeper.trainer.probe:run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurePlan:
+    """How a trial is timed.
+
+    Attributes:
+        window_seconds: Length of one timed window.
+        repeats: Number of windows.
+        warmup_cap_seconds: Longest warm-up, compile excluded.
+        cap_seconds: Once this much time has been spent measuring, no further window is begun.
+        quality_samples: Training samples of the quality pass; 0 leaves it out.
+        quality_above: Throughput below which the trial could not win, so that no pass is run.
+    """
+
+    window_seconds: float = 3.0
+    repeats: int = 3
+    warmup_cap_seconds: float = 20.0
+    cap_seconds: float = 120.0
+    quality_samples: int = 0
+    quality_above: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a worker is asked to do.
+
+    Attributes:
+        runner: `module:function` which takes `(Job, Progress)` and returns the result.
+        pipeline: Module of the user's pipeline, found through `import_paths`.
+        data: The `data:` section of the specification.
+        prepared: Folder of the prepared data (made once by the prepare job).
+        cache: Folder for compile caches and the like.
+        device: `cpu`, or the CUDA device as CUDA_VISIBLE_DEVICES takes it (a UUID or an index).
+        cpus: Cores to stay on; empty means all that are usable.
+        env: Environment variables of the trial, set before anything is imported.
+        attempt: 0 at first; counts the times the environment ended this trial.
+        params: The search's own values for the trial, before `when` and aliases are applied.
+    """
+
+    uid: str
+    runner: str = TRIAL_RUNNER
+    pipeline: str = ""
+    import_paths: tuple[str, ...] = ()
+    config: TrialConfig = field(default_factory=TrialConfig)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    plan: MeasurePlan = field(default_factory=MeasurePlan)
+    prepared: str = ""
+    cache: str = ""
+    device: str = "cpu"
+    cpus: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout_seconds: float = 600.0
+    attempt: int = 0
+    stage: str = "search"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    asked_at: float = 0.0
+
+
+def write_job(folder: Path, job: Job) -> None:
+    """Writes `folder/config.json`, making the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / CONFIG, {"schema": SCHEMA, **encode(job)})
+
+
+def read_job(folder: Path) -> Job:
+    """Returns the job in `folder`."""
+    return decode(Job, read_json(folder / CONFIG))
+
+
+_OUTCOMES: Mapping[str, type] = {"measurement": Measurement, "failure": Failure, "report": Report}
+
+
+def write_outcome(folder: Path, outcome: Outcome | Report) -> None:
+    """Writes `folder/outcome.json` atomically: the commit point of a trial."""
+    name = type(outcome).__name__.lower()
+    write_json(folder / OUTCOME, {"schema": SCHEMA, "type": name, **encode(outcome)})
+
+
+def decode_outcome(value: Any) -> Outcome | Report:
+    """Returns the outcome in an encoded object with its `type`."""
+    return decode(_OUTCOMES[value["type"]], value)
+
+
+def read_outcome(folder: Path) -> Outcome | Report | None:
+    """Returns the outcome in `folder`, or None while there is none."""
+    try:
+        return decode_outcome(read_json(folder / OUTCOME))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,212 @@
+"""What a trial gives back: `Outcome = Measurement | Failure`, with units in the names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One timed stretch of steady training; the device is synchronised at its two edges only.
+
+    Attributes:
+        start_s: Monotonic clock at its start, shared by all processes of a machine.
+        seconds: Wall time.
+        steps: Micro-batches processed.
+        samples: Training samples that earned throughput (steps skipped by a scaler earn none).
+        cpu_seconds: Processor time of the training process.
+        involuntary_switches: Times the kernel took the processor away from it.
+    """
+
+    start_s: float
+    seconds: float
+    steps: int
+    samples: int
+    cpu_seconds: float = 0.0
+    involuntary_switches: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Mean seconds of one step by phase; the sum is the step's wall time.
+
+    Attributes:
+        data_s: Waiting for the batch, or gathering it on the device.
+        h2d_s: Copying it to the device.
+        host_gap_s: What no phase accounts for.
+    """
+
+    data_s: float = 0.0
+    h2d_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    host_gap_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Wall seconds of one step."""
+        return (
+            self.data_s + self.h2d_s + self.forward_s + self.backward_s + self.optimizer_s + self.host_gap_s
+        )
+
+    @property
+    def data_fraction(self) -> float:
+        """Share of the step that is the data path: waiting, gathering, copying."""
+        return (self.data_s + self.h2d_s) / self.step_s if self.step_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """The loss after exactly `samples` training samples from the trial's seed.
+
+    Attributes:
+        key: `TrialConfig.quality_key` and the sample count; equal keys have equal losses.
+        constant_loss: Validation loss of the best constant predictor, where the pipeline knows it.
+        best_loss: Best reachable validation loss, where the data is synthetic and it is known.
+    """
+
+    key: str
+    samples: int
+    seconds: float
+    train_loss: float
+    val_loss: float
+    constant_loss: float | None = None
+    best_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """The device a trial says it ran on. `uuid` is NVML's; memory is in GiB, 0 where unknown."""
+
+    kind: str
+    name: str
+    uuid: str = ""
+    memory_gib: float = 0.0
+    capability: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """A telemetry series, cut to the measuring windows, in three numbers."""
+
+    mean: float
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A trial that ran to its end.
+
+    Attributes:
+        throughput: Samples per second: all windows' samples over all windows' seconds.
+        epoch_seconds: Time of one pass over `train_samples` at that throughput.
+        compile_seconds: First step less a steady one, where a compile mode was asked for.
+        effective: What really ran where it differs from what was asked, by field name.
+        gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
+        host_mem_peak_gib: Peak resident set of the training process.
+        telemetry: Summaries by series name, units in the names; absent where not supported.
+        versions: torch, CUDA and driver versions.
+    """
+
+    throughput: float
+    step_ms: float
+    epoch_seconds: float
+    train_samples: int
+    windows: tuple[Window, ...]
+    breakdown: Breakdown
+    device: DeviceInfo
+    startup_seconds: float
+    first_step_seconds: float
+    warmup_seconds: float
+    warmup_steps: int
+    compile_seconds: float = 0.0
+    compile_cache: str = ""
+    steady: bool = True
+    skipped_steps: int = 0
+    cpu_threads: int = 0
+    gpu_mem_peak_gib: float | None = None
+    host_mem_peak_gib: float | None = None
+    quality: Quality | None = None
+    effective: Mapping[str, str] = field(default_factory=dict)
+    telemetry: Mapping[str, Stats] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    finished_at: float = 0.0
+
+
+class FailureKind(StrEnum):
+    """Why a trial has no measurement."""
+
+    OOM = "oom"
+    HOST_OOM = "host_oom"
+    SHM = "shm"
+    FD_LIMIT = "fd_limit"
+    TIMEOUT = "timeout"
+    STALLED = "stalled"
+    COMPILE_ERROR = "compile_error"
+    NON_FINITE = "non_finite"
+    AMP_UNSTABLE = "amp_unstable"
+    LOADER_WORKER_DIED = "loader_worker_died"
+    DATA_TOO_SMALL = "data_too_small"
+    DEVICE_LOST = "device_lost"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    NO_RESULT = "no_result"
+    CRASH = "crash"
+    USER_ERROR = "user_error"
+
+
+INFEASIBLE = frozenset(
+    {
+        FailureKind.OOM,
+        FailureKind.HOST_OOM,
+        FailureKind.SHM,
+        FailureKind.FD_LIMIT,
+        FailureKind.TIMEOUT,
+        FailureKind.STALLED,
+        FailureKind.COMPILE_ERROR,
+        FailureKind.NON_FINITE,
+        FailureKind.AMP_UNSTABLE,
+        FailureKind.LOADER_WORKER_DIED,
+        FailureKind.DATA_TOO_SMALL,
+    }
+)
+"""Findings about the configuration: the sampler learns from them, and they are not retried."""
+
+RETRIED = frozenset({FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.DEVICE_LOST})
+"""The environment's doing: the same trial number runs again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A trial without a measurement: a value, not an exception.
+
+    Attributes:
+        message: One line: what happened.
+        stage: How far it got (`start`, `build`, `warmup`, `window`, `quality`).
+        detail: The last lines of the trial's own output.
+        log: Where all of it is.
+    """
+
+    kind: FailureKind
+    message: str
+    stage: str = ""
+    detail: str = ""
+    log: str = ""
+    seconds: float = 0.0
+    finished_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The result of a job which is not a trial (preparing data, probing the device)."""
+
+    values: Mapping[str, Any]
+    finished_at: float = 0.0
+
+
+Outcome = Measurement | Failure

@@ -1,0 +1,114 @@
+"""TrialRecord: one trial of a sweep with its outcome, and the table of metrics over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One trial as the sweep folder has it.
+
+    Attributes:
+        number: The sweep's own number; the baseline is 0.
+        uid: Unique over all sweeps; names the MLflow run.
+        stage: `baseline`, `reference` or `search`.
+        params: What the search suggested, by parameter name; empty for a reference trial.
+        outcome: None while it runs.
+        quality: The loss of this trial's numerics key: its own pass, or one it was answered from.
+        violations: Constraint name -> amount by which it is violated (<= 0 holds).
+        folder: Where its files are.
+    """
+
+    number: int
+    uid: str
+    stage: str
+    config: TrialConfig
+    outcome: Outcome | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    quality: Quality | None = None
+    violations: Mapping[str, float] = field(default_factory=dict)
+    folder: str = ""
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """The outcome where it is a measurement."""
+        return self.outcome if isinstance(self.outcome, Measurement) else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The outcome where it is a failure."""
+        return self.outcome if isinstance(self.outcome, Failure) else None
+
+    @property
+    def feasible(self) -> bool:
+        """Measured, and no constraint is violated."""
+        return self.measurement is not None and all(v <= 0 for v in self.violations.values())
+
+    def metric(self, name: str) -> float | None:
+        """Returns the metric `name` of the table, or None where this trial does not have it."""
+        value = METRICS[name].of(self)
+        return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the metric table.
+
+    Attributes:
+        unit: As printed.
+        direction: `maximize` or `minimize`: which way is better.
+        of: How it is computed from a record; None where it is absent.
+        digits: Significant digits worth logging.
+    """
+
+    name: str
+    unit: str
+    direction: str
+    of: Callable[[TrialRecord], float | None]
+    digits: int = 4
+
+
+def _of_measurement(read: Callable[[Measurement], float | None]) -> Callable[[TrialRecord], Any]:
+    return lambda rec: read(rec.measurement) if rec.measurement is not None else None
+
+
+def _series(name: str) -> Callable[[TrialRecord], Any]:
+    return _of_measurement(lambda m: m.telemetry[name].mean if name in m.telemetry else None)
+
+
+def _memory_fraction(m: Measurement) -> float | None:
+    if m.gpu_mem_peak_gib is None or not m.device.memory_gib:
+        return None
+    return m.gpu_mem_peak_gib / m.device.memory_gib
+
+
+_TABLE = (
+    Metric("throughput", "samples/s", "maximize", _of_measurement(lambda m: m.throughput)),
+    Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds)),
+    Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms)),
+    Metric("val_loss", "", "minimize", lambda r: r.quality.val_loss if r.quality else None, 6),
+    Metric("data_pct", "%", "minimize", _of_measurement(lambda m: 100 * m.breakdown.data_fraction)),
+    Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
+    Metric("compile_s", "s", "minimize", _of_measurement(lambda m: m.compile_seconds)),
+    Metric("gpu_util_pct", "%", "maximize", _series("gpu_util_pct")),
+    Metric("gpu_power_w", "W", "minimize", _series("gpu_power_w")),
+    Metric("gpu_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.gpu_mem_peak_gib)),
+    Metric("gpu_mem_peak_fraction", "", "minimize", _of_measurement(_memory_fraction)),
+    Metric("cpu_util_pct", "%", "maximize", _series("cpu_util_pct")),
+    Metric("host_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.host_mem_peak_gib)),
+)
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+"""Objectives, constraints, columns and MLflow metrics all come from here."""
+
+
+def rounded(value: float, digits: int) -> float:
+    """Returns `value` with that many significant digits."""
+    return float(f"{value:.{digits}g}")

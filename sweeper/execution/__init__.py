@@ -1,0 +1,1 @@
+"""Placing workers: `submit(folder) -> Handle`; a launcher knows nothing of what a worker does."""

@@ -1,0 +1,1 @@
+"""Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""

@@ -1,0 +1,1 @@
+"""The YAML: what a user asks for, read and checked before anything runs."""

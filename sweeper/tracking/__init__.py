@@ -1,0 +1,1 @@
+"""Showing a sweep in MLflow; a projection of the folder, never read back."""
