@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -32,9 +32,7 @@ def encode(value: Any) -> Any:
     return value
 
 
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:

@@ -1,19 +1,25 @@
-"""What a pipeline gives to the trainer: prepared arrays, samples that can be read in batches, a model.
+"""What a pipeline gives to the trainer: prepared arrays, samples read in batches, and a model.
 
 A pipeline is a module with two functions:
 
-    def prepare(data: Mapping[str, Any]) -> Prepared           once per machine, shared by all trials
-    def build(config: TrialConfig, prepared: Prepared) -> Pipeline                        per trial
+    def prepare(data: Mapping[str, Any]) -> Prepared           # once per machine, for all trials
+    def build(config: TrialConfig, prepared: Prepared) -> Pipeline                   # per trial
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+
+from sweeper.core.errors import UserError
+from sweeper.core.job import Job
 
 Batch = dict[str, Tensor]
 """Named tensors, each with the batch as its first dimension."""
@@ -84,4 +90,25 @@ class Pipeline:
     best_loss: float | None = None
 
 
-__all__ = ["Batch", "Pipeline", "Prepared", "Samples", "take"]
+def load_module(job: Job) -> ModuleType:
+    """Returns the user's pipeline module, imported.
+
+    Raises:
+        UserError: It is not there, cannot be imported, or lacks `prepare` or `build`.
+    """
+    for path in reversed(job.import_paths):
+        if path not in sys.path:
+            sys.path.insert(0, path)
+    try:
+        module = importlib.import_module(job.pipeline)
+    except ModuleNotFoundError as error:
+        if error.name and (job.pipeline == error.name or job.pipeline.startswith(f"{error.name}.")):
+            raise UserError(
+                f"`pipeline` must name a module that can be imported, but got {job.pipeline!r}, "
+                f"which is not in {', '.join(job.import_paths)}."
+            ) from None
+        raise
+    missing = [name for name in ("prepare", "build") if not hasattr(module, name)]
+    if missing:
+        raise UserError(f"{job.pipeline} must define `{'` and `'.join(missing)}`; see README.md, Pipelines.")
+    return module

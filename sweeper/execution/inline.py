@@ -1,0 +1,28 @@
+"""The inline launcher: runs jobs one after the other in this process, for debugging."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+from sweeper.core.job import read_job, write_outcome
+from sweeper.core.measurement import Outcome, Report
+from sweeper.core.progress import Silent
+from sweeper.execution.launcher import outcome_or_lost
+from sweeper.worker.trial import run
+
+
+class InlineLauncher:
+    """No isolation, no timeout, no telemetry; breakpoints in a pipeline work."""
+
+    capacity = 1
+
+    def submit(self, folder: Path) -> Future[Outcome | Report]:
+        """Runs the job at once and returns a finished future."""
+        write_outcome(folder, run(read_job(folder), Silent()))
+        future: Future[Outcome | Report] = Future()
+        future.set_result(outcome_or_lost(folder))
+        return future
+
+    def close(self) -> None:
+        """Has nothing to end."""

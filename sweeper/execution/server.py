@@ -1,0 +1,130 @@
+"""The server: imports torch once, then forks a keeper per job; JSON lines in, JSON lines out.
+
+    {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its keeper has ended
+    {"cancel": DIR}                           ->  the keeper is told to end its tree
+
+It stays at one thread, runs no tensor operation and never touches CUDA, so that forking is sound.
+When its input ends (the supervisor is gone), it ends all keepers and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sweeper.worker.keeper import die_with_parent, in_fresh_interpreter, in_this_interpreter, keep
+
+_START: dict[str, Callable[[Path, int], NoReturn]] = {
+    "fork": in_this_interpreter,
+    "exec": in_fresh_interpreter,
+}
+
+
+class Server:
+    """Reads requests from `source`, writes answers to `answers`."""
+
+    def __init__(self, source: int, answers: int) -> None:
+        self.source, self.answers = source, answers
+        self.keepers: dict[int, str] = {}
+        self._partial = b""
+        self._wake, self._wake_end = os.pipe()
+        for descriptor in (self._wake, self._wake_end):
+            os.set_blocking(descriptor, False)
+
+    def serve(self) -> None:
+        """Answers until the input ends."""
+        # The handler does nothing; the wake-up descriptor brings poll() back.
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._answer(ready=os.getpid(), threads=len(os.listdir("/proc/self/task")))
+        poller = select.poll()
+        poller.register(self.source, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._wake in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+                self._reap()
+            if self.source in ready:
+                data = os.read(self.source, 65536)
+                if not data:
+                    break
+                *lines, self._partial = (self._partial + data).split(b"\n")
+                for line in lines:
+                    self._take(json.loads(line))
+        for pid in self.keepers:
+            os.kill(pid, signal.SIGTERM)
+        while self.keepers:
+            pid, _ = os.waitpid(-1, 0)
+            self.keepers.pop(pid, None)
+
+    def _answer(self, **message: Any) -> None:
+        os.write(self.answers, json.dumps(message).encode() + b"\n")
+
+    def _take(self, request: dict[str, Any]) -> None:
+        if "cancel" in request:
+            for pid, folder in self.keepers.items():
+                if folder == request["cancel"]:
+                    os.kill(pid, signal.SIGTERM)
+            return
+        pid = os.fork()
+        if pid == 0:
+            self._become_keeper(Path(request["run"]), _START[request["isolation"]])
+        self.keepers[pid] = request["run"]
+
+    def _become_keeper(self, folder: Path, start: Callable[[Path, int], NoReturn]) -> NoReturn:
+        status = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (self.source, self.answers, self._wake, self._wake_end):
+                os.close(descriptor)
+            keep(folder, start)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            folder = self.keepers.pop(pid, None)
+            if folder is not None:
+                self._answer(ended=folder)
+
+
+def main() -> None:
+    """Serves on descriptors 0 and 1; what anything prints goes to standard error."""
+    die_with_parent(signal.SIGTERM, int(sys.argv[1]))
+    source, answers = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    import sweeper.worker.trial  # noqa: F401 - for the trials to come
+    from sweeper.trainer.preload import preload
+
+    preload()
+    # What is there now lives for ever: the collector need not look at (and so copy) its pages.
+    gc.collect()
+    gc.freeze()
+    Server(source, answers).serve()
+
+
+if __name__ == "__main__":
+    main()

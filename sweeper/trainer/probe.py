@@ -1,0 +1,73 @@
+"""The probe job: what this device can do, so that a search leaves out what it cannot."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+
+from sweeper.core.codec import encode
+from sweeper.core.job import Job
+from sweeper.core.measurement import Report
+from sweeper.core.progress import Progress
+from sweeper.trainer import device as devices
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Returns the devices, the usable cores, and the reasons against choices the first cannot take.
+
+    `job.device` is a device's name or `auto`, which finds the GPUs this process may see, or else the
+    CPU. `lacks` maps `field=value` to why; what is not in it can be tried.
+    """
+    progress.stage("probe")
+    if job.device == "auto":
+        found = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    else:
+        found = [devices.open_device(job.device)]
+    infos = [devices.describe(each) for each in found or [torch.device("cpu")]]
+    info = infos[0]
+    progress.device(info)
+    lacks = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
+    if not shutil.which("gcc") and not shutil.which("clang") and not shutil.which("cc"):
+        for mode in ("default", "reduce-overhead", "max-autotune"):
+            lacks[f"compile.mode={mode}"] = "no C compiler was found"
+    elif not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        for mode in ("default", "reduce-overhead", "max-autotune"):
+            lacks[f"compile.mode={mode}"] = "Python.h was not found"
+    return Report(
+        values={
+            "devices": encode(infos),
+            "usable_cpus": devices.usable_cpus(),
+            "lacks": lacks,
+            "versions": dict(devices.versions()),
+        },
+        finished_at=time.time(),
+    )
+
+
+def _lacks_cuda(capability: str) -> dict[str, str]:
+    lacks: dict[str, str] = {}
+    if tuple(map(int, capability.split("."))) < (8, 0):
+        # is_bf16_supported() says yes for emulation, too.
+        lacks["precision.amp=bf16"] = f"no native bf16 at compute capability {capability}"
+        lacks["precision.tf32=True"] = f"no TF32 at compute capability {capability}"
+    return lacks
+
+
+def _lacks_cpu() -> dict[str, str]:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        flags = set(next((line for line in file if line.startswith("flags")), "").split())
+    lacks = {
+        "precision.tf32=True": "TF32 is an NVIDIA format",
+        "loader.pin_memory=True": "pinned memory is for copies to a GPU",
+        "compile.cudnn_benchmark=True": "cuDNN is for NVIDIA GPUs",
+        "compile.mode=reduce-overhead": "CUDA graphs need a GPU; it would be `default` again",
+    }
+    if not flags & {"avx512_bf16", "amx_bf16"}:
+        lacks["precision.amp=bf16"] = "this CPU has no bf16 arithmetic"
+    if not flags & {"avx512_fp16", "amx_fp16"}:
+        lacks["precision.amp=fp16"] = "this CPU has no fp16 arithmetic"
+    return lacks

@@ -1,0 +1,81 @@
+"""The quality pass: the validation loss after exactly so many samples from the trial's seed."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import nn
+
+from sweeper.core.codec import encode
+from sweeper.core.job import Job
+from sweeper.core.measurement import FailureKind, Quality, Report
+from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.trainer.data import fixed_batches
+from sweeper.trainer.pipeline import Pipeline
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import NoClock, Stepper
+
+VALIDATION_BATCH = 4096
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Runs the quality pass alone, as a job of its own."""
+    progress.stage("build")
+    pipeline, stepper, _ = set_up(job)
+    progress.stage("quality")
+    result = measure(pipeline, stepper, job.plan.quality_samples)
+    return Report(values=encode(result), finished_at=time.time())
+
+
+def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
+    """Trains from the seed on exactly `num_samples` samples in the seed's order, then validates.
+
+    Batches are gathered on the device whatever loader the trial has: the loss depends on the
+    numerics alone. The last batch may be smaller; it goes through the model as it was built, since
+    another shape would be compiled for a single step.
+
+    Raises:
+        TrialFailedError: A loss is not finite.
+    """
+    began = time.perf_counter()
+    config = stepper.config
+    stepper.reset()
+    clock = NoClock()
+    total = torch.zeros((), device=stepper.device)
+    for batch in fixed_batches(pipeline.train, config.batch_size, num_samples, config.seed, stepper.device):
+        size = len(next(iter(batch.values())))
+        whole = size == config.batch_size
+        stepper.train(batch, clock, stepper.compiled if whole else stepper.model)
+        total += stepper.last_loss * size
+    train_loss = total.item() / num_samples
+    val_loss = validate(pipeline, stepper, stepper.model)
+    if not (math.isfinite(train_loss) and math.isfinite(val_loss)):
+        raise TrialFailedError(
+            FailureKind.NON_FINITE,
+            f"the loss is not finite after {num_samples} samples (train {train_loss}, validation {val_loss})",
+        )
+    return Quality(
+        key=f"{config.quality_key()}-{num_samples}",
+        samples=num_samples,
+        seconds=time.perf_counter() - began,
+        train_loss=train_loss,
+        val_loss=val_loss,
+        constant_loss=pipeline.constant_loss,
+        best_loss=pipeline.best_loss,
+    )
+
+
+def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
+    """Returns the mean loss over the validation samples, in the trial's own precision."""
+    samples, device = pipeline.val, stepper.device
+    tensors = {name: tensor.to(device) for name, tensor in samples.tensors.items()}
+    total = torch.zeros((), device=device, dtype=torch.float64)
+    model.eval()
+    with torch.no_grad(), stepper.autocast():
+        for index in torch.arange(samples.length, device=device).split(VALIDATION_BATCH):
+            batch = samples.gather(tensors, index)
+            total += pipeline.loss(model, batch).double() * len(index)
+    model.train()
+    return total.item() / samples.length

@@ -1,0 +1,25 @@
+"""Setting a job up: its device, its pipeline from the seed, the stepper, the compile cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from sweeper.core.job import Job
+from sweeper.trainer import device as devices
+from sweeper.trainer import prepare
+from sweeper.trainer.compiling import CompileWatch
+from sweeper.trainer.pipeline import Pipeline, load_module
+from sweeper.trainer.step import Stepper
+
+
+def set_up(job: Job) -> tuple[Pipeline, Stepper, CompileWatch]:
+    """Returns the trial's pipeline, built from its seed, what steps it, and what watches the compiler."""
+    device = devices.open_device(job.device)
+    devices.apply(job.config, device)
+    watch = CompileWatch(job.config.compile.mode, Path(job.cache) if job.cache else None)
+    prepared = prepare.load(Path(job.prepared))
+    torch.manual_seed(job.config.seed)
+    pipeline: Pipeline = load_module(job).build(job.config, prepared)
+    return pipeline, Stepper(pipeline, job.config, device), watch

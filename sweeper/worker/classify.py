@@ -1,0 +1,75 @@
+"""From a symptom to a kind of failure: one table, for exceptions, last words and exit statuses."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from sweeper.core.measurement import FailureKind
+
+_TABLE: tuple[tuple[str, FailureKind], ...] = (
+    # Shared memory and descriptors first: their messages also speak of workers and memory.
+    (r"insufficient shared memory|unable to (open|mmap|allocate) shared memory|Bus error", FailureKind.SHM),
+    (r"No space left on device.*(/dev/shm|torch_)|/dev/shm.*No space left", FailureKind.SHM),
+    (r"Too many open files|received 0 items of ancdata", FailureKind.FD_LIMIT),
+    (r"out of memory.*(CUDA|HIP|GPU)|(CUDA|HIP).*out of memory|OutOfMemoryError", FailureKind.OOM),
+    (r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", FailureKind.OOM),
+    (r"CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", FailureKind.OOM),
+    (r"DataLoader worker.*(exited unexpectedly|killed by signal)", FailureKind.LOADER_WORKER_DIED),
+    (
+        r"GPU is lost|has fallen off the bus|uncorrectable ECC|CUDA error: device.*lost",
+        FailureKind.DEVICE_LOST,
+    ),
+    (r"(DefaultCPUAllocator|DefaultAllocator).*(can't|not enough)|^MemoryError", FailureKind.HOST_OOM),
+    (r"Cannot allocate memory", FailureKind.HOST_OOM),
+    (
+        r"BackendCompilerFailed|InductorError|LoweringException|CppCompileError|torch\._dynamo\.exc|TritonError",
+        FailureKind.COMPILE_ERROR,
+    ),
+)
+
+_RULES = tuple((re.compile(pattern, re.MULTILINE | re.DOTALL), kind) for pattern, kind in _TABLE)
+
+
+def of_text(text: str) -> FailureKind | None:
+    """Returns the kind that an exception (`Type: message`) or the last lines of a log speak of."""
+    return next((kind for rule, kind in _RULES if rule.search(text)), None)
+
+
+def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, str]:
+    """Returns kind and message for a trial that ended without a result.
+
+    Args:
+        status: As os.waitpid gives it.
+        log_tail: The trial's last lines.
+        oom_kills: How many processes the kernel's OOM killer ended meanwhile.
+    """
+    known = of_text(log_tail)
+    if _signalled(status):
+        number = _signal(status)
+        name = signal.Signals(number).name
+        if number == signal.SIGKILL:
+            if oom_kills:
+                return FailureKind.HOST_OOM, "the kernel ended the trial: the host is out of memory"
+            return FailureKind.LOST, "the trial was killed (SIGKILL) from outside"
+        if number == signal.SIGBUS:
+            return FailureKind.SHM, "the trial died of SIGBUS: shared memory (/dev/shm) is full"
+        if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            return FailureKind.PREEMPTED, f"the trial was told to end ({name})"
+        return known or FailureKind.CRASH, f"the trial died of {name}"
+    code = _code(status)
+    if code == 0:
+        return FailureKind.NO_RESULT, "the trial ended with exit status 0 before it gave a result"
+    return known or FailureKind.CRASH, f"the trial ended with exit status {code} and no result"
+
+
+def _signalled(status: int) -> bool:
+    return status & 0x7F != 0
+
+
+def _signal(status: int) -> int:
+    return status & 0x7F
+
+
+def _code(status: int) -> int:
+    return (status >> 8) & 0xFF

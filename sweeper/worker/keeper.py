@@ -1,0 +1,246 @@
+"""The keeper of one job: starts it, listens, samples telemetry, ends its whole process tree.
+
+    keeper ──fork──► trial ──► loader workers, compilers, daemons, ...
+       ▲  ◄──report pipe── stage, device, windows, result
+       │  ◄──output pipe── worker.log, bounded
+       └─ subreaper: whatever the trial leaves behind becomes the keeper's child, and is killed
+
+The keeper itself dies with its parent, and the trial with the keeper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sweeper.core.codec import decode
+from sweeper.core.job import LOG, OUTCOME, SERIES, Job, decode_outcome, read_job, write_outcome
+from sweeper.core.measurement import (
+    DeviceInfo,
+    Failure,
+    FailureKind,
+    Measurement,
+    Outcome,
+    Report,
+    Window,
+)
+from sweeper.telemetry.host import HostProbe, tree
+from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.sampler import Sampler, save, summarise
+from sweeper.worker import classify
+from sweeper.worker.log import BoundedLog, last_lines
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+Start = Callable[[Path, int], NoReturn]
+"""Becomes the trial in the forked child: `(folder, report descriptor)`."""
+
+
+def in_this_interpreter(folder: Path, descriptor: int) -> NoReturn:
+    """Runs the trial in the forked process, with what its parent had imported (`isolation: fork`)."""
+    from sweeper.worker.trial import main
+
+    main(folder, descriptor)
+
+
+def in_fresh_interpreter(folder: Path, descriptor: int) -> NoReturn:
+    """Runs the trial in a new Python (`isolation: exec`)."""
+    os.set_inheritable(descriptor, True)
+    os.execv(sys.executable, [sys.executable, "-m", "sweeper.worker.trial", str(folder), str(descriptor)])
+
+
+def die_with_parent(number: int, parent: int) -> None:
+    """Has this process sent the signal `number` when its parent dies."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def keep(folder: Path, start: Start) -> None:
+    """Runs the job in `folder` to its outcome.json; afterwards none of its processes is left.
+
+    Told to end (SIGTERM), it ends the trial and leaves no outcome: the attempt is lost.
+    """
+    folder = folder.resolve()
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    job = read_job(folder)
+    keeper = _Keeper(folder, job)
+    signal.signal(signal.SIGTERM, keeper.abandon)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outcome = keeper.run(start)
+    write_outcome(folder, outcome)
+    assert (folder / OUTCOME).exists()
+
+
+class _Keeper:
+    def __init__(self, folder: Path, job: Job) -> None:
+        self.folder, self.job = folder, job
+        self.log = BoundedLog(folder / LOG)
+        self.sampler = Sampler([HostProbe(), NvmlProbe()])
+        self.windows: list[Window] = []
+        self.stage = "start"
+        self.result: Outcome | Report | None = None
+        self._partial = b""
+        self.pid = 0
+
+    def abandon(self, number: int, frame: Any) -> None:
+        """Ends the tree and this process, without an outcome."""
+        end_tree(os.getpid())
+        os._exit(128 + number)
+
+    def run(self, start: Start) -> Outcome | Report:
+        began = time.perf_counter()
+        kills_before = _oom_kills()
+        reports, report_end = os.pipe()
+        output, output_end = os.pipe()
+        me = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become_trial(start, report_end, output_end, (reports, output), me)
+        os.close(report_end)
+        os.close(output_end)
+        for descriptor in (reports, output):
+            os.set_blocking(descriptor, False)
+        process = os.pidfd_open(self.pid)
+        deadline = began + self.job.timeout_seconds
+        timed_out = False
+        poller = select.poll()
+        for descriptor in (reports, output, process):
+            poller.register(descriptor, select.POLLIN)
+        while True:
+            left = deadline - time.perf_counter()
+            events = dict(poller.poll(max(0.0, left) * 1e3))
+            if reports in events and not self._drain(reports, self._listen):
+                poller.unregister(reports)
+            if output in events and not self._drain(output, self.log.write):
+                poller.unregister(output)
+            if process in events:
+                break
+            if left <= 0:
+                timed_out = True
+                os.kill(self.pid, signal.SIGKILL)
+                deadline = float("inf")
+                poller.poll(1000)
+                break
+        _, status = os.waitpid(self.pid, 0)
+        end_tree(me)
+        self._drain(reports, self._listen)
+        self._drain(output, self.log.write)
+        self.log.close()
+        self.sampler.stop()
+        for descriptor in (reports, output, process):
+            os.close(descriptor)
+        return self._conclude(status, timed_out, time.perf_counter() - began, _oom_kills() - kills_before)
+
+    def _become_trial(
+        self, start: Start, report_end: int, output_end: int, others: tuple[int, ...], keeper: int
+    ) -> NoReturn:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            die_with_parent(signal.SIGKILL, keeper)
+            for descriptor in others:
+                os.close(descriptor)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
+            os.dup2(output_end, 1)
+            os.dup2(output_end, 2)
+            os.close(nothing)
+            os.close(output_end)
+            os.environ.update(self.job.env)
+            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+                file.write("500")
+            if self.job.cpus:
+                os.sched_setaffinity(0, self.job.cpus)
+            start(self.folder, report_end)
+        finally:
+            os._exit(70)
+
+    @staticmethod
+    def _drain(descriptor: int, take: Callable[[bytes], None]) -> bool:
+        """Reads what is there; returns False at the end of the pipe."""
+        while True:
+            try:
+                data = os.read(descriptor, 65536)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            take(data)
+
+    def _listen(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "stage" in message:
+                self.stage = message["stage"]
+            elif "device" in message:
+                info = decode(DeviceInfo, message["device"])
+                if self.job.plan.repeats:
+                    self.sampler.start(self.pid, info.uuid)
+            elif "window" in message:
+                self.windows.append(decode(Window, message["window"]))
+            else:
+                self.result = decode_outcome(message["result"])
+
+    def _conclude(self, status: int, timed_out: bool, seconds: float, oom_kills: int) -> Outcome | Report:
+        tail = last_lines(self.folder / LOG)
+        columns = self.sampler.columns()
+        save(columns, self.folder / SERIES)
+        if isinstance(self.result, Measurement):
+            return dataclasses.replace(self.result, telemetry=summarise(columns, self.windows))
+        if isinstance(self.result, Report):
+            return self.result
+        if isinstance(self.result, Failure):
+            return dataclasses.replace(self.result, detail=tail, log=LOG, seconds=seconds)
+        if timed_out:
+            kind = FailureKind.TIMEOUT
+            message = f"no result within {self.job.timeout_seconds:g} s (in stage `{self.stage}`)"
+        else:
+            kind, message = classify.of_exit(status, tail, oom_kills)
+        return Failure(
+            kind=kind,
+            message=message,
+            stage=self.stage,
+            detail=tail,
+            log=LOG,
+            seconds=seconds,
+            finished_at=time.time(),
+        )
+
+
+def end_tree(root: int) -> None:
+    """Kills and reaps every descendant of `root` (this process, a subreaper), until none is left."""
+    while True:
+        alive = [pid for pid in tree(root) if pid != root]
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not alive:
+            return
+        time.sleep(0.002)
+
+
+def _oom_kills() -> int:
+    """Returns the machine's count of processes ended by the kernel's OOM killer."""
+    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

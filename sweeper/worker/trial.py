@@ -1,0 +1,106 @@
+"""The trial's side of a worker: run the job's runner, and send what became of it to the keeper."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sweeper.core.codec import encode
+from sweeper.core.errors import UserError
+from sweeper.core.job import Job, read_job
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report, Window
+from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.worker import classify
+
+
+class PipeProgress:
+    """Progress as JSON lines on a pipe to the keeper."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.reached = "start"
+
+    def send(self, **message: Any) -> None:
+        """Writes one line, whole."""
+        data = json.dumps(message, allow_nan=False).encode() + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def stage(self, name: str) -> None:
+        """Says how far the job has got."""
+        self.reached = name
+        self.send(stage=name)
+
+    def device(self, info: DeviceInfo) -> None:
+        """Says which device it runs on."""
+        self.send(device=encode(info))
+
+    def window(self, window: Window) -> None:
+        """Says that a window has ended."""
+        self.send(window=encode(window))
+
+
+def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
+    """Runs the job's runner in this process; what goes wrong becomes a Failure."""
+    stage = getattr(progress, "reached", "")
+    try:
+        module, _, function = job.runner.partition(":")
+        result = getattr(importlib.import_module(module), function)(job, progress)
+        assert isinstance(result, Measurement | Report)
+        return result
+    except TrialFailedError as error:
+        return _failure(FailureKind(error.kind), str(error), progress, stage)
+    except UserError as error:
+        return _failure(FailureKind.USER_ERROR, str(error), progress, stage)
+    except Exception as error:
+        # What the person sees first is one line; the traceback is in the log.
+        traceback.print_exc()
+        first = f"{type(error).__name__}: {error}"
+        place = _place(error, job)
+        kind = classify.of_text(first) or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
+        return _failure(kind, first.splitlines()[0][:300] + place, progress, stage)
+
+
+def _failure(kind: FailureKind, message: str, progress: Progress, stage: str) -> Failure:
+    return Failure(
+        kind=kind, message=message, stage=getattr(progress, "reached", stage), finished_at=time.time()
+    )
+
+
+def _place(error: BaseException, job: Job) -> str:
+    """Returns the innermost line of the user's own code, as ` (file:line)`."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if any(frame.filename.startswith(path + os.sep) for path in job.import_paths) and (
+            "site-packages" not in frame.filename and f"{os.sep}sweeper{os.sep}" not in frame.filename
+        ):
+            return f" ({os.path.relpath(frame.filename)}:{frame.lineno})"
+    return ""
+
+
+def main(folder: Path, descriptor: int) -> NoReturn:
+    """Runs the job in `folder`, sends its result, and ends this process at once.
+
+    Nothing after the result can matter: exit handlers of compilers and loaders are not waited for.
+    """
+    status = 1
+    try:
+        progress = PipeProgress(descriptor)
+        result = run(read_job(folder), progress)
+        progress.send(result={"type": type(result).__name__.lower(), **encode(result)})
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
