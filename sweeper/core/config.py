@@ -19,10 +19,9 @@ OPEN_SECTIONS = ("model", "data")
 """Sections whose keys belong to the pipeline."""
 
 
-def _require(holds: bool, rule: str, **value: object) -> None:
+def _require(holds: bool, rule: str, got: object) -> None:
     if not holds:
-        shown = ", ".join(f"{name}={val!r}" for name, val in value.items())
-        raise UserError(f"{rule}, but got {shown}.")
+        raise UserError(f"{rule}, but got {got!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +47,11 @@ class LoaderConfig:
     drop_last: bool = True
 
     def __post_init__(self) -> None:
-        _require(self.num_workers >= 0, "`loader.num_workers >= 0` must hold", got=self.num_workers)
+        _require(self.num_workers >= 0, "`loader.num_workers >= 0` must hold", self.num_workers)
         _require(
             self.prefetch_factor >= 1,
             "`loader.prefetch_factor >= 1` must hold",
-            got=self.prefetch_factor,
+            self.prefetch_factor,
         )
 
 
@@ -96,14 +95,14 @@ class OptimizerConfig:
     clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(self.lr > 0, "`optimizer.lr > 0` must hold", got=self.lr)
+        _require(self.lr > 0, "`optimizer.lr > 0` must hold", self.lr)
         _require(
             self.lr_batch_size >= 0,
             "`optimizer.lr_batch_size >= 0` must hold",
-            got=self.lr_batch_size,
+            self.lr_batch_size,
         )
-        _require(self.warmup_steps >= 0, "`optimizer.warmup_steps >= 0` must hold", got=self.warmup_steps)
-        _require(self.clip_norm >= 0, "`optimizer.clip_norm >= 0` must hold", got=self.clip_norm)
+        _require(self.warmup_steps >= 0, "`optimizer.warmup_steps >= 0` must hold", self.warmup_steps)
+        _require(self.clip_norm >= 0, "`optimizer.clip_norm >= 0` must hold", self.clip_norm)
 
     def lr_at(self, global_batch: int) -> float:
         """Returns the peak learning rate for `global_batch` samples a step."""
@@ -121,13 +120,13 @@ class DeviceConfig:
     cpu_threads: int = 0
 
     def __post_init__(self) -> None:
-        _require(self.count == 1, "`device.count` other than 1 is not supported yet", got=self.count)
+        _require(self.count == 1, "`device.count` other than 1 is not supported yet", self.count)
         _require(
             0 <= self.memory_fraction <= 1,
             "`0 <= device.memory_fraction <= 1` must hold",
-            got=self.memory_fraction,
+            self.memory_fraction,
         )
-        _require(self.cpu_threads >= 0, "`device.cpu_threads >= 0` must hold", got=self.cpu_threads)
+        _require(self.cpu_threads >= 0, "`device.cpu_threads >= 0` must hold", self.cpu_threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +146,11 @@ class TrialConfig:
     data: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require(self.batch_size >= 1, "`batch_size >= 1` must hold", got=self.batch_size)
+        _require(self.batch_size >= 1, "`batch_size >= 1` must hold", self.batch_size)
         _require(
             self.accumulate_steps >= 1,
             "`accumulate_steps >= 1` must hold",
-            got=self.accumulate_steps,
+            self.accumulate_steps,
         )
 
     @property

@@ -1,1 +1,5 @@
 """Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""
+
+from sweeper.search.searcher import Searcher, SpaceExhaustedError, Told
+
+__all__ = ["Searcher", "SpaceExhaustedError", "Told"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +63,27 @@ class NvmlProbe:
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
+
+
+def gpu_names() -> list[str]:
+    """Returns the model names of the GPUs this process may use, without making a CUDA context."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wanted = [name.strip() for name in visible.split(",")] if visible is not None else None
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return []
+    try:
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+            if wanted is None or any(w and (w == str(index) or uuid.startswith(w)) for w in wanted):
+                found.append(str(pynvml.nvmlDeviceGetName(handle)))
+        return found
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from sweeper.core.config import TrialConfig
+from sweeper.core.machine import cpu_name, usable_cpus
 from sweeper.core.measurement import DeviceInfo
 
 GIB = 1024**3
@@ -23,13 +24,6 @@ def open_device(name: str) -> torch.device:
         return torch.device("cpu")
     os.environ["CUDA_VISIBLE_DEVICES"] = name
     return torch.device("cuda", 0)
-
-
-def usable_cpus() -> int:
-    """Returns the cores this process may use: affinity, then the SLURM allocation."""
-    cores = len(os.sched_getaffinity(0))
-    allocated = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return min(cores, int(allocated)) if allocated.isdigit() and int(allocated) > 0 else cores
 
 
 def apply(config: TrialConfig, device: torch.device) -> None:
@@ -64,18 +58,6 @@ def describe(device: torch.device) -> DeviceInfo:
         memory_gib=round(properties.total_memory / GIB, 2),
         capability=f"{properties.major}.{properties.minor}",
     )
-
-
-def cpu_name() -> str:
-    """Returns the processor's model name and the number of usable cores."""
-    model = "CPU"
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    cores = usable_cpus()
-    return f"{model}, {cores} core{'s' if cores != 1 else ''}"
 
 
 def synchronize(device: torch.device) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
+from sweeper.core.machine import usable_cpus
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
@@ -40,7 +41,7 @@ def run(job: Job, progress: Progress) -> Report:
     return Report(
         values={
             "devices": encode(infos),
-            "usable_cpus": devices.usable_cpus(),
+            "usable_cpus": usable_cpus(),
             "lacks": lacks,
             "versions": dict(devices.versions()),
         },

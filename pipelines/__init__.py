@@ -1,0 +1,6 @@
+"""The user's side: pipelines that come with sweeper, to run as they are or to copy.
+
+A pipeline is a module with `prepare(data) -> Prepared`, called once per machine, and
+`build(config, prepared) -> Pipeline`, called per trial. `pipelines.tabular` is the smallest
+example; `pipelines.stocks` has windows, an embedding and a recurrent model.
+"""

@@ -1,0 +1,246 @@
+"""Predicts a stock's next days from a window of its past: an LSTM or GRU with a stock embedding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipelines._options import choice, options
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
+
+DATA = {
+    "source": "synthetic",
+    "path": "",
+    "limit": 0,
+    "min_rows": 500,
+    "features": "auto",
+    "target": "volatility",
+    "seq_length": 60,
+    "stocks": 40,
+    "days": 2500,
+    "seed": 0,
+}
+MODEL = {"kind": "lstm", "hidden_size": 64, "num_layers": 2, "dropout": 0.2, "embedding_dim": 16}
+CLIP = 8.0
+"""Standardised features end here, so that one odd day cannot rule a window."""
+
+
+def prepare(data: Mapping[str, Any]) -> Prepared:
+    """Returns every instrument's days end to end, standardised with training statistics.
+
+    Args:
+        data: `path` (a folder of parquet files, one per instrument), `limit` (the first N by name,
+            0 for all), `min_rows`, `features` (bars, columns or auto), `target` (volatility or
+            return); without a path `stocks`, `days` and `seed` of a made-up market.
+
+    Returns:
+        For `train` and `val`: `_features` [days, features], `_target` [days] (NaN where a day has
+        none), `_stock` [days] (id of the day's instrument) and `_age` [days] (days before it in the
+        same instrument and part). A made-up market adds `_expected` [days], the prediction of one
+        who knows its hidden state. The last 15 % of each instrument's days are held back.
+
+    Raises:
+        UserError: An option or a file cannot be used, or no instrument has enough rows.
+    """
+    # Imported here because they need pandas, and a trial only calls build.
+    from pipelines.stocks.bars import list_files, read_instruments
+    from pipelines.stocks.features import HORIZON, WARM_UP, split_instrument
+    from pipelines.stocks.market import make_market
+
+    opt = options("data", data, DATA)
+    target = choice("data.target", opt["target"], tuple(HORIZON))
+    kind = choice("data.features", opt["features"], ("auto", "bars", "columns"))
+    notes: list[str] = []
+    if opt["path"]:
+        instruments = read_instruments(list_files(Path(opt["path"]), opt["limit"]), kind, notes)
+    else:
+        choice("data.source", opt["source"], ("synthetic",))
+        instruments = make_market(opt["stocks"], opt["days"], opt["seed"], target)
+        notes.append(
+            f"The market is made up: {opt['stocks']} stocks of {opt['days']} days whose hidden volatility "
+            "persists; nothing here is a real price. `data.path` names real bars."
+        )
+
+    needed = max(opt["min_rows"], WARM_UP + math.ceil((opt["seq_length"] + HORIZON[target]) / 0.15))
+    pieces: dict[str, list[np.ndarray]] = {}
+    masked: dict[str, int] = {}
+    for symbol, frame in instruments:
+        if len(frame) < needed:
+            notes.append(f"{symbol} skipped: {len(frame)} rows, {needed} are needed")
+            continue
+        parts, num_masked = split_instrument(frame, target)
+        if not parts:
+            notes.append(f"{symbol} skipped: its close never moves")
+            continue
+        for part, arrays in parts.items():
+            arrays["stock"] = np.full(len(arrays["age"]), len(masked))
+            for name, array in arrays.items():
+                pieces.setdefault(f"{part}_{name}", []).append(array)
+        masked[symbol] = num_masked
+    if not masked:
+        raise UserError(
+            f"`data` needs an instrument with at least {needed} rows, but found none. {'; '.join(notes[:3])}"
+        )
+    if any(masked.values()):
+        each = ", ".join(f"{symbol} {count}" for symbol, count in masked.items() if count)
+        notes.append(
+            f"{sum(masked.values())} one-day moves beyond 10 robust sigmas were masked as corporate actions "
+            f"({each}); days whose target would look across one are left out."
+        )
+    return Prepared(
+        arrays=_standardise({name: np.concatenate(array) for name, array in pieces.items()}),
+        meta={"symbols": list(masked), "data": opt},
+        synthetic=not opt["path"],
+        notes=notes,
+    )
+
+
+def _standardise(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Scales features and targets by the mean and sd over all training days, as float32 and int64."""
+    scaled = {}
+    for kind, known in (("features", arrays["train_features"]), ("target", arrays["train_target"])):
+        mean, sd = np.nanmean(known, axis=0), np.maximum(np.nanstd(known, axis=0), 1e-8)
+        for name in arrays:
+            if name.endswith(kind) or (kind == "target" and name.endswith("expected")):
+                scaled[name] = ((arrays[name] - mean) / sd).astype(np.float32)
+    for name in arrays:
+        if name.endswith("features"):
+            scaled[name] = np.ascontiguousarray(np.nan_to_num(scaled[name]).clip(-CLIP, CLIP))
+    return scaled | {n: a.astype(np.int64) for n, a in arrays.items() if n.endswith(("stock", "age"))}
+
+
+def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
+    """Returns the recurrent model and its windows of `data.seq_length` days.
+
+    `model` may hold kind (lstm or gru), hidden_size, num_layers, dropout and embedding_dim. The
+    loss is the mean squared error, in units of the target's training variance.
+
+    Raises:
+        UserError: An option is unknown, or no window of that length fits.
+    """
+    made_with = prepared.meta["data"]
+    data = options("data", config.data, made_with)
+    for key in ("target", "features", "limit", "min_rows", "stocks", "days", "seed"):
+        if data[key] != made_with[key]:
+            raise UserError(
+                f"`data.{key}` is fixed when the data is prepared ({made_with[key]!r}), but a trial asks for "
+                f"{data[key]!r}; set it for the whole sweep. A trial may choose `data.seq_length`."
+            )
+    seq_length = data["seq_length"]
+    train, val = (_windows(prepared.arrays, part, seq_length) for part in ("train", "val"))
+    val_target = _targets(val)
+    expected = prepared.arrays.get("val_expected")
+    model = options("model", config.model, MODEL, {"hidden_size": 2, "num_layers": 1, "embedding_dim": 1})
+    choice("model.kind", model["kind"], ("lstm", "gru"))
+    if model["dropout"] >= 1:
+        raise UserError(f"`model.dropout < 1` must hold, but got {model['dropout']!r}.")
+    return Pipeline(
+        model=StockModel(train.tensors["features"].shape[1], len(prepared.meta["symbols"]), **model),
+        train=train,
+        val=val,
+        loss=mse,
+        constant_loss=float((val_target - _targets(train).mean()).square().mean()),
+        best_loss=None
+        if expected is None
+        else float((val_target - torch.from_numpy(np.asarray(expected))[val.tensors["end"]]).square().mean()),
+    )
+
+
+def _targets(samples: Samples) -> Tensor:
+    return samples.tensors["target"][samples.tensors["end"]]
+
+
+class StockModel(nn.Module):
+    """Features and the stock's embedding, repeated over time, through an LSTM or GRU to one number."""
+
+    def __init__(
+        self,
+        num_features: int,
+        num_stocks: int,
+        *,
+        kind: str,
+        hidden_size: int,
+        num_layers: int,
+        dropout: float,
+        embedding_dim: int,
+    ) -> None:
+        super().__init__()
+        recurrent = nn.LSTM if kind == "lstm" else nn.GRU
+        self.embedding = nn.Embedding(num_stocks, embedding_dim)
+        self.recurrent = recurrent(
+            num_features + embedding_dim,
+            hidden_size,
+            num_layers,
+            batch_first=True,
+            dropout=dropout if num_layers > 1 else 0.0,
+        )
+        self.head = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size // 2),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden_size // 2, 1),
+        )
+
+    def forward(self, x: Tensor, stock: Tensor) -> Tensor:
+        """Returns predictions [batch] from windows x [batch, days, features] and ids [batch]."""
+        identity = self.embedding(stock).unsqueeze(1).expand(-1, x.shape[1], -1)
+        states, _ = self.recurrent(torch.cat((x, identity), dim=2))
+        prediction: Tensor = self.head(states[:, -1]).squeeze(-1)
+        return prediction
+
+
+def mse(model: nn.Module, batch: Batch) -> Tensor:
+    """Returns the mean squared error of the standardised target."""
+    return nn.functional.mse_loss(model(batch["x"], batch["stock"]).float(), batch["target"])
+
+
+def _windows(arrays: Mapping[str, np.ndarray], part: str, seq_length: int) -> Samples:
+    """Returns the windows of `part`: days once in memory, a sample is the day a window ends on."""
+    own = {name: np.ascontiguousarray(arrays[f"{part}_{name}"]) for name in ("features", "stock", "target")}
+    age = np.asarray(arrays[f"{part}_age"])
+    own["end"] = np.flatnonzero(np.isfinite(own["target"]) & (age >= seq_length - 1))
+    if seq_length < 1 or not len(own["end"]):
+        raise UserError(
+            f"`data.seq_length` must be 1 to {age.max() + 1} (the longest {part} part), but got {seq_length}."
+        )
+    return Samples(
+        tensors={name: torch.from_numpy(array) for name, array in own.items()},
+        length=len(own["end"]),
+        gather=partial(gather, seq_length=seq_length),
+        row=partial(row, own, seq_length=seq_length),
+    )
+
+
+def gather(tensors: Mapping[str, Tensor], index: Tensor, *, seq_length: int) -> Batch:
+    """Returns the samples `index` [batch]: x [batch, seq_length, features], stock and target [batch].
+
+    Windows overlap in memory: seen as one row of seq_length * features numbers per starting day, a
+    batch of them is a single indexed read.
+    """
+    features, end = tensors["features"], tensors["end"].index_select(0, index)
+    days, width = features.shape
+    windows = features.as_strided((days - seq_length + 1, seq_length * width), (width, 1))
+    return {
+        "x": windows.index_select(0, end - (seq_length - 1)).view(-1, seq_length, width),
+        "stock": tensors["stock"].index_select(0, end),
+        "target": tensors["target"].index_select(0, end),
+    }
+
+
+def row(arrays: Mapping[str, np.ndarray], i: int, *, seq_length: int) -> dict[str, Tensor]:
+    """Returns sample `i` as a `__getitem__` written by hand does: three small tensors of its own."""
+    end = arrays["end"][i]
+    return {
+        "x": torch.FloatTensor(arrays["features"][end - seq_length + 1 : end + 1]),
+        "stock": torch.tensor(arrays["stock"][end]),
+        "target": torch.tensor(arrays["target"][end]),
+    }

@@ -1,0 +1,134 @@
+"""Feasibility: what the constraints say of a trial, given the baseline; and what the search is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.core.measurement import INFEASIBLE, Quality
+from sweeper.core.record import TrialRecord
+from sweeper.spec import SweepSpec
+
+RAN = "ran"
+"""The constraint every search has: the trial gave a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One bound on a metric: `sign` +1 for an upper bound, -1 for a lower one."""
+
+    metric: str
+    bound: float
+    sign: int
+
+    def violation(self, value: float) -> float:
+        """Returns by how much of the bound `value` is beyond it; at most 0 within."""
+        scale = abs(self.bound) or 1.0
+        return self.sign * (value - self.bound) / scale
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """The baseline as others are compared with it.
+
+    Attributes:
+        losses: Its validation loss under several seeds, its own first; empty where none is asked.
+    """
+
+    baseline: TrialRecord
+    losses: tuple[float, ...] = ()
+
+    @property
+    def loss_spread(self) -> float:
+        """Standard deviation of the losses over seeds, relative to their mean."""
+        if len(self.losses) < 2:
+            return 0.0
+        return statistics.stdev(self.losses) / abs(statistics.fmean(self.losses))
+
+    def limits(self, spec: SweepSpec) -> list[Limit]:
+        """Returns the bounds of the specification in numbers.
+
+        A ratio of losses is never narrower than two standard deviations of the baseline's own loss
+        over seeds: within that, a difference says nothing.
+        """
+        found: list[Limit] = []
+        for metric, constraint in spec.constraints.items():
+            if constraint.max is not None:
+                found.append(Limit(metric, constraint.max, 1))
+            if constraint.min is not None:
+                found.append(Limit(metric, constraint.min, -1))
+            base = self.baseline.metric(metric)
+            if metric == "val_loss" and self.losses:
+                base = statistics.fmean(self.losses)
+            if base is None:
+                continue
+            if constraint.max_ratio_to_baseline is not None:
+                ratio = constraint.max_ratio_to_baseline
+                if metric == "val_loss":
+                    ratio = max(ratio, 1 + 2 * self.loss_spread)
+                found.append(Limit(metric, base * ratio, 1))
+            if constraint.min_ratio_to_baseline is not None:
+                found.append(Limit(metric, base * constraint.min_ratio_to_baseline, -1))
+        return found
+
+    @property
+    def constant_loss(self) -> float | None:
+        """Loss of the best constant predictor, where the pipeline knows it."""
+        quality = self.baseline.quality
+        return quality.constant_loss if quality else None
+
+    @property
+    def loss_tells(self) -> bool:
+        """Whether the baseline's loss is better than a constant's by more than its seed spread."""
+        if self.constant_loss is None or not self.losses:
+            return True
+        return statistics.fmean(self.losses) * (1 + 2 * self.loss_spread) < self.constant_loss
+
+
+def constraint_names(spec: SweepSpec) -> list[str]:
+    """Returns the names every trial has a violation for: `ran`, and each constrained metric."""
+    return [RAN, *spec.constraints]
+
+
+def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> TrialRecord:
+    """Returns `record` with its violations. A metric that was not looked at violates nothing."""
+    if record.outcome is None:
+        return record
+    failed = record.measurement is None
+    violations = {name: 1.0 if failed else 0.0 for name in constraint_names(spec)}
+    if not failed:
+        for limit in limits:
+            value = record.metric(limit.metric)
+            if value is not None:
+                violations[limit.metric] = max(violations[limit.metric], limit.violation(value))
+    return dataclasses.replace(record, violations=violations)
+
+
+def objective_values(
+    record: TrialRecord, others: Iterable[TrialRecord], spec: SweepSpec
+) -> tuple[float, ...] | None:
+    """Returns what the search is told of a trial, one value per objective.
+
+    A feasible trial is told as it is. An infeasible one is told the worst feasible value so far, so
+    that both GP and TPE learn to stay away; what the environment ended tells nothing (None).
+    """
+    if record.failure is not None and record.failure.kind not in INFEASIBLE:
+        return None
+    feasible = [other for other in others if other.feasible and other.number != record.number]
+    values = []
+    for objective in spec.objectives:
+        value = record.metric(objective.metric) if record.feasible else None
+        if value is None:
+            seen = [v for v in (other.metric(objective.metric) for other in feasible) if v is not None]
+            worst = min if objective.direction == "maximize" else max
+            value = worst(seen, default=0.0)
+        values.append(value)
+    return tuple(values)
+
+
+def with_quality(record: TrialRecord, known: Mapping[str, Quality], samples: int) -> TrialRecord:
+    """Returns `record` with the loss of its numerics key, its own or one it shares."""
+    own = record.measurement.quality if record.measurement else None
+    return dataclasses.replace(record, quality=own or known.get(f"{record.config.quality_key()}-{samples}"))

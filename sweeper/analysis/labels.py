@@ -1,0 +1,61 @@
+"""Short names for configurations: what differs, in the order a reader looks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sweeper.core.config import Scalar, TrialConfig
+
+_KINDS = {"rows": "rows", "workers": "work", "resident": "res"}
+_MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max"}
+_PREFIXES = {
+    "accumulate_steps": "acc",
+    "batch_size": "bs",
+    "loader.num_workers": "w",
+    "loader.prefetch_factor": "pf",
+    "optimizer.lr": "lr",
+    "device.cpu_threads": "t",
+    "model.hidden_size": "h",
+    "model.num_layers": "l",
+}
+_ORDER = (
+    "batch_size",
+    "accumulate_steps",
+    "loader.kind",
+    "loader.num_workers",
+    "loader.prefetch_factor",
+    "loader.pin_memory",
+    "precision.amp",
+    "precision.tf32",
+    "compile.mode",
+)
+
+
+def label(config: TrialConfig, varied: Collection[str]) -> str:
+    """Returns a name such as `bs2048 work w4 pf2 bf16 h256` of the names in `varied`."""
+    flat = config.canonical().flatten()
+    names = [n for n in _ORDER if n in varied] + sorted(n for n in varied if n not in _ORDER)
+    return " ".join(filter(None, (_part(name, flat) for name in names if name in flat)))
+
+
+def _part(name: str, flat: Mapping[str, Scalar]) -> str:
+    value = flat[name]
+    if name == "loader.kind":
+        return _KINDS[str(value)]
+    if name.startswith("loader.") and flat["loader.kind"] == "resident":
+        return ""
+    if name == "loader.prefetch_factor" and flat["loader.num_workers"] == 0:
+        return ""
+    if name == "compile.mode":
+        return _MODES.get(str(value), "")
+    last = name.rpartition(".")[2]
+    if isinstance(value, bool):
+        return last.removesuffix("_memory") if value else ""
+    if name in _PREFIXES:
+        return f"{_PREFIXES[name]}{value}"
+    return str(value) if isinstance(value, str) else f"{last}={value}"
+
+
+def run_name(number: int, stage: str, config: TrialConfig, varied: Collection[str]) -> str:
+    """Returns the name of trial `number`: `000 baseline`, `007 bs2048 res bf16 h256`."""
+    return f"{number:03d} {'baseline' if stage == 'baseline' else label(config, varied)}"

@@ -1,0 +1,168 @@
+"""The summary of a sweep: records and confirmation in, what a tired person needs to know out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.judge import Yardstick
+from sweeper.core.config import Scalar
+from sweeper.core.record import METRICS, TrialRecord, rounded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One trial in a table of the summary.
+
+    Attributes:
+        title: What this is the best of.
+        name: The trial's run name.
+        x_baseline: Confirmed where there is a confirmation, else as searched.
+        confirmed: Whether `x_baseline` is confirmed.
+    """
+
+    title: str
+    name: str
+    record: TrialRecord
+    x_baseline: float | None
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A sweep at its end, or where it stands.
+
+    Attributes:
+        state: `finished` or `unfinished`.
+        winner: None where nothing is better than the baseline, or nothing was confirmed.
+        ratio: The winner's confirmed ratio.
+        reason: Why the search ended.
+        per_size: The fastest feasible trial of each model size.
+        per_loader: The fastest feasible trial of each loader kind, of the baseline's size.
+        counts: Trials by outcome.
+    """
+
+    name: str
+    state: str
+    device: str
+    reason: str
+    synthetic: bool
+    yardstick: Yardstick | None
+    winner: TrialRecord | None
+    ratio: Ratio | None
+    per_size: tuple[Row, ...]
+    per_loader: tuple[Row, ...]
+    counts: Mapping[str, int]
+    production_samples: float | None
+    records: tuple[TrialRecord, ...]
+
+    def projected_hours(self, record: TrialRecord) -> float | None:
+        """Returns the hours of the production run: start-up and compile once, then steady."""
+        measured = record.measurement
+        if measured is None or not self.production_samples:
+            return None
+        start = measured.startup_seconds + measured.warmup_seconds
+        return (start + self.production_samples / measured.throughput) / 3600
+
+
+def work_title(work: Mapping[str, Scalar]) -> str:
+    """Returns `hidden_size 64, num_layers 2` for a configuration's model and data keys."""
+    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in work.items()) or "the model"
+
+
+def fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -> dict[Any, TrialRecord]:
+    """Returns the fastest feasible record of each `key`."""
+    best: dict[Any, TrialRecord] = {}
+    for record in records:
+        if not record.feasible:
+            continue
+        group = key(record)
+        rival = best.get(group)
+        if rival is None or (record.metric("throughput") or 0) > (rival.metric("throughput") or 0):
+            best[group] = record
+    return best
+
+
+def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
+    """Returns how many searched trials were measured, infeasible, or failed with which kind."""
+    found: dict[str, int] = {}
+    for record in records:
+        if record.stage != "search":
+            continue
+        if record.failure is not None:
+            kind = str(record.failure.kind)
+        elif record.outcome is None:
+            kind = "unfinished"
+        else:
+            kind = "measured" if record.feasible else "beyond a limit"
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def metrics_of(record: TrialRecord) -> dict[str, float]:
+    """Returns the metrics a record has, rounded to what is meaningful."""
+    found = {}
+    for name, metric in METRICS.items():
+        value = record.metric(name)
+        if value is not None:
+            found[name] = rounded(value, metric.digits)
+    return found
+
+
+def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
+    """Returns a trial as `sweeper show --json` prints it."""
+    return {
+        "number": record.number,
+        "outcome": "running" if record.outcome is None else _outcome(record),
+        "feasible": record.feasible,
+        "verdict": None,
+        "stage": stage,
+        "config": record.config.canonical().flatten(),
+        "metrics": metrics_of(record),
+    }
+
+
+def _outcome(record: TrialRecord) -> str:
+    return str(record.failure.kind) if record.failure else "measured"
+
+
+def brief(summary: Summary) -> dict[str, Any]:
+    """Returns a sweep as `sweeper list --json` prints it."""
+    return {
+        "name": summary.name,
+        "state": summary.state,
+        "device": summary.device,
+        "trials": sum(summary.counts.values()),
+        "ratio": rounded(summary.ratio.ratio, 4) if summary.ratio else None,
+    }
+
+
+def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
+    """Returns the summary as `sweeper show NAME --json` prints it."""
+
+    def trial(record: TrialRecord | None) -> dict[str, Any] | None:
+        if record is None:
+            return None
+        return {
+            "number": record.number,
+            "config": record.config.canonical().flatten(),
+            "metrics": metrics_of(record),
+        }
+
+    winner = trial(summary.winner)
+    if winner is not None and summary.ratio is not None:
+        winner |= {
+            "ratio": rounded(summary.ratio.ratio, 4),
+            "ratio_low": rounded(summary.ratio.low, 4),
+            "ratio_high": rounded(summary.ratio.high, 4),
+        }
+    return {
+        "name": summary.name,
+        "state": summary.state,
+        "device": summary.device,
+        "baseline": trial(summary.yardstick.baseline if summary.yardstick else None),
+        "winner": winner,
+        "trials": [trial_json(record, stages.get(record.number, record.stage)) for record in summary.records],
+    }

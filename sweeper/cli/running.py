@@ -1,0 +1,35 @@
+"""`sweeper run`: the specification in, the sweep run, the summary out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeper.cli.screen import Screen, console, print_summary
+from sweeper.spec import load
+from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.run import run_sweep
+from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tracking.ui import store_uri
+
+PENDING = 7
+
+
+def home_option(home: Path) -> str:
+    """Returns ` --home DIR` where the home is not the default one."""
+    return "" if home == Path("mlruns") else f" --home {home}"
+
+
+def run_command(space: Path, overrides: list[str], home: Path, *, new: bool, extend: int) -> int:
+    """Runs a sweep and prints its summary; returns the exit code."""
+    spec = load(space, overrides)
+    out = console()
+    with Screen(out) as screen:
+        ran = run_sweep(home, spec, MlflowTracker(home), screen, new=new, extend=extend)
+    if not ran.ran:
+        out.print(f"`{ran.journal.name}` has ended before; nothing was run.")
+    print_summary(out, summarise(load_sweep(ran.journal)), home_option(home))
+    out.print(f"         mlflow ui --backend-store-uri {store_uri(home)}", soft_wrap=True)
+    if ran.pending:
+        out.print(f"{ran.pending} runs are not in MLflow yet ({ran.problem}).", soft_wrap=True)
+        return PENDING
+    return 0

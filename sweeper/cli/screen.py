@@ -1,0 +1,210 @@
+"""What a person sees: live progress on a terminal, plain lines in a file, the summary at the end."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.analysis.summary import Row, Summary
+from sweeper.core.record import TrialRecord
+from sweeper.sweep.observer import Status
+
+
+def console() -> Console:
+    """Returns the console all commands print to; a file gets plain lines, not cut."""
+    made = Console(highlight=False, soft_wrap=False)
+    return made if made.is_terminal else Console(highlight=False, width=120)
+
+
+def seconds(value: float | None) -> str:
+    """Returns a duration as people say it: `85 ms`, `12.3 s`, `4 min 05 s`, `3.2 h`."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{1000 * value:.3g} ms"
+    if value < 60:
+        return f"{value:.3g} s"
+    if value < 3600:
+        return f"{int(value) // 60} min {int(value) % 60:02d} s"
+    return f"{value / 3600:.3g} h"
+
+
+def times(value: float | None) -> str:
+    """Returns a ratio as `12.3x`; a dash where there is none."""
+    return "–" if value is None else f"{value:.3g}x" if value < 100 else f"{value:.0f}x"
+
+
+def loss(value: float | None) -> str:
+    """Returns a loss with four digits."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def rate(value: float | None) -> str:
+    """Returns samples per second with thousands separated."""
+    return "–" if value is None else f"{value:,.0f}/s"
+
+
+class Screen:
+    """Watches a sweep for a person."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
+
+    def __enter__(self) -> Screen:
+        """Begins the live line."""
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the live line."""
+        if self._live:
+            self._live.stop()
+
+    def line(self, text: str) -> None:
+        """Prints one line."""
+        self._out.print(Text(text), soft_wrap=True)
+
+    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
+        """Prints one line about a trial that has ended."""
+        self._out.print(Text(trial_line(record, name, x_baseline)), soft_wrap=True)
+
+    def status(self, status: Status) -> None:
+        """Brings the live line up to date."""
+        if self._live:
+            self._live.update(Text(status_line(status), style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
+    """Returns one line about a trial that has ended."""
+    if record.failure is not None:
+        return f"  {name:<38} {record.failure.kind}: {record.failure.message}"
+    parts = [
+        f"{rate(record.metric('throughput')):>14}",
+        f"{seconds(record.metric('epoch_seconds')):>10} an epoch",
+        f"{times(x_baseline):>7}",
+    ]
+    if record.quality is not None:
+        parts.append(f"loss {loss(record.quality.val_loss)}")
+    over = [name for name, amount in record.violations.items() if amount > 0]
+    if over:
+        parts.append(f"beyond the limit on {', '.join(over)}")
+    return f"  {name:<38} {'  '.join(parts)}"
+
+
+def status_line(status: Status) -> str:
+    """Returns where a sweep stands, in one line."""
+    parts = [status.phase]
+    if status.total:
+        parts.append(f"{status.done} of {status.total}")
+    if status.best_ratio is not None:
+        parts.append(f"best so far {times(status.best_ratio)} baseline ({status.best})")
+    if status.running:
+        parts.append(f"running {', '.join(status.running)}")
+    if status.seconds_left is not None:
+        parts.append(f"{seconds(max(0.0, status.seconds_left))} left")
+    return " · ".join(parts)
+
+
+def print_summary(out: Console, summary: Summary, home_option: str) -> None:
+    """Prints what a tired person needs to know."""
+    out.print()
+    for line in decision(summary):
+        out.print(Text(line), soft_wrap=True)
+    base = summary.yardstick
+    if base is not None:
+        out.print()
+        out.print(_table("Best of each model size", summary.per_size, base.baseline))
+        if len(summary.per_loader) > 1:
+            out.print(_table("Best of each loader kind", summary.per_loader, base.baseline))
+    counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
+    out.print(Text(f"Searched trials: {counted or 'none'}. Ran on {summary.device}."), soft_wrap=True)
+    if summary.synthetic:
+        out.print("The data was made up: the speeds are this machine's, the losses mean nothing outside.")
+    out.print()
+    for line in next_lines(summary, home_option):
+        out.print(Text(line), soft_wrap=True)
+
+
+def decision(summary: Summary) -> list[str]:
+    """Returns the decision: winner, interval, loss; or why there is none."""
+    base = summary.yardstick
+    if base is None:
+        return [f"{summary.name}: {summary.state}; the baseline has not been measured."]
+    if summary.state == "unfinished":
+        return [f"{summary.name} is unfinished; `sweeper run` with the same YAML continues it."]
+    winner, ratio = summary.winner, summary.ratio
+    if winner is None or ratio is None:
+        return [
+            f"{summary.name}: nothing is better than your baseline "
+            f"({seconds(base.baseline.metric('epoch_seconds'))} an epoch); {summary.reason}."
+        ]
+    measured = base.baseline.metric("epoch_seconds") or 0.0
+    lines = [
+        f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
+        f"(95 % interval {ratio.low:.3g} to {ratio.high:.3g}, {len(ratio.rounds)} rounds).",
+        f"  {seconds(winner.metric('epoch_seconds'))} an epoch in place of {seconds(measured)}; "
+        f"{winner.metric('data_pct') or 0:.2g} % of a step goes to loading data "
+        f"(baseline {base.baseline.metric('data_pct') or 0:.2g} %).",
+    ]
+    if winner.quality is not None and base.losses:
+        mean = sum(base.losses) / len(base.losses)
+        lines.append(
+            f"  Loss after the same {winner.quality.samples:,} samples: {loss(winner.quality.val_loss)}, "
+            f"the baseline's {loss(mean)}"
+            + (
+                f" (predicting a constant: {loss(base.constant_loss)})."
+                if base.constant_loss is not None
+                else "."
+            )
+        )
+    hours, before = summary.projected_hours(winner), summary.projected_hours(base.baseline)
+    if hours is not None and before is not None:
+        lines.append(f"  Your production run: {hours:.3g} h in place of {before:.3g} h.")
+    if not base.loss_tells:
+        lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
+    lines.append(f"  The search ended because {summary.reason}.")
+    return lines
+
+
+def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("trial")
+    for name in ("epoch", "samples/s", "x baseline", "loss"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        record = row.record
+        table.add_row(
+            row.title,
+            row.name,
+            seconds(record.metric("epoch_seconds")),
+            rate(record.metric("throughput")).removesuffix("/s"),
+            times(row.x_baseline) + (" *" if row.confirmed else "  "),
+            loss(record.metric("val_loss")),
+        )
+    if all(row.record.number != baseline.number for row in rows):
+        table.add_row(
+            "your baseline",
+            "000 baseline",
+            seconds(baseline.metric("epoch_seconds")),
+            rate(baseline.metric("throughput")).removesuffix("/s"),
+            "1x  ",
+            loss(baseline.metric("val_loss")),
+        )
+    if any(row.confirmed for row in rows):
+        table.caption = "* confirmed by interleaved repeats"
+        table.caption_justify = "left"
+    return table
+
+
+def next_lines(summary: Summary, home_option: str) -> list[str]:
+    """Returns the commands to go on with."""
+    name = f"{summary.name}{home_option}"
+    lines = [f"Look:    sweeper ui {name}", f"Details: sweeper show {name}"]
+    if summary.winner is not None:
+        lines.append(f"Use it:  sweeper export {name}")
+    return lines

@@ -1,0 +1,63 @@
+"""`sweeper ui`: the MLflow interface over a home, opened on a sweep's comparison."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from sweeper.cli.screen import console
+from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.sweep.opening import all_sweeps, find_sweep
+from sweeper.tracking.ui import UI_ENV, find_experiment, mend_artifact_locations, ui_url
+from sweeper.tracking.ui import ui_command as command_line
+
+START_SECONDS = 90
+
+
+def ui_command(home: Path, name: str | None, port: int) -> int:
+    """Serves the interface until it is ended; returns its exit code."""
+    sweeps = all_sweeps(home)
+    if name is None and not sweeps:
+        raise UserError(f"There are no sweeps in {home}. `sweeper run search_spaces/quick.yaml` makes one.")
+    chosen = find_sweep(home, name).name if name else sweeps[0].name
+    experiment = find_experiment(home, chosen)
+    if experiment is None:
+        raise UserError(f"`{chosen}` has no runs in MLflow yet; run `sweeper run` with its YAML again.")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            raise UserError(f"`--port` must be free, but got {port}. Name another one.") from None
+    mend_artifact_locations(home)
+    out = console()
+    out.print(f"Starting MLflow on 127.0.0.1:{port} ...")
+    server = subprocess.Popen(
+        command_line(home, port), env={**os.environ, **UI_ENV}, stdout=subprocess.DEVNULL
+    )
+    try:
+        _wait(server, port)
+        out.print(f"{chosen}: {ui_url(port, experiment)}", soft_wrap=True)
+        out.print("Ctrl-C ends it.")
+        return server.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=10)
+
+
+def _wait(server: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise EnvironmentStopError(f"MLflow ended at once (exit code {server.returncode}).")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    raise EnvironmentStopError(f"MLflow did not answer on port {port} within {START_SECONDS} s.")

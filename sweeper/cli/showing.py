@@ -1,0 +1,127 @@
+"""`check`, `list`, `show` and `export`: what is asked for, and what there is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rich.text import Text
+
+from sweeper.analysis.summary import brief, metrics_of, to_json, trial_json
+from sweeper.cli.running import home_option
+from sweeper.cli.screen import console, print_summary, rate, seconds, times, trial_line
+from sweeper.core.codec import encode
+from sweeper.core.errors import UserError
+from sweeper.core.files import write_atomic
+from sweeper.core.record import METRICS
+from sweeper.export import exported, rendered
+from sweeper.spec import CategoricalParameter, load
+from sweeper.sweep.fingerprint import fingerprint
+from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.opening import all_sweeps, find_sweep
+from sweeper.sweep.setup import device_model
+
+
+def check_command(space: Path, overrides: list[str]) -> None:
+    """Prints what a search space asks for; every mistake in it is raised."""
+    spec = load(space, overrides)
+    device = device_model()
+    fingerprint(spec, device)
+    out = console()
+    size = spec.size()
+    out.print(f"{space} is in order: {spec.name}, {spec.pipeline}, on {device}.", soft_wrap=True)
+    for name, parameter in spec.space.items():
+        if isinstance(parameter, CategoricalParameter):
+            values = ", ".join(str(choice) for choice in parameter.choices)
+        else:
+            values = f"{parameter.low} to {parameter.high}{' (log)' if parameter.log else ''}"
+        when = f"  when {', '.join(parameter.when)} says so" if parameter.when else ""
+        out.print(Text(f"  {name}: {values}{when}"), soft_wrap=True)
+    goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in spec.objectives)
+    budget = f"{spec.search.trials} trials"
+    if spec.search.minutes is not None:
+        budget += f" or {spec.search.minutes:g} minutes, confirmation included"
+    out.print(
+        f"  {goals}; {'more than any number of' if size is None else f'{size:,}'} combinations; {budget}; "
+        f"{1 + len(spec.also_try)} reference trials first.",
+        soft_wrap=True,
+    )
+
+
+def list_command(home: Path, *, as_json: bool) -> None:
+    """Prints the sweeps of a home."""
+    summaries = [summarise(load_sweep(journal)) for journal in all_sweeps(home)]
+    if as_json:
+        print(json.dumps([brief(summary) for summary in summaries], indent=1))
+        return
+    out = console()
+    if not summaries:
+        out.print(f"No sweeps in {home} yet. `sweeper run search_spaces/quick.yaml` makes one.")
+    for each in summaries:
+        confirmed = f"{times(each.ratio.ratio)} confirmed" if each.ratio else "nothing confirmed"
+        trials = sum(each.counts.values())
+        line = f"{each.name:<24} {each.state:<11} {trials:>4} trials  {confirmed:<18} {each.device}"
+        out.print(Text(line), soft_wrap=True)
+
+
+def show_command(home: Path, name: str, *, as_json: bool) -> None:
+    """Prints a sweep's summary and all its trials."""
+    sweep = load_sweep(find_sweep(home, name))
+    summary = summarise(sweep)
+    if as_json:
+        print(json.dumps(encode(to_json(summary, sweep.stages())), indent=1))
+        return
+    out = console()
+    for record in summary.records:
+        if record.outcome is not None:
+            line = trial_line(record, sweep.name_of(record), sweep.book.x_baseline(record))
+            out.print(Text(line), soft_wrap=True)
+    print_summary(out, summary, home_option(home))
+
+
+def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> None:
+    """Prints one trial in full."""
+    sweep = load_sweep(find_sweep(home, name))
+    record = sweep.book.records.get(number)
+    if record is None:
+        raise UserError(f"`{name}` has no trial {number}; there are {len(sweep.book.records)}, from 0.")
+    if as_json:
+        stage = sweep.stages()[number]
+        print(json.dumps(encode({**trial_json(record, stage), "outcome": record.outcome}), indent=1))
+        return
+    out = console()
+    out.print(Text(f"{sweep.name_of(record)} ({sweep.stages()[number]})"), soft_wrap=True)
+    for field, value in record.config.canonical().flatten().items():
+        out.print(Text(f"  {field}: {value}"), soft_wrap=True)
+    failure, measured = record.failure, record.measurement
+    if failure is not None:
+        out.print(Text(f"{failure.kind} in stage `{failure.stage}`: {failure.message}"), soft_wrap=True)
+        out.print(Text(failure.detail), soft_wrap=True)
+    if measured is not None:
+        for metric, value in metrics_of(record).items():
+            out.print(Text(f"  {metric}: {value:g} {METRICS[metric].unit}"), soft_wrap=True)
+        parts = measured.breakdown
+        out.print(f"A step of {1e3 * parts.step_s:.3g} ms:")
+        for part in ("data", "h2d", "forward", "backward", "optimizer", "host_gap"):
+            share = getattr(parts, f"{part}_s") / parts.step_s
+            out.print(f"  {part:<10} {share:6.1%} {'█' * round(40 * share)}")
+        rates = ", ".join(rate(w.samples / w.seconds) for w in measured.windows)
+        out.print(f"Windows: {rates}; warm-up {seconds(measured.warmup_seconds)}.", soft_wrap=True)
+        for field, what in measured.effective.items():
+            out.print(Text(f"{field}: {what}"), soft_wrap=True)
+    out.print(Text(f"All of it is in {record.folder}."), soft_wrap=True)
+
+
+def export_command(home: Path, name: str, form: str, trial: int | None, out: Path | None) -> None:
+    """Writes the winner, or another trial, as a file."""
+    sweep = load_sweep(find_sweep(home, name))
+    text = rendered(exported(summarise(sweep), sweep.spec, trial), form)
+    if out == Path("-"):
+        sys.stdout.write(text)
+        return
+    path = out or sweep.journal.folder / f"best.{form}"
+    if not path.parent.is_dir():
+        raise UserError(f"`--out` must be in a folder that exists, but got {str(path)!r}.")
+    write_atomic(path, text)
+    console().print(f"Written to {path}.", soft_wrap=True)

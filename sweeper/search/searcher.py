@@ -1,0 +1,173 @@
+"""Searcher: ask and tell over an Optuna study that can be rebuilt from what was told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from sweeper.core.config import Scalar
+from sweeper.search.distributions import distribution
+from sweeper.search.samplers import sampler
+from sweeper.spec import CategoricalParameter, FloatParameter, SweepSpec
+
+NUMBER = "sweeper.number"
+REPEATS_BEFORE_LISTING = 20
+LISTED_AT_MOST = 50_000
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+class SpaceExhaustedError(Exception):
+    """Every configuration of the space has been asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a trial was to the search, fixed when first told.
+
+    Attributes:
+        params: The value of every parameter of the space.
+        values: One per objective; None where the trial says nothing (`fail`).
+        constraints: Violation by name; at most 0 holds. The same names on every trial.
+    """
+
+    params: Mapping[str, Scalar]
+    values: tuple[float, ...] | None
+    constraints: Mapping[str, float]
+
+
+class Searcher:
+    """Asks Optuna for configurations of `spec`'s space.
+
+    The study file is a projection: where it disagrees with `told` (a crash, a torn line), it is made
+    anew from it.
+    """
+
+    def __init__(self, path: Path, spec: SweepSpec, told: Mapping[int, Told]) -> None:
+        self._spec = spec
+        self._distributions = {name: distribution(p) for name, p in spec.space.items()}
+        self._running: dict[int, Trial] = {}
+        self._study = self._open(path, told)
+
+    def _open(self, path: Path, told: Mapping[int, Told]) -> Study:
+        try:
+            study = self._create(path)
+            if self._agrees(study, told):
+                return study
+        except (ValueError, KeyError, RuntimeError, OSError, AssertionError):
+            pass
+        for old in (path, path.with_name(path.name + ".lock")):
+            old.unlink(missing_ok=True)
+        study = self._create(path)
+        for number, entry in sorted(told.items()):
+            study.add_trial(self._frozen(number, entry))
+        return study
+
+    def _create(self, path: Path) -> Study:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = JournalStorage(JournalFileBackend(str(path)))
+        return optuna.create_study(
+            storage=storage,
+            study_name=self._spec.name,
+            directions=[objective.direction for objective in self._spec.objectives],
+            load_if_exists=True,
+        )
+
+    def _agrees(self, study: Study, told: Mapping[int, Told]) -> bool:
+        found: dict[int, FrozenTrial] = {}
+        for trial in study.get_trials(deepcopy=False):
+            if NUMBER not in trial.user_attrs:
+                # A repeat, drawn and put away again.
+                if trial.state != TrialState.FAIL:
+                    return False
+                continue
+            found[trial.user_attrs[NUMBER]] = trial
+        return found.keys() == told.keys() and all(
+            trial.state.is_finished()
+            and trial.params == dict(told[number].params)
+            and (None if trial.state == TrialState.FAIL else tuple(trial.values)) == told[number].values
+            for number, trial in found.items()
+        )
+
+    def _frozen(self, number: int, told: Told) -> FrozenTrial:
+        return create_trial(
+            state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
+            values=told.values,
+            params=dict(told.params),
+            distributions=self._distributions,
+            user_attrs={NUMBER: number},
+            constraints=dict(told.constraints),
+        )
+
+    def ask(self, number: int, taken: Collection[str]) -> dict[str, Scalar]:
+        """Returns parameters for trial `number` whose configuration is not in `taken` (keys).
+
+        Raises:
+            SpaceExhaustedError: There is none left.
+        """
+        search = self._spec.search
+        for attempt in range(REPEATS_BEFORE_LISTING):
+            self._study.sampler = sampler(search.sampler, search.seed, number, attempt, search.trials)
+            trial = self._study.ask(self._distributions)
+            if self._spec.config(trial.params).key() not in taken:
+                trial.set_user_attr(NUMBER, number)
+                self._running[number] = trial
+                return dict(trial.params)
+            self._study.tell(trial, state=TrialState.FAIL)
+        params = self._untried(number, taken)
+        self._study.enqueue_trial(params)
+        trial = self._study.ask(self._distributions)
+        trial.set_user_attr(NUMBER, number)
+        self._running[number] = trial
+        return dict(trial.params)
+
+    def _untried(self, number: int, taken: Collection[str]) -> dict[str, Scalar]:
+        """Lists the space, and draws one of the configurations that are left."""
+        size = self._spec.size()
+        if size is None or size > LISTED_AT_MOST:
+            raise SpaceExhaustedError
+        left: dict[str, dict[str, Scalar]] = {}
+        for values in itertools.product(*map(_values, self._spec.space.values())):
+            params = dict(zip(self._spec.space, values, strict=True))
+            key = self._spec.config(params).key()
+            if key not in taken:
+                left.setdefault(key, params)
+        if not left:
+            raise SpaceExhaustedError
+        draw = random.Random(self._spec.search.seed * 1_000_003 + number)
+        return left[draw.choice(sorted(left))]
+
+    def tell(self, number: int, told: Told) -> None:
+        """Tells the study what became of trial `number`; one it was never asked for is added."""
+        trial = self._running.pop(number, None)
+        if trial is None:
+            self._study.add_trial(self._frozen(number, told))
+            return
+        for name, violation in told.constraints.items():
+            trial.set_constraint(name, violation)
+        if told.values is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, list(told.values))
+
+
+def _values(parameter: Any) -> Sequence[Scalar]:
+    if isinstance(parameter, CategoricalParameter):
+        return parameter.choices
+    if isinstance(parameter, FloatParameter):
+        assert parameter.step is not None
+        count = int((parameter.high - parameter.low) / parameter.step + 1e-9) + 1
+        return [parameter.low + i * parameter.step for i in range(count)]
+    return range(parameter.low, parameter.high + 1, 1 if parameter.log else parameter.step)

@@ -1,0 +1,45 @@
+"""Loads a specification from a file and the command line's overrides, all mistakes in one error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.spec.mistakes import SpecError
+from sweeper.spec.overrides import override
+from sweeper.spec.reader import read_file
+from sweeper.spec.sweep_spec import SweepSpec
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """Returns the specification in `path` (YAML or JSON) with each `key=value` of `overrides` applied.
+
+    Nothing of the user's code is imported.
+
+    Raises:
+        UserError: One line `file:line:column: rule, but got value. remedy` for each mistake.
+    """
+    document = read_file(path)
+    if isinstance(document.value, dict):
+        for item in overrides:
+            override(document, item)
+    try:
+        spec = SweepSpec.from_dict(document.value)
+    except SpecError as error:
+        raise document.error(error.mistakes) from error
+    if document.mistakes:
+        raise document.error()
+    return spec
+
+
+def read_yaml(path: Path) -> Any:
+    """Returns the plain value in a YAML or JSON file, by the same strict rules.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    document = read_file(path)
+    if document.mistakes:
+        raise document.error()
+    return document.value

@@ -1,0 +1,124 @@
+"""Mistake: one rule the user's file breaks, with the path where it does; many make one UserError."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from sweeper.core.errors import UserError, did_you_mean
+
+Path = tuple[str | int, ...]
+"""The keys and indices that lead to a value."""
+
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A broken rule in one line. `at_key` points at the key itself instead of its value."""
+
+    path: Path
+    text: str
+    at_key: bool = False
+
+
+class SpecError(UserError):
+    """All mistakes of one specification; the message has one line for each."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(mistake.text for mistake in self.mistakes))
+
+
+def first_per_place(mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
+    """Yields the mistakes, less those at or below a place that has already been complained about."""
+    seen: set[Path] = set()
+    for mistake in mistakes:
+        if not within(mistake.path, seen):
+            yield mistake
+        seen.add(mistake.path)
+
+
+def within(path: Path, places: Collection[Path]) -> bool:
+    """Returns whether `path` is one of `places` or below one."""
+    return any(path[:end] in places for end in range(1, len(path) + 1))
+
+
+def dotted(path: Path) -> str:
+    """Returns `path` as it is written in a message: `also_try[0].loader.kind`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+
+
+def show(value: object) -> str:
+    """Returns `value` in one line of bounded length."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def from_pydantic(
+    error: ValidationError, tree: Any, models: Mapping[str, type[BaseModel]]
+) -> Iterator[Mistake]:
+    """Yields pydantic's findings about `tree` in the words of this project.
+
+    Args:
+        error: What `model_validate(tree)` raised.
+        tree: The plain value that was validated.
+        models: The model behind each section, for the nearest right key; `""` is the whole.
+    """
+    for item in error.errors(include_url=False):
+        loc, value = item["loc"], item["input"]
+        path = _path(tree, loc)
+        if item["type"] == "extra_forbidden":
+            known = _model(models, loc).model_fields
+            remedy = did_you_mean(str(loc[-1]), known) or f" Known keys: {', '.join(known)}."
+            yield Mistake(path, f"`{dotted(path)}` is not a known key.{remedy}", at_key=True)
+        elif item["type"] in ("missing", "union_tag_not_found"):
+            path = (*path, loc[-1] if item["type"] == "missing" else "type")
+            yield Mistake(path, f"`{dotted(path)}` is required, but it is missing.", at_key=True)
+        elif item["type"] == "union_tag_invalid":
+            tags = _quoted(item["ctx"]["expected_tags"])
+            tag = item["ctx"]["tag"]
+            path = (*path, "type")
+            remedy = did_you_mean(tag, tags)
+            yield Mistake(
+                path, f"`{dotted(path)}` must be one of {', '.join(tags)}, but got {show(tag)}.{remedy}"
+            )
+        else:
+            rule = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            if item["type"] in ("dict_type", "model_type", "model_attributes_type"):
+                rule = "must be a mapping of keys to values"
+            remedy = (
+                did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))
+                if isinstance(value, str)
+                else ""
+            )
+            yield Mistake(path, f"`{dotted(path)}` {rule}, but got {show(value)}.{remedy}")
+
+
+def _quoted(text: object) -> list[str]:
+    """The words in single quotes: what pydantic says it would have taken."""
+    return str(text).split("'")[1::2]
+
+
+def _path(tree: Any, loc: Sequence[str | int]) -> Path:
+    """The part of a pydantic location that is in the file: union tags and the like are not."""
+    path: Path = ()
+    for key in loc:
+        if (isinstance(tree, Mapping) and key in tree) or (
+            isinstance(tree, list | tuple) and isinstance(key, int)
+        ):
+            tree = tree[key]  # type: ignore[index]
+            path = (*path, key)
+    return path
+
+
+def _model(models: Mapping[str, type[BaseModel]], loc: Sequence[str | int]) -> type[BaseModel]:
+    """The model that refused the last key of `loc`."""
+    if len(loc) == 1:
+        return models[""]
+    if loc[0] == "space":
+        return models["when" if "when" in loc[3:-1] else str(loc[2])]
+    return models[str(loc[0])]

@@ -1,0 +1,279 @@
+"""Reads YAML and JSON text into plain values, with the place of each, by strict YAML 1.2 core rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any, NamedTuple
+
+import yaml
+
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+from sweeper.spec.mistakes import Mistake, Path, dotted, show, within
+from sweeper.spec.scalars import plain_scalar, plain_scalar_or_text
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 32
+MAX_NODES = 20_000
+MAX_SCALAR = 8 * 1024
+MAX_LINES = 100
+"""Mistakes printed for one file."""
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_VALUE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+class Place(NamedTuple):
+    """Where something was written; line 0 means that `origin` says it all (a command-line option)."""
+
+    line: int
+    column: int
+    origin: str
+
+    def __str__(self) -> str:
+        """Returns `file:line:column`."""
+        return f"{self.origin}:{self.line}:{self.column}" if self.line else self.origin
+
+
+@dataclass(slots=True)
+class Document:
+    """What was read.
+
+    Attributes:
+        value: Dicts with string keys, lists and scalars.
+        places: Path -> the places of its key and of its value.
+        mistakes: Rules broken by single nodes, whose values are not to be relied on.
+    """
+
+    origin: str
+    value: Any = None
+    places: dict[Path, tuple[Place, Place]] = field(default_factory=dict)
+    mistakes: list[tuple[Place, Mistake]] = field(default_factory=list)
+
+    def place(self, mistake: Mistake) -> Place:
+        """Returns where `mistake` is, or the nearest thing above it that was written."""
+        for end in range(len(mistake.path), -1, -1):
+            if mistake.path[:end] in self.places:
+                whole = end == len(mistake.path)
+                return self.places[mistake.path[:end]][0 if mistake.at_key or not whole else 1]
+        return Place(1, 1, self.origin)
+
+    def note(self, place: Place, path: Path, text: str) -> None:
+        """Notes a broken rule at `place`."""
+        self.mistakes.append((place, Mistake(path, text)))
+
+    def error(self, mistakes: Iterable[Mistake] = ()) -> UserError:
+        """Returns one error with a line for each mistake, noted ones included, in the order of the file.
+
+        What has been noted at a place hides `mistakes` there and below.
+        """
+        noted = {mistake.path for _, mistake in self.mistakes}
+        found = [(place, mistake.text) for place, mistake in self.mistakes]
+        found += [(self.place(item), item.text) for item in mistakes if not within(item.path, noted)]
+        lines = [f"{place}: {text}" for place, text in sorted(found)]
+        if len(lines) > MAX_LINES:
+            lines[MAX_LINES:] = [f"... and {len(lines) - MAX_LINES} more."]
+        return UserError("\n".join(lines))
+
+
+class _UnreadableError(Exception):
+    """Nothing after this place can be read."""
+
+    def __init__(self, line: int, column: int, text: str) -> None:
+        super().__init__(text)
+        self.line, self.column, self.text = line, column, text
+
+
+def read_file(path: FilePath) -> Document:
+    """Returns the document in the regular file `path`.
+
+    Raises:
+        UserError: It is not there, too large, not text, or not YAML.
+    """
+    try:
+        with open(path, "rb", opener=_open) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{path}: must be a regular file, but got something else.")
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path}: must be a readable file, but got: {error.strerror}.") from error
+    size = max(status.st_size, len(raw))
+    if size > MAX_BYTES:
+        raise UserError(f"{path}:1:1: must be at most {MAX_BYTES} bytes, but got {size}.")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line, column = _position(raw[: error.start].decode(), error.start)
+        raise UserError(
+            f"{path}:{line}:{column}: must be UTF-8, but got byte 0x{raw[error.start]:02x}."
+            " Save the file as UTF-8."
+        ) from error
+    return read_text(text, str(path))
+
+
+def read_text(text: str, origin: str) -> Document:
+    """Returns the one document in `text`; `origin` names it in messages.
+
+    Raises:
+        UserError: The text cannot be read as one YAML document within the limits.
+    """
+    document = Document(origin)
+    try:
+        _check_text(text)
+        _build(document, yaml.parse(text, Loader=_LOADER))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        rows = text.splitlines()
+        row = show(rows[line - 1]) if line <= len(rows) else "the end of the text"
+        _stop(document, line, column, f"must be YAML, but got {row} ({error.problem}).", error)
+    except _UnreadableError as error:
+        _stop(document, error.line, error.column, error.text, error)
+    return document
+
+
+def _stop(document: Document, line: int, column: int, text: str, cause: Exception) -> None:
+    document.note(Place(line, column, document.origin), (), text)
+    raise document.error() from cause
+
+
+def _open(path: str, flags: int) -> int:
+    """Opens without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _position(text: str, offset: int) -> tuple[int, int]:
+    before = text[:offset]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+def _check_text(text: str) -> None:
+    if text.startswith("\ufeff"):
+        raise _UnreadableError(
+            1, 1, "must be UTF-8 without a byte-order mark, but got one. Save it without BOM."
+        )
+    if found := _NOT_TEXT.search(text):
+        line, column = _position(text, found.start())
+        raise _UnreadableError(
+            line, column, f"must be text, but got the character {found[0]!r}. Save the file as UTF-8."
+        )
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection whose end has not been read yet; `key` waits for its value."""
+
+    value: Any
+    path: Path
+    key: str | None = None
+    key_place: Place | None = None
+
+
+def _build(document: Document, events: Iterable[yaml.Event]) -> None:
+    """Fills `document` from parser events: no recursion, so that depth is only ever a number."""
+    stack: list[_Open] = []
+    num_nodes = num_documents = 0
+    for event in events:
+        assert event.start_mark is not None
+        place = Place(event.start_mark.line + 1, event.start_mark.column + 1, document.origin)
+        if isinstance(event, yaml.DocumentStartEvent):
+            num_documents += 1
+            if num_documents > 1:
+                raise _UnreadableError(
+                    place.line, place.column, "must be one document, but got a second `---`."
+                )
+        if isinstance(event, yaml.CollectionEndEvent):
+            stack.pop()
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        num_nodes += 1
+        if num_nodes > MAX_NODES:
+            raise _UnreadableError(
+                place.line, place.column, f"must have at most {MAX_NODES} values, but got more."
+            )
+        parent = stack[-1] if stack else None
+        if parent and isinstance(parent.value, dict) and parent.key is None:
+            _take_key(document, parent, event, place)
+            continue
+        path = _path_of_next(parent)
+        value = _value(document, event, path, place)
+        document.places[path] = ((parent and parent.key_place) or place, place)
+        if parent is None:
+            document.value = value
+        elif isinstance(parent.value, dict):
+            parent.value[parent.key] = value
+            parent.key = parent.key_place = None
+        else:
+            parent.value.append(value)
+        if isinstance(event, yaml.CollectionStartEvent):
+            stack.append(_Open(value, path))
+            if len(stack) > MAX_DEPTH:
+                raise _UnreadableError(
+                    place.line, place.column, f"must nest at most {MAX_DEPTH} deep, but got more."
+                )
+
+
+def _path_of_next(parent: _Open | None) -> Path:
+    if parent is None:
+        return ()
+    return (*parent.path, parent.key if parent.key is not None else len(parent.value))
+
+
+def _take_key(document: Document, parent: _Open, event: yaml.NodeEvent, place: Place) -> None:
+    if not isinstance(event, yaml.ScalarEvent):
+        raise _UnreadableError(place.line, place.column, "A key must be a string, but got something else.")
+    key = event.value
+    path = (*parent.path, key)
+    rule = ""
+    if not key or not key.isprintable() or len(key) > MAX_SCALAR:
+        raise _UnreadableError(place.line, place.column, f"A key must be a word, but got {show(key)}.")
+    if event.anchor or event.tag:
+        rule = f"Anchors and tags are not supported, but got one at `{key}`. Write the key plainly."
+    elif key == "<<" and not event.style:
+        rule = "Merge keys are not supported, but got `<<`. Write the values out."
+    elif not event.style and not isinstance(plain_scalar_or_text(key), str):
+        rule = f"A key must be a string, but got {key}. Put it in quotes."
+    elif key in parent.value:
+        first = document.places[path][0]
+        rule = f"`{dotted(path)}` must be given once, but it is also on line {first.line}. Remove one."
+    if rule:
+        document.note(place, path, rule)
+    parent.key, parent.key_place = key, place
+
+
+def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) -> Any:
+    """The value of a node, empty where it is a collection; broken rules are noted."""
+    name = f"`{dotted(path)}`" if path else "The value"
+    rule = ""
+    value: Any = None
+    if isinstance(event, yaml.AliasEvent) or event.anchor:
+        rule = f"Anchors and aliases are not supported, but got one at {name}. Write the value out."
+    elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
+        rule = f"Tags are not supported, but got {show(event.tag)} at {name}. Write the value alone."
+    elif isinstance(event, yaml.ScalarEvent):
+        try:
+            value = _scalar(event)
+        except ValueError as error:
+            rule = f"{name} {error}"
+    if isinstance(event, yaml.CollectionStartEvent):
+        value = {} if isinstance(event, yaml.MappingStartEvent) else []
+    if rule:
+        document.note(place, path, rule)
+    return value
+
+
+def _scalar(event: yaml.ScalarEvent) -> Scalar:
+    text: str = event.value
+    if len(text) > MAX_SCALAR:
+        raise ValueError(f"must have at most {MAX_SCALAR} characters, but got {len(text)}.")
+    if found := _NOT_VALUE.search(text):
+        raise ValueError(f"must be text, but got the character {found[0]!r}.")
+    return text if event.style else plain_scalar(text)

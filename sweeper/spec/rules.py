@@ -1,0 +1,136 @@
+"""The rules which join sections, or a section and the vocabulary: names, values, conditions, goals.
+
+They read the plain tree, not the models, so that one broken section does not hide what is wrong in another.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig, field_of
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.record import METRICS
+from sweeper.spec.mistakes import Mistake, Path, dotted, show
+from sweeper.spec.space import Parameter
+
+_PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
+
+
+def broken(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each rule that the specification `tree` breaks."""
+    if "command" in tree:
+        text = f"`command` is not supported yet, but got {show(tree['command'])}. Name a `pipeline`."
+        yield Mistake(("command",), text, at_key=True)
+    yield from _space(tree)
+    yield from _when(tree)
+    for section in ("fix", "baseline"):
+        yield from _values(_mapping(tree.get(section)), (section,))
+    for index, entry in enumerate(_list(tree.get("also_try"))):
+        yield from _values(_mapping(entry), ("also_try", index))
+    for name in _mapping(tree.get("fix")):
+        if name in _mapping(tree.get("space")):
+            text = f"`{name}` must be in `space` or in `fix`, but got both. Remove one."
+            yield Mistake(("fix", name), text, at_key=True)
+    yield from _goals(tree)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    for name, parameter in _mapping(tree.get("space")).items():
+        path: Path = ("space", name)
+        try:
+            known = field_of(name)
+        except UserError as error:
+            yield Mistake(path, str(error), at_key=True)
+            continue
+        given = _mapping(parameter)
+        if given.get("type") == "float" and known is not None and known.type is int:
+            text = f"`{name}` is an integer, but got type 'float'. Use `type: int`."
+            yield Mistake((*path, "type"), text)
+            continue
+        values = [((*path, key), given[key]) for key in ("low", "high") if key in given]
+        values += [((*path, "choices", i), choice) for i, choice in enumerate(_list(given.get("choices")))]
+        for place, value in values:
+            yield from _value(name, value, place)
+
+
+def _values(values: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+    for name, value in values.items():
+        try:
+            field_of(name)
+        except UserError as error:
+            yield Mistake((*path, name), str(error), at_key=True)
+        else:
+            yield from _value(name, value, (*path, name))
+
+
+def _value(name: str, value: Any, path: Path) -> Iterator[Mistake]:
+    if not isinstance(value, Scalar):
+        return
+    try:
+        TrialConfig().replace({name: value})
+    except UserError as error:
+        yield Mistake(path, str(error))
+
+
+def _when(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    space = _mapping(tree.get("space"))
+    graph: dict[str, tuple[str, ...]] = {}
+    for name, parameter in space.items():
+        conditions = _mapping(_mapping(parameter).get("when"))
+        graph[name] = tuple(target for target in conditions if target in space)
+        for target, condition in conditions.items():
+            path: Path = ("space", name, "when", target)
+            if target not in space:
+                text = f"`{dotted(path[:3])}` must name a parameter of the space, but got `{target}`."
+                yield Mistake(path, text + did_you_mean(target, space), at_key=True)
+            else:
+                yield from _condition(condition, space[target], target, path)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        cycle = error.args[1]
+        text = f"`when` must not lead back to its own parameter, but got {' -> '.join(cycle)}."
+        yield Mistake(("space", cycle[1], "when", cycle[0]), text, at_key=True)
+
+
+def _condition(condition: Any, target: Any, name: str, path: Path) -> Iterator[Mistake]:
+    try:
+        parameter = _PARAMETER.validate_python(target)
+    except ValidationError:
+        return
+    for value in condition if isinstance(condition, list) else [condition]:
+        if isinstance(value, Scalar) and not parameter.contains(value):
+            known = [str(choice) for choice in getattr(parameter, "choices", ())]
+            text = f"`{name}` can never be {show(value)}, so the condition must name another value."
+            yield Mistake(path, text + did_you_mean(str(value), known))
+
+
+def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    named: list[tuple[Path, Any]] = [
+        (("constraints", name), name) for name in _mapping(tree.get("constraints"))
+    ]
+    for index, entry in enumerate(_list(tree.get("objectives"))):
+        named += [(("objectives", index, key), metric) for key, metric in _mapping(entry).items()]
+    for path, metric in named:
+        if isinstance(metric, str) and metric not in METRICS and path[-1] in (metric, "maximize", "minimize"):
+            remedy = did_you_mean(metric, METRICS) or f" Known metrics: {', '.join(METRICS)}."
+            yield Mistake(path, f"`{metric}` is not a metric.{remedy}", at_key=path[0] == "constraints")
+    work = [name for name in _mapping(tree.get("space")) if name.partition(".")[0] in OPEN_SECTIONS]
+    if work and all(metric != "val_loss" for _, metric in named):
+        text = (
+            "A space with `model.*` or `data.*` needs a constraint or an objective on val_loss, but got"
+            f" {work[0]} without one. Add `constraints: {{val_loss: {{max_ratio_to_baseline: 1.02}}}}`."
+        )
+        yield Mistake(("space", work[0], "val_loss"), text, at_key=True)

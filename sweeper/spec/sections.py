@@ -1,0 +1,147 @@
+"""The sections around the space: what to aim for, how to measure, search, confirm and run."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from sweeper.spec.space import FiniteFloat, Section, Sparse
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", value):
+        raise ValueError(
+            "must be 1 to 128 letters, digits, `.`, `_` or `-` that begin with a letter or digit"
+        )
+    return value
+
+
+def _module(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", value, re.ASCII):
+        raise ValueError("must be a module's dotted name such as `pipelines.stocks`")
+    return value
+
+
+def _datum(value: Any) -> Any:
+    values = value if isinstance(value, list) else [value]
+    if not all(item is None or isinstance(item, bool | int | float | str) for item in values):
+        raise ValueError("must be a single value or a list of values")
+    return value
+
+
+def _quality_samples(value: Any) -> Any:
+    if value != "auto" and (type(value) is not int or value < 0):
+        raise ValueError("must be `auto` or an integer >= 0")
+    return value
+
+
+def _gpus(value: Any) -> Any:
+    listed = isinstance(value, list) and value and all(type(item) in (int, str) for item in value)
+    if value != "all" and (type(value) is not int or value < 0) and not listed:
+        raise ValueError("must be `all`, a number of GPUs, or a list of indices or UUIDs")
+    return value
+
+
+SweepName = Annotated[str, AfterValidator(_name)]
+ModuleName = Annotated[str, AfterValidator(_module)]
+Datum = Annotated[Any, BeforeValidator(_datum)]
+
+
+class Objective(Sparse):
+    """`{maximize: METRIC}` or `{minimize: METRIC}`."""
+
+    maximize: str | None = None
+    minimize: str | None = None
+
+    @model_validator(mode="after")
+    def _one_direction(self) -> Objective:
+        if (self.maximize is None) == (self.minimize is None):
+            raise ValueError("needs exactly one of `maximize` and `minimize`")
+        return self
+
+    @property
+    def metric(self) -> str:
+        """The metric's name in `sweeper.core.record.METRICS`."""
+        return self.maximize or self.minimize or ""
+
+    @property
+    def direction(self) -> Literal["maximize", "minimize"]:
+        """Which way is better here."""
+        return "maximize" if self.maximize is not None else "minimize"
+
+
+def _some(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("must be a list of at least one `{maximize: METRIC}` or `{minimize: METRIC}`")
+    return tuple(value)
+
+
+Objectives = Annotated[tuple[Objective, ...], BeforeValidator(_some)]
+
+
+class Constraint(Sparse):
+    """Limits of one metric, absolute or as a multiple of the baseline's value."""
+
+    max: FiniteFloat | None = None
+    min: FiniteFloat | None = None
+    max_ratio_to_baseline: Positive | None = None
+    min_ratio_to_baseline: Positive | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Constraint:
+        if not self.model_dump():
+            raise ValueError(f"needs at least one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+class Production(Section):
+    """The run the winner is for: how many training samples it takes."""
+
+    samples: Positive
+
+
+class Measure(Section):
+    """How a trial is timed.
+
+    Attributes:
+        quality_samples: Training samples of the quality pass; 0 leaves it out, `auto` derives them
+            from the baseline.
+        reference_cap_seconds: Once a reference trial has measured for this long, it begins no
+            further window.
+    """
+
+    window_seconds: Positive = 3.0
+    repeats: Count = 3
+    quality_samples: Annotated[int | Literal["auto"], BeforeValidator(_quality_samples)] = "auto"
+    warmup_cap_seconds: Positive = 20.0
+    reference_cap_seconds: Positive = 60.0
+
+
+class Search(Section):
+    """How many configurations are tried, for how long (`minutes: null`: no limit), chosen by whom."""
+
+    sampler: Literal["auto", "tpe", "random", "qmc"] = "auto"
+    trials: Count = 40
+    minutes: Positive | None = 20.0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+
+class Confirm(Section):
+    """The winner's interleaved repeats against the baseline; 0 rounds leave them out."""
+
+    top: Count = 3
+    rounds: Annotated[int, Field(ge=0)] = 8
+
+
+class Execution(Section):
+    """Where trials run."""
+
+    launcher: Literal["local", "inline"] = "local"
+    gpus: Annotated[int | Literal["all"] | list[int | str], BeforeValidator(_gpus)] = "all"
+    isolation: Literal["fork", "exec"] = "fork"
+    trial_timeout_minutes: Positive = 10.0

@@ -1,0 +1,239 @@
+"""SweepSpec: the whole specification of one sweep, and the trial configurations it asks for."""
+
+from __future__ import annotations
+
+import graphlib
+import math
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from sweeper.core.codec import encode
+from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.spec import rules
+from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
+from sweeper.spec.sections import (
+    Confirm,
+    Constraint,
+    Datum,
+    Execution,
+    Measure,
+    ModuleName,
+    Objective,
+    Objectives,
+    Production,
+    Search,
+    SweepName,
+)
+from sweeper.spec.space import (
+    AnyScalar,
+    Bounds,
+    CategoricalParameter,
+    FloatParameter,
+    IntParameter,
+    Parameter,
+    Section,
+    holds,
+    settled,
+)
+
+References = dict[str, AnyScalar]
+"""Dotted names of TrialConfig with their values."""
+
+
+CARRIED = (*OPEN_SECTIONS, "optimizer")
+"""Sections of the baseline that hold for other trials, too, unless they say otherwise."""
+
+
+class SweepSpec(Section):
+    """What a user asks for. `from_dict` checks every rule; the constructor checks only the structure.
+
+    Attributes:
+        pipeline: Module with `prepare` and `build`.
+        data: Options of `prepare`; a `path` replaces any `source`.
+        space: The names searched.
+        fix: Values of names not searched; every other field keeps its default.
+        baseline: The user's own starting point; it may lie outside the space.
+        also_try: More configurations to measure as they are.
+        constraints: Limits by metric.
+    """
+
+    name: SweepName
+    pipeline: ModuleName
+    data: dict[str, Datum] = Field(default_factory=dict)
+    space: dict[str, Parameter]
+    fix: References = Field(default_factory=dict)
+    baseline: References
+    also_try: Annotated[tuple[References, ...], Field(strict=False)] = ()
+    objectives: Objectives = (Objective(maximize="throughput"),)
+    constraints: dict[str, Constraint] = Field(default_factory=dict)
+    production: Production | None = None
+    measure: Measure = Measure()
+    search: Search = Search()
+    confirm: Confirm = Confirm()
+    execution: Execution = Execution()
+
+    @field_validator("data")
+    @classmethod
+    def _path_is_the_source(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in data.items() if key != "source" or "path" not in data}
+
+    @classmethod
+    def from_dict(cls, value: Any) -> SweepSpec:
+        """Returns the specification in a plain tree (from YAML, JSON or `to_dict`).
+
+        Raises:
+            SpecError: It breaks rules: all of them, one line each.
+        """
+        if not isinstance(value, Mapping):
+            got = "nothing" if value is None else show(value)
+            raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
+        mistakes = list(rules.broken(value))
+        try:
+            spec = cls.model_validate(value)
+        except ValidationError as error:
+            mistakes += from_pydantic(error, value, _MODELS)
+        if mistakes:
+            raise SpecError(first_per_place(mistakes))
+        return spec
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the specification as JSON values; `from_dict` reads an equal one back."""
+        tree: dict[str, Any] = encode(self.model_dump())
+        return tree
+
+    def varied(self) -> tuple[str, ...]:
+        """Returns the names in the space."""
+        return tuple(self.space)
+
+    def size(self) -> int | None:
+        """Returns the number of combinations, `when` left aside; None where it is infinite."""
+        sizes = [parameter.size() for parameter in self.space.values()]
+        return None if None in sizes else math.prod(size for size in sizes if size is not None)
+
+    def config(self, params: Mapping[str, Scalar]) -> TrialConfig:
+        """Returns the canonical configuration for a value of every parameter.
+
+        A parameter whose `when` does not hold, or looks at one that has no effect itself, takes
+        its field's default. `model.*`, `data.*` and `optimizer.*` names found only in the baseline come
+        from there, so that a trial is trained as the user trains.
+        """
+        graph = {name: tuple(parameter.when) for name, parameter in self.space.items()}
+        active: dict[str, Scalar] = {}
+        for name in graphlib.TopologicalSorter(graph).static_order():
+            when = self.space[name].when
+            if all(target in active and holds(asked, active[target]) for target, asked in when.items()):
+                active[name] = params[name]
+        return self._complete({**self._of_baseline(CARRIED), **self.fix, **active}).canonical()
+
+    def baseline_config(self) -> TrialConfig:
+        """Returns the baseline as it is written, over `fix`, over the defaults."""
+        return self._complete({**self.fix, **self._written(self.baseline)})
+
+    def references(self) -> tuple[TrialConfig, ...]:
+        """Returns the baseline and then `also_try`, never clipped to the space.
+
+        An entry of `also_try` takes the `model.*`, `data.*` and `optimizer.*` names it lacks from the
+        baseline, so that the two differ in what the entry says.
+        """
+        shared = {**self.fix, **self._of_baseline(CARRIED)}
+        others = (self._complete({**shared, **self._written(entry)}) for entry in self.also_try)
+        return (self.baseline_config(), *others)
+
+    def params_of(self, config: TrialConfig) -> dict[str, Scalar] | None:
+        """Returns parameters for which `self.config` gives `config`, or None where there are none."""
+        flat = config.canonical().flatten()
+        params: dict[str, Scalar] = {}
+        for name, parameter in self.space.items():
+            value = flat.get(name)
+            params[name] = parameter.like(value) if parameter.contains(value) else parameter.first()
+        return params if self.config(params).key() == config.key() else None
+
+    def without(self, drop: Mapping[str, Collection[Scalar]]) -> SweepSpec:
+        """Returns the specification less some choices of categorical parameters.
+
+        Names that are not in the space are passed over. A parameter left with one choice moves
+        into `fix`, and one whose `when` can no longer hold leaves the space.
+
+        Raises:
+            UserError: A parameter has no choice left.
+        """
+        changed: dict[str, Parameter] = {}
+        for name in drop.keys() & self.space.keys():
+            parameter = self.space[name]
+            assert isinstance(parameter, CategoricalParameter), name
+            kept = tuple(choice for choice in parameter.choices if not holds(tuple(drop[name]), choice))
+            if not kept:
+                raise UserError(
+                    f"`{name}` needs a choice that can be used here, but got only"
+                    f" {', '.join(map(str, parameter.choices))}. Add another to `space`."
+                )
+            changed[name] = parameter.model_copy(update={"choices": kept})
+        return self._restricted(changed)
+
+    def clipped(self, name: str, high: float) -> SweepSpec:
+        """Returns the specification with no value of the number `name` above `high`.
+
+        Raises:
+            UserError: All its values are above.
+        """
+        parameter = self.space.get(name)
+        if parameter is None:
+            return self
+        if isinstance(parameter, CategoricalParameter):
+            return self.without(
+                {name: [choice for choice in parameter.choices if not _at_most(choice, high)]}
+            )
+        if parameter.low > high:
+            raise UserError(
+                f"`{name}` must not exceed {high:g} here, but got low={parameter.low}. Lower it in `space`."
+            )
+        limit = math.floor(high) if isinstance(parameter, IntParameter) else high
+        return self._restricted({name: parameter.model_copy(update={"high": min(parameter.high, limit)})})
+
+    def _restricted(self, changed: Mapping[str, Parameter]) -> SweepSpec:
+        space, fix = settled({**self.space, **changed}, self.fix)
+        return self.model_copy(update={"space": space, "fix": fix})
+
+    def _written(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """`values`, spelled as the space does: a 0 where the choices are 0.0 and 0.5 is the same trial."""
+        return {
+            name: self.space[name].like(value)
+            if name in self.space and self.space[name].contains(value)
+            else value
+            for name, value in values.items()
+        }
+
+    def _of_baseline(self, sections: Collection[str]) -> dict[str, Scalar]:
+        written = self._written(self.baseline)
+        return {name: value for name, value in written.items() if name.partition(".")[0] in sections}
+
+    def _complete(self, values: Mapping[str, Scalar]) -> TrialConfig:
+        """The configuration, its learning rate meant for the baseline's global batch."""
+        config = TrialConfig().replace(values)
+        if config.optimizer.lr_rule == "none" or config.optimizer.lr_batch_size:
+            return config
+        baseline = TrialConfig().replace({**self.fix, **self.baseline})
+        return config.replace({"optimizer.lr_batch_size": baseline.global_batch})
+
+
+def _at_most(value: Scalar, high: float) -> bool:
+    return holds(Bounds(max=high), value)
+
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "": SweepSpec,
+    "objectives": Objective,
+    "constraints": Constraint,
+    "production": Production,
+    "measure": Measure,
+    "search": Search,
+    "confirm": Confirm,
+    "execution": Execution,
+    "int": IntParameter,
+    "float": FloatParameter,
+    "categorical": CategoricalParameter,
+    "when": Bounds,
+}

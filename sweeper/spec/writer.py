@@ -1,0 +1,31 @@
+"""Writes plain values as YAML that reads back equal, here and in readers of YAML 1.1."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from sweeper.spec.scalars import FLOAT, INT
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes strings which are numbers in YAML 1.1 or 1.2, and never writes an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Returns that every value is written out."""
+        return True
+
+
+_Dumper.add_implicit_resolver(
+    "number of YAML 1.2", re.compile(rf"({INT.pattern}|{FLOAT.pattern})\Z"), list("-+.0123456789")
+)
+
+
+def to_yaml(value: Any) -> str:
+    """Returns a JSON-like value as block YAML with its innermost collections on one line."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100
+    )
+    return text

@@ -1,0 +1,168 @@
+"""The book of a sweep: its records as judged now, and what follows from them for the next trial."""
+
+from __future__ import annotations
+
+from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.core.codec import decode
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job
+from sweeper.core.measurement import Measurement, Outcome, Quality, Report
+from sweeper.core.record import TrialRecord
+from sweeper.search import Told
+from sweeper.spec import SweepSpec
+from sweeper.sweep.journal import Entry, Journal
+
+BASELINE = 0
+NUM_SEEDS = 3
+MIN_STEPS_OF_LARGEST = 50
+WINNING_MARGIN = 0.9
+
+
+class Book:
+    """All records of one sweep, in memory; the folder has the same."""
+
+    def __init__(self, journal: Journal, spec: SweepSpec) -> None:
+        self.journal = journal
+        self.spec = spec
+        self.records: dict[int, TrialRecord] = {}
+        self.told: dict[int, Told] = {}
+        self.quality_samples = 0
+        self._qualities: dict[str, Quality] = {}
+        self._losses: list[float] = []
+
+    def enter(self, number: int, job: Job, outcome: Outcome | Report | None) -> TrialRecord:
+        """Enters a trial, or what became of it, and returns it as judged."""
+        assert not isinstance(outcome, Report)
+        record = TrialRecord(
+            number=number,
+            uid=job.uid,
+            stage=job.stage,
+            config=job.config,
+            outcome=outcome,
+            params=job.params,
+            folder=str(self.journal.trial_folder(number)),
+        )
+        if isinstance(outcome, Measurement) and outcome.quality is not None:
+            self._qualities[outcome.quality.key] = outcome.quality
+        self.records[number] = record
+        return self.judged(number)
+
+    def enter_quality(self, quality: Quality, *, of_baseline: bool) -> None:
+        """Enters a quality pass that ran on its own."""
+        self._qualities[quality.key] = quality
+        if of_baseline:
+            self._losses.append(quality.val_loss)
+
+    def judged(self, number: int) -> TrialRecord:
+        """Returns a record with its loss and violations, by all that is known now."""
+        record = with_quality(self.records[number], self._qualities, self.quality_samples)
+        record = judge(record, self.limits(), self.spec)
+        self.records[number] = record
+        return record
+
+    def judge_all(self) -> None:
+        """Judges every record anew: the limits have become known."""
+        for number in self.records:
+            self.judged(number)
+
+    @property
+    def yardstick(self) -> Yardstick | None:
+        """The baseline, once it is measured."""
+        baseline = self.records.get(BASELINE)
+        if baseline is None or baseline.measurement is None:
+            return None
+        return Yardstick(baseline, tuple(self._losses))
+
+    def limits(self) -> list[Limit]:
+        """Returns the bounds in numbers; none before the baseline is measured."""
+        yardstick = self.yardstick
+        return yardstick.limits(self.spec) if yardstick else []
+
+    def finished(self) -> list[TrialRecord]:
+        """Returns the records with an outcome, in order."""
+        return [rec for _, rec in sorted(self.records.items()) if rec.outcome is not None]
+
+    def searched(self) -> list[TrialRecord]:
+        """Returns the searched trials that have ended."""
+        return [rec for rec in self.finished() if rec.stage == "search"]
+
+    def taken(self) -> set[str]:
+        """Returns the keys of all configurations that were asked."""
+        return {record.config.key() for record in self.records.values()}
+
+    def x_baseline(self, record: TrialRecord) -> float | None:
+        """Returns a trial's throughput over the baseline's, as searched."""
+        base = self.yardstick
+        mine = record.metric("throughput")
+        theirs = base.baseline.metric("throughput") if base else None
+        return mine / theirs if mine is not None and theirs else None
+
+    def best(self, like: TrialConfig | None = None) -> TrialRecord | None:
+        """Returns the fastest feasible trial whose loss was looked at, among those of the same work.
+
+        Args:
+            like: Whose `model.*` and `data.*` to match; the baseline's by default.
+        """
+        base = self.records.get(BASELINE)
+        key = (like or (base.config if base else TrialConfig())).work_key()
+        found = [
+            (rec.metric("throughput") or 0.0, rec)
+            for rec in self.finished()
+            if rec.feasible and rec.config.work_key() == key and (rec.quality or not self.quality_samples)
+        ]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
+
+    def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
+        """Returns the samples of the quality pass for `config`, and the throughput it must reach.
+
+        No pass where this numerics key has one; none for a trial that is too slow to win anything.
+        """
+        if not self.quality_samples or f"{config.quality_key()}-{self.quality_samples}" in self._qualities:
+            return 0, 0.0
+        rival = self.best(config)
+        return self.quality_samples, WINNING_MARGIN * ((rival.metric("throughput") if rival else None) or 0.0)
+
+    def tell(self, number: int) -> Told | None:
+        """Fixes and returns what the search is told of a trial; None where it lies outside the space."""
+        if number in self.told:
+            return self.told[number]
+        record = self.records[number]
+        params = record.params or self.spec.params_of(record.config)
+        if not params:
+            return None
+        told = Told(
+            params=params,
+            values=objective_values(record, self.finished(), self.spec),
+            constraints=dict(record.violations),
+        )
+        self.journal.write_told(number, told)
+        self.told[number] = told
+        return told
+
+    def load(self) -> list[Entry]:
+        """Reads the folder; returns the trials that were begun and have no outcome."""
+        unfinished = []
+        for entry in self.journal.trials():
+            self.enter(entry.number, entry.job, entry.outcome)
+            if entry.told is not None:
+                self.told[entry.number] = entry.told
+            if entry.outcome is None:
+                unfinished.append(entry)
+        return unfinished
+
+
+def quality_of(outcome: Outcome | Report) -> Quality | None:
+    """Returns the quality in the outcome of a quality job, or None where it failed."""
+    return decode(Quality, outcome.values) if isinstance(outcome, Report) else None
+
+
+def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
+    """Returns how many samples the baseline trains on in `seconds`, its data path left aside.
+
+    The quality pass gathers on the device, whatever the baseline's loader costs.
+    """
+    parts = baseline.breakdown
+    compute = parts.forward_s + parts.backward_s + parts.optimizer_s
+    per_second = batch_size / max(compute, 1e-9)
+    samples = max(per_second, baseline.throughput) * seconds
+    return max(1000, int(samples) // 1000 * 1000)

@@ -1,0 +1,140 @@
+"""What makes two runs of a sweep the same sweep, and where prepared data is kept."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import UserError
+from sweeper.spec import SweepSpec
+
+
+def import_paths() -> tuple[str, ...]:
+    """Returns where pipelines are looked for: the current directory."""
+    return (os.getcwd(),)
+
+
+def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
+    """Returns the parts that must be equal for a sweep to be continued.
+
+    Comments and layout of the pipeline's code do not count, its syntax tree does.
+    """
+    tree = spec.to_dict()
+    parts = {key: tree[key] for key in ("space", "fix", "baseline", "also_try", "objectives", "constraints")}
+    return {
+        **parts,
+        "pipeline": spec.pipeline,
+        "code": _digest_of_code(spec.pipeline),
+        "data": {"options": tree["data"], "files": digest_of_files(spec.data)},
+        "measure": tree["measure"],
+        "seed": spec.search.seed,
+        "device": device,
+        "torch": importlib.metadata.version("torch"),
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns one line per key in which two fingerprints differ."""
+    return [
+        f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in _walk("", old, new) if _plain(a) != _plain(b)
+    ]
+
+
+def _walk(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from _walk(f"{path}.{key}" if path else str(key), old.get(key), new.get(key))
+    else:
+        yield path, old, new
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=list)
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else _plain(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def prepared_folder(home: Path, spec: SweepSpec) -> Path:
+    """Returns where the data prepared for `spec` is kept: under a digest of all it is made from."""
+    made_from = [
+        spec.pipeline,
+        _digest_of_code(spec.pipeline),
+        spec.to_dict()["data"],
+        digest_of_files(spec.data),
+    ]
+    return home.resolve() / "cache" / _sha(_plain(made_from))
+
+
+def digest_of_files(data: Mapping[str, Any]) -> str:
+    """Returns a digest of the names, sizes and change times of the files under `data.path`.
+
+    Raises:
+        UserError: The path does not exist.
+    """
+    if "path" not in data:
+        return ""
+    root = Path(str(data["path"])).expanduser()
+    if not root.exists():
+        raise UserError(
+            f"`data.path` must exist, but got {str(data['path'])!r} (looked for {root.absolute()})."
+        )
+    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    listed = []
+    for path in files:
+        about = path.stat()
+        listed.append((str(path.relative_to(root)), about.st_size, about.st_mtime_ns))
+    return _sha(_plain([str(root.resolve()), listed]))
+
+
+def _digest_of_code(pipeline: str) -> str:
+    """Returns a digest of the syntax trees of the pipeline and of what it imports from beside it.
+
+    Raises:
+        UserError: There is no such module, or it is not Python.
+    """
+    trees: dict[str, str] = {}
+    waiting = [pipeline]
+    if _file_of(pipeline) is None:
+        raise UserError(
+            f"`pipeline` must name a module under the current directory, but got {pipeline!r}: "
+            f"there is no {pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
+        )
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if path is None or name in trees:
+            continue
+        try:
+            tree = ast.parse(path.read_bytes(), str(path))
+        except SyntaxError as error:
+            raise UserError(f"{path}:{error.lineno}: {error.msg}; the pipeline is not Python.") from None
+        trees[name] = ast.dump(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return _sha(_plain(trees))
+
+
+def _file_of(module: str) -> Path | None:
+    relative = Path(*module.split("."))
+    for root in map(Path, import_paths()):
+        for path in (root / relative / "__init__.py", (root / relative).with_suffix(".py")):
+            # The installed package is not the user's code; its version is not part of a sweep.
+            if path.exists() and relative.parts[0] != "sweeper":
+                return path
+    return None
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

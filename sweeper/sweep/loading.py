@@ -1,0 +1,120 @@
+"""Reading a sweep's folder back, for whoever wants to see, compare or export it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.labels import run_name
+from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
+from sweeper.core.job import CONFIG, read_job, read_outcome
+from sweeper.core.record import TrialRecord
+from sweeper.spec import SweepSpec
+from sweeper.sweep.book import BASELINE, NUM_SEEDS, Book, quality_of
+from sweeper.sweep.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSweep:
+    """A sweep as its folder has it.
+
+    Attributes:
+        about: `device`, `synthetic`, `notes`.
+        result: How it ended; None while it has not.
+    """
+
+    journal: Journal
+    spec: SweepSpec
+    about: Mapping[str, Any]
+    book: Book
+    result: Mapping[str, Any] | None
+
+    def varied(self) -> tuple[str, ...]:
+        """Returns the names that differ between the trials."""
+        return varied(self.spec)
+
+    def name_of(self, record: TrialRecord) -> str:
+        """Returns a record's run name."""
+        return run_name(record.number, record.stage, record.config, self.varied())
+
+    def ratios(self) -> dict[int, Ratio]:
+        """Returns the confirmed ratios by trial number."""
+        entries = (self.result or {}).get("ratios", ())
+        return {e["number"]: Ratio(**{**e, "rounds": tuple(e["rounds"])}) for e in entries}
+
+    def stages(self) -> dict[int, str]:
+        """Returns how far each trial came: `confirmed` for the winner, `finalist` beside it."""
+        stages = {number: record.stage for number, record in self.book.records.items()}
+        stages.update(dict.fromkeys(self.ratios(), "finalist"))
+        winner = (self.result or {}).get("winner")
+        if winner is not None:
+            stages[winner] = "confirmed"
+        return stages
+
+
+def varied(spec: SweepSpec) -> tuple[str, ...]:
+    """Returns the names that differ between a sweep's trials: the space's, then the references'."""
+    names = dict.fromkeys(spec.varied())
+    for entry in (spec.baseline, *spec.also_try):
+        names.update(dict.fromkeys(entry))
+    return tuple(names)
+
+
+def load_sweep(journal: Journal) -> LoadedSweep:
+    """Reads a sweep's folder; nothing is run and nothing is written."""
+    document = journal.read()
+    spec = SweepSpec.from_dict(document["spec"])
+    book = Book(journal, spec)
+    for i in range(NUM_SEEDS):
+        folder = journal.setup_folder(f"loss-{i}")
+        outcome = read_outcome(folder) if (folder / CONFIG).exists() else None
+        quality = quality_of(outcome) if outcome is not None else None
+        if quality is not None:
+            book.quality_samples = read_job(folder).plan.quality_samples
+            book.enter_quality(quality, of_baseline=True)
+    book.load()
+    book.judge_all()
+    return LoadedSweep(journal, spec, document["about"], book, journal.result())
+
+
+def summarise(sweep: LoadedSweep) -> Summary:
+    """Returns the summary of a sweep, finished or not."""
+    book, ratios = sweep.book, sweep.ratios()
+    result = sweep.result or {}
+    winner = result.get("winner")
+    records = [record for _, record in sorted(book.records.items())]
+    base = book.records.get(BASELINE)
+    looked_at = [r for r in records if r.quality is not None or not book.quality_samples]
+    same_work = [r for r in looked_at if base and r.config.work_key() == base.config.work_key()]
+
+    def row(title: str, record: TrialRecord) -> Row:
+        ratio = ratios.get(record.number)
+        x = ratio.ratio if ratio else book.x_baseline(record)
+        return Row(
+            title=title, name=sweep.name_of(record), record=record, x_baseline=x, confirmed=ratio is not None
+        )
+
+    sizes = fastest(looked_at, lambda r: r.config.work_key())
+    if winner is not None and base is not None:
+        sizes[base.config.work_key()] = book.records[winner]
+    loaders = fastest(same_work, lambda r: r.config.loader.kind)
+    return Summary(
+        name=sweep.journal.name,
+        state="finished" if sweep.result is not None else "unfinished",
+        device=sweep.about["device"],
+        reason=result.get("reason", ""),
+        synthetic=sweep.about["synthetic"],
+        yardstick=book.yardstick,
+        winner=book.records[winner] if winner is not None else None,
+        ratio=ratios.get(winner) if winner is not None else None,
+        per_size=tuple(
+            row(work_title(r.config.work()), r)
+            for r in sorted(sizes.values(), key=lambda r: -(r.metric("throughput") or 0))
+        ),
+        per_loader=tuple(row(kind, r) for kind, r in sorted(loaders.items())),
+        counts=counts_of(records),
+        production_samples=sweep.spec.production.samples if sweep.spec.production else None,
+        records=tuple(records),
+    )

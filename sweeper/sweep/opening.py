@@ -1,0 +1,103 @@
+"""Which folder a command works on: a new sweep, one to continue, or one that has ended."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
+from sweeper.core.measurement import Measurement
+from sweeper.spec import SweepSpec
+from sweeper.sweep.fingerprint import differences
+from sweeper.sweep.journal import Journal, sweeps_folder
+from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.observer import Observer
+
+
+def open_sweep(
+    home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any], observer: Observer, *, new: bool
+) -> tuple[Journal, SweepLock]:
+    """Returns the folder for `spec`, locked: `<name>`, or `<name>-2` where that is another sweep.
+
+    Raises:
+        SweepConflictError: Another process holds it, or it is unfinished and was begun differently.
+        EnvironmentStopError: The folder cannot be written.
+    """
+    count = 1
+    while True:
+        name = spec.name if count == 1 else f"{spec.name}-{count}"
+        count += 1
+        journal = Journal(sweeps_folder(home) / name)
+        if new and journal.folder.exists():
+            continue
+        lock = _locked(journal)
+        if not journal.begun:
+            if count > 2:
+                observer.line(f"This is another sweep than `{spec.name}`; it is called `{name}`.")
+            return journal, lock
+        changed = differences(journal.read()["fingerprint"], fingerprint)
+        if not changed:
+            return journal, lock
+        if journal.result() is not None:
+            lock.release()
+            continue
+        if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):
+            observer.line(
+                f"The earlier `{name}` has no measurement and was begun differently; it starts anew."
+            )
+            lock.release()
+            journal.remove()
+            return journal, _locked(journal)
+        lock.release()
+        raise SweepConflictError(
+            f"the sweep `{name}` is unfinished and was begun differently ({'; '.join(changed[:4])}"
+            f"{'; ...' if len(changed) > 4 else ''}). Nothing was changed. "
+            "Undo the change to continue it, or add --new for a sweep of its own."
+        )
+
+
+def _locked(journal: Journal) -> SweepLock:
+    try:
+        journal.folder.mkdir(parents=True, exist_ok=True)
+        return SweepLock(journal.folder)
+    except OSError as error:
+        raise cannot_write(error, journal.folder) from error
+
+
+def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
+    """Returns what to tell a person whose disk does not take any more."""
+    remedy = {
+        errno.ENOSPC: "Free some space",
+        errno.EDQUOT: "Free some of your quota",
+        errno.EROFS: "Name a writable folder with --home",
+        errno.EACCES: "Name a writable folder with --home",
+    }.get(error.errno or 0, "Mend that")
+    return EnvironmentStopError(
+        f"cannot write in {folder}: {error.strerror or error}. What was measured is kept. "
+        f"{remedy}, and run the same command again."
+    )
+
+
+def find_sweep(home: Path, name: str) -> Journal:
+    """Returns the folder of the sweep `name`.
+
+    Raises:
+        UserError: There is none; the message names the nearest.
+    """
+    journal = Journal(sweeps_folder(home) / name)
+    if not journal.begun:
+        known = [each.name for each in all_sweeps(home)]
+        have = f" There are: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` makes one."
+        raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, known) or have}")
+    return journal
+
+
+def all_sweeps(home: Path) -> list[Journal]:
+    """Returns the sweeps of a home, the latest first."""
+    folder = sweeps_folder(home)
+    if not folder.exists():
+        return []
+    found = [Journal(path) for path in folder.iterdir() if Journal(path).begun]
+    return sorted(found, key=lambda journal: -(journal.folder / "sweep.yaml").stat().st_mtime)

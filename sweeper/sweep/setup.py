@@ -1,0 +1,147 @@
+"""What comes before the first trial: what the device can do, the prepared data, the space cut to both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import decode
+from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
+from sweeper.core.machine import cpu_name
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.spec import CategoricalParameter, SweepSpec
+from sweeper.sweep.runner import Slot
+from sweeper.telemetry.nvml import gpu_names
+
+NO_WINDOWS = MeasurePlan(repeats=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the probe found.
+
+    Attributes:
+        slots: One per device, each with its own share of the cores.
+        lacks: `field=value` -> why this device cannot take it.
+    """
+
+    devices: tuple[DeviceInfo, ...]
+    usable_cpus: int
+    lacks: Mapping[str, str]
+    slots: tuple[Slot, ...]
+
+    @property
+    def line(self) -> str:
+        """The device in one line."""
+        first = self.devices[0]
+        memory = f", {first.memory_gib:g} GiB" if first.memory_gib else ""
+        count = f"{len(self.slots)} x " if len(self.slots) > 1 else ""
+        return f"{count}{first.name}{memory}"
+
+
+def device_model() -> str:
+    """Returns the model of the device trials will run on, known without torch."""
+    names = gpu_names()
+    return names[0] if names else cpu_name()
+
+
+def probe_job() -> Job:
+    """Returns the job that asks what the devices can do."""
+    return Job(uid="probe", runner=PROBE_RUNNER, device="auto", plan=NO_WINDOWS, timeout_seconds=120)
+
+
+def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
+    """Returns the job that prepares the data."""
+    return Job(
+        uid="prepare",
+        runner=PREPARE_RUNNER,
+        pipeline=spec.pipeline,
+        import_paths=tuple(paths),
+        data=spec.to_dict()["data"],
+        prepared=str(prepared),
+        plan=NO_WINDOWS,
+        timeout_seconds=3600,
+    )
+
+
+def report_of(outcome: Outcome | Report, doing: str) -> Mapping[str, Any]:
+    """Returns what a set-up job reported.
+
+    Raises:
+        UserError: The user's data or code broke it; the message is one line.
+        EnvironmentStopError: Something else did.
+    """
+    if isinstance(outcome, Report):
+        return outcome.values
+    assert isinstance(outcome, Failure)
+    if outcome.kind == FailureKind.USER_ERROR:
+        raise UserError(outcome.message)
+    last = outcome.detail.strip().splitlines()[-1:] or [""]
+    raise EnvironmentStopError(f"{doing} failed ({outcome.kind}): {outcome.message}. {last[0]}".strip())
+
+
+def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
+    """Returns the machine the probe reported, its GPUs picked as `execution.gpus` says.
+
+    Raises:
+        UserError: A GPU was asked for that is not there.
+    """
+    devices = [decode(DeviceInfo, each) for each in values["devices"]]
+    if devices[0].kind == "cuda":
+        devices = _picked(devices, spec.execution.gpus)
+    names = [each.uuid or "cpu" for each in devices]
+    return Machine(
+        devices=tuple(devices),
+        usable_cpus=values["usable_cpus"],
+        lacks=values["lacks"],
+        slots=tuple(Slot(n, c) for n, c in zip(names, _shares(len(names)), strict=True)),
+    )
+
+
+def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
+    if wanted == "all":
+        return devices
+    chosen = list(range(wanted)) if isinstance(wanted, int) else wanted
+    found = []
+    for each in chosen:
+        match = [d for i, d in enumerate(devices) if each == i or (isinstance(each, str) and each in d.uuid)]
+        if not match:
+            raise UserError(
+                f"`execution.gpus` must name GPUs of this machine, but got {each!r}; it has {len(devices)}."
+            )
+        found += match[:1]
+    return found or devices[:1]
+
+
+def _shares(count: int) -> list[tuple[int, ...]]:
+    """Returns the cores of each slot; a single one is not bound."""
+    if count == 1:
+        return [()]
+    cores = sorted(os.sched_getaffinity(0))
+    size = max(1, len(cores) // count)
+    return [tuple(cores[i * size : (i + 1) * size] or cores[-size:]) for i in range(count)]
+
+
+def restricted(spec: SweepSpec, machine: Machine) -> tuple[SweepSpec, list[str]]:
+    """Returns `spec` less what this device cannot do, and a line for each thing that left the space."""
+    lines = []
+    for name, parameter in spec.space.items():
+        if isinstance(parameter, CategoricalParameter):
+            gone = [c for c in parameter.choices if f"{name}={c}" in machine.lacks]
+            if gone and len(gone) < len(parameter.choices):
+                spec = spec.without({name: gone})
+                why = "; ".join(dict.fromkeys(machine.lacks[f"{name}={c}"] for c in gone))
+                lines.append(f"{name}: {', '.join(map(_shown, gone))} left the space here ({why}).")
+        elif name == "loader.num_workers" and parameter.high > machine.usable_cpus:
+            high = max(machine.usable_cpus, int(parameter.low))
+            spec = spec.clipped(name, high)
+            lines.append(f"{name}: at most {high} here ({machine.usable_cpus} usable cores).")
+    return spec, lines
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

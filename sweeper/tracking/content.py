@@ -1,0 +1,232 @@
+"""What a trial and a sweep look like once tracked: parameters, points, tags and notes, without MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sweeper.core.config import Scalar
+from sweeper.core.job import SERIES
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import METRICS, TrialRecord, rounded
+from sweeper.tracking.tracker import RunView, SweepInfo
+
+MAX_SERIES_POINTS = 100
+"""A longer series is shown as this many block means; the whole of it stays in the trial's folder."""
+
+MAX_TEXT = 500
+UID_TAG = "sweeper.uid"
+_DIGITS = 5
+
+
+class Point(NamedTuple):
+    """One value of one metric. All four parts are fixed when measured, so that a replay is identical."""
+
+    key: str
+    value: float
+    timestamp_ms: int
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContent:
+    """What is to be seen of one trial.
+
+    Attributes:
+        tags: By name; an empty one is taken back where it stood, and else not written.
+        measured: Points that follow from the outcome alone.
+        derived: Points that follow from comparison with other trials, which come later.
+        end_ms: None while the trial runs.
+        failed: There is no measurement.
+    """
+
+    params: dict[str, str]
+    measured: tuple[Point, ...]
+    derived: tuple[Point, ...]
+    tags: dict[str, str]
+    note: str
+    start_ms: int
+    end_ms: int | None
+    failed: bool
+
+
+def outcome_of(record: TrialRecord) -> str:
+    """Returns `measured`, `infeasible`, the kind of failure, or `running`."""
+    if record.failure is not None:
+        return record.failure.kind.value
+    if record.measurement is not None:
+        return "measured" if record.feasible else "infeasible"
+    return "running"
+
+
+def run_content(record: TrialRecord, view: RunView, varied: tuple[str, ...]) -> RunContent:
+    """Returns what is to be seen of `record`, the same for the same arguments.
+
+    Comparison metrics (`result/...`) are for trials that may win: a failed trial has none, and an
+    infeasible one has its own under `infeasible/...`, so that it neither tops a table nor
+    stretches a chart's scale.
+    """
+    flat = record.config.flatten()
+    series = _read_series(record) if record.measurement is not None else {}
+    start, end = _span(record, series)
+    return RunContent(
+        params={_key(name): _param(flat[name]) for name in varied if name in flat},
+        measured=tuple(_finite(_measured(record, series, _ms(end)))) if end else (),
+        derived=tuple(_finite(_derived(record, view, _ms(end)))) if end else (),
+        tags=_tags(record, view),
+        note=view.note or (f"**{outcome_of(record)}**: {record.failure.message}" if record.failure else ""),
+        start_ms=_ms(start),
+        end_ms=_ms(end) if end else None,
+        failed=record.failure is not None,
+    )
+
+
+def sweep_note(sweep: SweepInfo) -> str:
+    """Returns the Markdown which opens the experiment; folded, the interface shows its first line."""
+    facts = " · ".join(fact for fact in (sweep.device, sweep.pipeline, sweep.data) if fact)
+    warning = "**Synthetic data:** figures may differ on yours; measure there before you rely on them."
+    parts = (sweep.note, facts, warning if sweep.synthetic else "")
+    return "\n\n".join(part for part in parts if part)
+
+
+def sweep_tags(sweep: SweepInfo) -> dict[str, str]:
+    """Returns the tags that tell one experiment from another."""
+    facts = {f"sweeper.{label.lower()}": text for label, text in _facts(sweep).items() if text}
+    return facts | {"sweeper.synthetic": str(sweep.synthetic).lower()}
+
+
+def text(value: str, limit: int = MAX_TEXT) -> str:
+    """Returns `value` as every database takes it: without NUL, and cut where it can be seen."""
+    clean = value.replace("\0", "")
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def _facts(sweep: SweepInfo) -> dict[str, str]:
+    return {
+        "Device": sweep.device,
+        "Pipeline": sweep.pipeline,
+        "Data": sweep.data,
+        "Fingerprint": sweep.fingerprint,
+    }
+
+
+def _tags(record: TrialRecord, view: RunView) -> dict[str, str]:
+    found = {
+        UID_TAG: record.uid,
+        "sweeper.number": str(record.number),
+        "sweeper.stage": view.stage,
+        "sweeper.outcome": outcome_of(record),
+        "sweeper.rank": "" if view.rank is None else str(view.rank),
+        "sweeper.verdict": view.verdict or "",
+    }
+    return {name: text(value) for name, value in found.items()}
+
+
+def _measured(record: TrialRecord, series: dict[str, Any], end_ms: int) -> Iterator[Point]:
+    found = record.measurement
+    if found is None:
+        return
+    prefix = _prefix(record)
+    for metric in METRICS.values():
+        value = record.metric(metric.name)
+        if value is not None:
+            yield Point(f"{prefix}/{metric.name}", rounded(value, metric.digits), end_ms)
+    wall = _wall(found, series)
+    for step, window in enumerate(found.windows):
+        if window.seconds > 0:
+            ended = _ms(wall + window.start_s + window.seconds)
+            yield Point("train/throughput", rounded(window.samples / window.seconds, _DIGITS), ended, step)
+    times = series.get("time_s", ())
+    for name, values in series.items():
+        if name != "time_s":
+            for step, (at, value) in enumerate(zip(times, values, strict=True)):
+                yield Point(_key(f"system/{name}"), rounded(value, _DIGITS), _ms(wall + at), step)
+
+
+def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]:
+    if record.measurement is None:
+        return
+    digits = METRICS["throughput"].digits
+    if view.x_baseline is not None:
+        yield Point(f"{_prefix(record)}/x_baseline", rounded(view.x_baseline, digits), end_ms)
+    found = view.confirmation
+    if found is None:
+        return
+    for step, value in enumerate(found.rounds):
+        yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), end_ms, step)
+    # More rounds later give other values; at a later step MLflow takes them as the latest.
+    rounds = len(found.rounds)
+    for name in ("throughput", "ratio", "ratio_low", "ratio_high"):
+        value = getattr(found, name)
+        if value is not None:
+            yield Point(f"confirm/{name}", rounded(value, digits), end_ms, rounds)
+
+
+def _prefix(record: TrialRecord) -> str:
+    return "result" if record.feasible else "infeasible"
+
+
+def _finite(points: Iterator[Point]) -> Iterator[Point]:
+    # Adding 0.0 turns -0.0 into 0.0: two values for Python's eyes would be one row or two by database.
+    return (point._replace(value=point.value + 0.0) for point in points if math.isfinite(point.value))
+
+
+def _read_series(record: TrialRecord) -> dict[str, Any]:
+    """Returns the telemetry columns as lists of equal length, thinned to block means.
+
+    A column that cannot be read is left out: it is the least of what a trial has to show.
+    """
+    folder = Path(record.folder) / SERIES
+    if not record.folder or not (folder / "time_s.npy").is_file():
+        return {}
+    import numpy as np
+
+    columns = {}
+    for path in sorted(folder.glob("*.npy")):
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            columns[path.stem] = np.load(path, allow_pickle=False)
+    count = len(columns.get("time_s", ()))
+    columns = {name: column for name, column in columns.items() if len(column) == count}
+    blocks = np.array_split(np.arange(count), min(count, MAX_SERIES_POINTS)) if count else []
+    return {
+        name: [float(np.mean(column[block], dtype=np.float64)) for block in blocks]
+        for name, column in columns.items()
+    }
+
+
+def _wall(found: Measurement, series: dict[str, Any]) -> float:
+    """Returns wall time minus the monotonic clock: the last thing timed ended at `finished_at`."""
+    ends = [window.start_s + window.seconds for window in found.windows] + list(series.get("time_s", ())[-1:])
+    return found.finished_at - max(ends, default=0.0)
+
+
+def _span(record: TrialRecord, series: dict[str, Any]) -> tuple[float, float]:
+    """Returns wall seconds of start and end; the end is 0 while the trial runs."""
+    found = record.measurement
+    if record.failure is not None:
+        return record.failure.finished_at - record.failure.seconds, record.failure.finished_at
+    if found is None:
+        return 0.0, 0.0
+    before = found.startup_seconds + found.first_step_seconds + found.warmup_seconds
+    begins = [window.start_s - before for window in found.windows[:1]] + list(series.get("time_s", ())[:1])
+    return _wall(found, series) + min(begins, default=0.0), found.finished_at
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^\w\-./ :]", "_", name)
+
+
+def _param(value: Scalar) -> str:
+    """Returns `value` as the YAML has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return text(str(value)) or "''"

@@ -1,0 +1,126 @@
+"""Opening a sweep in the MLflow interface: the command, the address, and a home that was moved."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from sweeper.core.errors import StorageError, UserError
+from sweeper.tracking.view import VIEW_KEY
+
+DATABASE = "mlflow.db"
+ARTIFACTS = "artifacts"
+
+UI_ENV = {
+    # The job runner costs 230 MB and half a minute at the start, and serves nothing we show.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""Environment in which `ui_command` is meant to run."""
+
+
+def store_uri(home: Path) -> str:
+    """Returns the tracking URI of the database in `home`, absolute.
+
+    Raises:
+        UserError: The path has a character that means something else in a URI.
+    """
+    if set("%?") & set(str(home.resolve())):
+        raise UserError(f"The path of the home folder must be free of % and ? for MLflow, but got {home}.")
+    return f"sqlite:///{home.resolve() / DATABASE}"
+
+
+def artifact_root(home: Path) -> str:
+    """Returns where the artifacts of `home` are, absolute."""
+    return str(home.resolve() / ARTIFACTS)
+
+
+def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
+    """Returns the command line that serves the interface over `home`; run it with `UI_ENV`."""
+    options = {
+        "--backend-store-uri": store_uri(home),
+        "--default-artifact-root": artifact_root(home),
+        "--host": host,
+        "--port": str(port),
+        "--workers": "1",
+    }
+    return [sys.executable, "-P", "-m", "mlflow", "ui", *(part for pair in options.items() for part in pair)]
+
+
+def ui_url(port: int, experiment_id: str, key: str = VIEW_KEY, host: str = "127.0.0.1") -> str:
+    """Returns the address at which the interface opens on the saved view of an experiment."""
+    query = urlencode({"workflowType": "machine_learning", "viewStateShareKey": key})
+    return f"http://{host}:{port}/#/experiments/{quote(experiment_id)}/runs?{query}"
+
+
+def find_experiment(home: Path, name: str) -> str | None:
+    """Returns the experiment id of the sweep `name` in `home`, or None."""
+    with _database(home) as db:
+        if db is None:
+            return None
+        row = db.execute("SELECT experiment_id FROM experiments WHERE name = ?", (name,)).fetchone()
+    return str(row[0]) if row else None
+
+
+def mend_artifact_locations(home: Path) -> int:
+    """Points the artifact locations of a moved or copied home to where it is now.
+
+    Only locations that are recognisably ours are touched: those that end in
+    `/artifacts/<experiment>`, and their runs'.
+
+    Returns:
+        How many experiments and runs were mended.
+
+    Raises:
+        StorageError: The database cannot be read or written.
+    """
+    root = artifact_root(home)
+    mended = 0
+    with _database(home) as db:
+        if db is None:
+            return 0
+        for id_, name, location in db.execute(
+            "SELECT experiment_id, name, artifact_location FROM experiments"
+        ).fetchall():
+            tail = f"/{ARTIFACTS}/{directory_of(name)}"
+            if not (location or "").endswith(tail):
+                continue
+            here = f"{root}/{directory_of(name)}"
+            if location != here:
+                db.execute(
+                    "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (here, id_)
+                )
+                mended += 1
+            # By each run's own tail: runs written between two moves have other prefixes.
+            mended += db.execute(
+                "UPDATE runs SET artifact_uri = :here || '/' || run_uuid || '/artifacts'"
+                " WHERE experiment_id = :id AND artifact_uri <> :here || '/' || run_uuid || '/artifacts'"
+                " AND substr(artifact_uri, -length(:end || run_uuid || '/artifacts'))"
+                " = :end || run_uuid || '/artifacts'",
+                {"here": here, "end": f"{tail}/", "id": id_},
+            ).rowcount
+    return mended
+
+
+def directory_of(experiment: str) -> str:
+    """Returns the name of the folder under `artifacts/` that holds an experiment's artifacts."""
+    return quote(experiment, safe=" ").replace("%", "_")
+
+
+@contextlib.contextmanager
+def _database(home: Path) -> Iterator[sqlite3.Connection | None]:
+    """Opens the database for one transaction; yields None while there is none yet."""
+    path = home.resolve() / DATABASE
+    if not path.exists():
+        yield None
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=20)) as db, db:
+            made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
+            yield db if made else None
+    except sqlite3.Error as error:
+        raise StorageError(f"The MLflow database {path} cannot be used: {error}.") from error

@@ -1,0 +1,494 @@
+"""A real MLflow store: what is in it after `track`, and after `track` again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run, ViewType
+from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, some_trials
+
+from sweeper.core.errors import StorageError, UserError
+from sweeper.core.measurement import FailureKind
+from sweeper.core.record import METRICS, TrialRecord
+from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker
+from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker
+from sweeper.tracking.ui import DATABASE, artifact_root, find_experiment, mend_artifact_locations, store_uri
+from sweeper.tracking.view import VIEW_TAG
+
+# MLflow 3.17 with SQLAlchemy 2.1.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
+)
+
+VIEW = RunView(label="007 bs2048 res bf16 h256", x_baseline=14.0158, verdict="compute-bound", note="Fast.")
+CONFIRMED = dataclasses.replace(
+    VIEW,
+    stage="confirmed",
+    rank=1,
+    confirmation=Confirmation(
+        throughput=13000.0, ratio=14.1, ratio_low=13.8, ratio_high=14.4, rounds=(12900.0, 13100.0)
+    ),
+)
+
+
+@pytest.fixture
+def client(home: Path) -> MlflowClient:
+    return MlflowClient(store_uri(home))
+
+
+def runs_of(client: MlflowClient, home: Path, name: str = SWEEP.name) -> list[Run]:
+    experiment = find_experiment(home, name)
+    assert experiment is not None
+    return list(client.search_runs([experiment], run_view_type=ViewType.ALL))
+
+
+def only_run(client: MlflowClient, home: Path) -> Run:
+    (run,) = runs_of(client, home)
+    return run
+
+
+def rows(home: Path) -> set[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(home / DATABASE)) as db:
+        found = db.execute("SELECT run_uuid, key, timestamp, step, value, is_nan FROM metrics").fetchall()
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def test_a_measured_trial_is_one_run_with_everything_a_reader_needs(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path, changes={"batch_size": 2048, "precision.amp": "bf16"})
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+
+    run = only_run(client, home)
+    assert run.info.run_name == VIEW.label
+    assert run.info.status == "FINISHED"
+    assert run.info.end_time == round((FINISHED + 140) * 1000)
+    # Ten seconds of start and warm-up before the first window, which begins nine before the last ends;
+    # the last telemetry sample, at 509.0, coincides with that end.
+    assert run.info.end_time - run.info.start_time == 11350
+    assert set(run.data.params) == set(VARIED)
+    assert run.data.params["batch_size"] == "2048"
+    assert run.data.params["precision.tf32"] == "false"
+    assert run.data.metrics["result/throughput"] == 13040.0
+    assert run.data.metrics["result/val_loss"] == 0.681235
+    assert run.data.metrics["result/x_baseline"] == 14.02
+    expected = {f"result/{name}" for name in METRICS if record.metric(name) is not None}
+    assert {key for key in run.data.metrics if key.startswith("result/")} == expected | {"result/x_baseline"}
+    assert (
+        run.data.tags.items()
+        >= {
+            "sweeper.uid": record.uid,
+            "sweeper.number": "7",
+            "sweeper.stage": "search",
+            "sweeper.outcome": "measured",
+            "sweeper.verdict": "compute-bound",
+            "mlflow.note.content": "Fast.",
+            "mlflow.source.name": "sweeper",
+        }.items()
+    )
+    assert "sweeper.rank" not in run.data.tags
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
+        "config.json",
+        "outcome.json",
+        "worker.log",
+    }
+    assert run.info.artifact_uri.startswith(f"{artifact_root(home)}/stocks-a10/")
+
+
+def test_series_carry_the_wall_time_at_which_they_were_measured(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path, points=12)
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+
+    run_id = only_run(client, home).info.run_id
+    end = round((FINISHED + 140) * 1000)
+    windows = client.get_metric_history(run_id, "train/throughput")
+    assert [(point.step, point.timestamp - end) for point in windows] == [(0, -6000), (1, -3000), (2, 0)]
+    power = client.get_metric_history(run_id, "system/gpu_power_w")
+    # The last of the twelve samples is not a number.
+    assert [(point.step, point.timestamp - end) for point in power] == [
+        (i, -11000 + 1000 * i) for i in range(11)
+    ]
+
+
+def test_a_long_series_is_thinned_to_block_means(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    tracker.track(measured(tmp_path, points=20_000), VIEW)
+
+    run_id = only_run(client, home).info.run_id
+    points = client.get_metric_history(run_id, "system/gpu_util_pct")
+    assert len(points) == 99  # Of 100; the block with the NaN is left out.
+    assert all(abs(point.value - 90) < 2 for point in points)
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["same process", "after a restart"])
+def test_a_replay_changes_nothing(
+    fresh: bool, tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    records = [measured(tmp_path, 7), failed(tmp_path, 8)]
+    for record in records:
+        tracker.track(record, CONFIRMED)
+    before, seen = rows(home), [run.to_dictionary() for run in runs_of(client, home)]
+    experiment = client.get_experiment_by_name(SWEEP.name)
+
+    again = MlflowTracker(home) if fresh else tracker
+    again.open(SWEEP)
+    for record in records:
+        again.track(record, CONFIRMED)
+
+    assert rows(home) == before
+    assert [run.to_dictionary() for run in runs_of(client, home)] == seen
+    assert client.get_experiment_by_name(SWEEP.name).tags == experiment.tags
+
+
+@pytest.mark.parametrize("call", ["create_run", "log_batch", "log_artifact", "set_terminated"])
+@pytest.mark.parametrize("reached", [False, True], ids=["before", "after"])
+def test_a_call_that_breaks_anywhere_is_repaired_by_the_next(
+    call: str,
+    reached: bool,
+    tracker: MlflowTracker,
+    client: MlflowClient,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    real = getattr(MlflowClient, call)
+
+    def broken(*args: object, **given: object) -> None:
+        if reached:
+            real(*args, **given)
+        raise ConnectionError("the server went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, call, broken)
+        with pytest.raises(StorageError, match="trial 7: the server went away"):
+            tracker.track(record, VIEW)
+    tracker.track(record, VIEW)
+
+    run = only_run(client, home)
+    assert run.info.status == "FINISHED"
+    assert "system/gpu_power_w" in run.data.metrics
+    assert len(client.list_artifacts(run.info.run_id)) == 3
+    rows(home)
+
+
+def test_confirmation_is_added_to_the_same_run(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+    tracker.track(record, CONFIRMED)
+    more = Confirmation(throughput=12950.0, ratio=14.0, rounds=(12900.0, 13100.0, 12850.0))
+    tracker.track(record, dataclasses.replace(CONFIRMED, confirmation=more))
+
+    run = only_run(client, home)
+    assert run.data.tags["sweeper.stage"] == "confirmed"
+    assert run.data.tags["sweeper.rank"] == "1"
+    # Fewer than before, and yet the latest.
+    assert run.data.metrics["confirm/throughput"] == 12950.0
+    assert run.data.metrics["confirm/ratio"] == 14.0
+    series = client.get_metric_history(run.info.run_id, "confirm/rounds/throughput")
+    assert [point.value for point in series] == [12900.0, 13100.0, 12850.0]
+
+
+def test_a_rank_is_taken_back(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    tracker.track(record, CONFIRMED)
+    tracker.track(record, dataclasses.replace(CONFIRMED, rank=None))
+    assert only_run(client, home).data.tags["sweeper.rank"] == ""
+
+
+def test_a_torn_series_costs_no_more_than_itself(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    torn = Path(record.folder) / "series" / "gpu_power_w.npy"
+    torn.write_bytes(torn.read_bytes()[:100])
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+    found = {key for key in only_run(client, home).data.metrics if key.startswith("system/")}
+    assert found == {"system/cpu_util_pct", "system/gpu_util_pct", "system/gpu_mem_gib"}
+
+
+def test_nothing_but_finite_numbers_is_sent(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    nan = Confirmation(throughput=math.inf, ratio=math.nan, rounds=(math.nan, 13000.0))
+    view = dataclasses.replace(VIEW, x_baseline=math.inf, confirmation=nan)
+    tracker.track(measured(tmp_path, val_loss=math.nan), view)
+
+    run = only_run(client, home)
+    assert not {"result/val_loss", "result/x_baseline", "confirm/ratio", "confirm/throughput"} & set(
+        run.data.metrics
+    )
+    for _, key, _, _, value, is_nan in rows(home):
+        assert not is_nan, key
+        assert isinstance(value, float)
+        assert abs(value) < 1e300, key
+    assert [p.step for p in client.get_metric_history(run.info.run_id, "confirm/rounds/throughput")] == [1]
+
+
+def test_an_infeasible_trial_is_seen_but_not_compared(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    tracker.track(measured(tmp_path, violations={"val_loss": 0.02}), VIEW)
+
+    run = only_run(client, home)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["sweeper.outcome"] == "infeasible"
+    assert not any(key.startswith("result/") for key in run.data.metrics)
+    assert run.data.metrics["infeasible/throughput"] == 13040.0
+    assert run.data.metrics["infeasible/x_baseline"] == 14.02
+
+
+def test_a_failed_trial_is_seen_without_metrics(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    tracker.track(failed(tmp_path, 8, FailureKind.OOM), RunView(label="008 bs4096"))
+
+    run = only_run(client, home)
+    assert run.info.status == "FAILED"
+    assert run.info.end_time - run.info.start_time == 4500
+    assert run.data.tags["sweeper.outcome"] == "oom"
+    assert "tried to allocate 9.4 GiB" in run.data.tags[NOTE_TAG]
+    assert run.data.metrics == {}
+    assert run.data.params["batch_size"] == "4096"
+
+
+def test_a_running_trial_becomes_the_finished_one(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    tracker.track(dataclasses.replace(record, outcome=None), VIEW)
+    assert only_run(client, home).info.status == "RUNNING"
+    assert only_run(client, home).data.metrics == {}
+
+    tracker.track(record, VIEW)
+    assert only_run(client, home).info.status == "FINISHED"
+    assert only_run(client, home).data.metrics["result/throughput"] == 13040.0
+
+
+def test_the_winner_comes_first_in_a_search(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    for record, view in some_trials(tmp_path):
+        tracker.track(record, view)
+
+    confirmed = client.search_runs(
+        [tracker.experiment_id],
+        filter_string="tags.`sweeper.stage` = 'confirmed'",
+        order_by=["metrics.`confirm/ratio` DESC"],
+    )
+    assert [run.data.tags["sweeper.rank"] for run in confirmed] == ["1", "2"]
+    best = client.search_runs([tracker.experiment_id], order_by=["metrics.`result/throughput` DESC"])[0]
+    assert best.data.tags["sweeper.outcome"] == "measured"
+
+
+def test_the_experiment_says_what_it_is(tracker: MlflowTracker, client: MlflowClient) -> None:
+    tracker.open(SWEEP)
+    tags = client.get_experiment(tracker.experiment_id).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    assert tags["sweeper.device"] == SWEEP.device
+    assert tags["sweeper.synthetic"] == "true"
+    assert "Synthetic data" in tags[NOTE_TAG]
+    assert "14.1 times the baseline" in tags[NOTE_TAG]
+
+
+def test_what_a_person_wrote_or_deleted_stays(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    kept, gone, ours = measured(tmp_path, 1), measured(tmp_path, 2), measured(tmp_path, 3)
+    tracker.open(SWEEP)
+    for record in (kept, gone, ours):
+        tracker.track(record, VIEW)
+    run_ids = {run.data.tags["sweeper.number"]: run.info.run_id for run in runs_of(client, home)}
+    client.set_tag(run_ids["1"], NOTE_TAG, "Mine.")
+    client.set_tag(run_ids["1"], "team", "vision")
+    client.delete_run(run_ids["2"])
+    client.set_experiment_tag(tracker.experiment_id, VIEW_TAG, "my view")
+
+    again = MlflowTracker(home)
+    again.open(dataclasses.replace(SWEEP, note="Another decision."))
+    for record in (kept, gone, ours):
+        again.track(record, dataclasses.replace(CONFIRMED, note="The winner."))
+
+    assert len(runs_of(client, home)) == 3
+    assert client.get_run(run_ids["1"]).data.tags[NOTE_TAG] == "Mine."
+    assert client.get_run(run_ids["1"]).data.tags["team"] == "vision"
+    assert client.get_run(run_ids["2"]).info.lifecycle_stage == "deleted"
+    assert client.get_run(run_ids["3"]).data.tags[NOTE_TAG] == "The winner."
+    experiment = client.get_experiment(tracker.experiment_id)
+    assert experiment.tags[VIEW_TAG] == "my view"
+    assert "Another decision." in experiment.tags[NOTE_TAG]
+
+
+def test_of_two_runs_for_one_trial_one_stays(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    for _ in range(2):
+        client.create_run(tracker.experiment_id, tags={"sweeper.uid": record.uid})
+    tracker.track(record, VIEW)
+
+    states = sorted((run.info.lifecycle_stage, run.info.status) for run in runs_of(client, home))
+    assert states == [("active", "FINISHED"), ("deleted", "RUNNING")]
+
+
+def test_parameters_outside_the_space_and_odd_values_are_taken(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    odd = config().replace(
+        {"model.größe/x?": "a\0" + "b" * 9000, "model.bias": None, "batch_size": 1_000_000}
+    )
+    varied = ("batch_size", "model.größe/x?", "model.bias", "model.absent")
+    tracker.open(dataclasses.replace(SWEEP, varied=varied))
+    tracker.track(dataclasses.replace(measured(tmp_path), config=odd), VIEW)
+
+    params = only_run(client, home).data.params
+    assert params["batch_size"] == "1000000"
+    assert params["model.bias"] == "null"
+    (long,) = (value for name, value in params.items() if name.startswith("model.gr"))
+    assert long == "a" + "b" * 498 + "…"
+    assert "model.absent" not in params
+
+
+@pytest.mark.parametrize("where", ["my runs #1 ü", "a+b&c=d"])
+def test_a_home_may_have_an_odd_name(where: str, tmp_path: Path) -> None:
+    home = tmp_path / where
+    tracker = MlflowTracker(home)
+    tracker.open(SWEEP)
+    tracker.track(measured(tmp_path), VIEW)
+
+    (run,) = runs_of(MlflowClient(store_uri(home)), home)
+    assert (home / "artifacts" / SWEEP.name / run.info.run_id / "artifacts" / "worker.log").is_file()
+    assert sorted(path.name for path in home.iterdir()) == ["artifacts", "mlflow.db"]
+
+
+@pytest.mark.parametrize("where", ["50%20", "what?"])
+def test_a_home_that_no_uri_can_hold_is_refused(where: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"free of % and \?"):
+        MlflowTracker(tmp_path / where)
+
+
+def test_a_home_that_cannot_be_made_is_a_storage_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Not a directory"):
+        MlflowTracker(tmp_path / "file" / "home").open(SWEEP)
+
+
+def test_a_moved_home_is_mended(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    tracker.track(measured(tmp_path), VIEW)
+    foreign = client.create_experiment("theirs", artifact_location="/data/theirs")
+    client.create_run(foreign)
+    assert mend_artifact_locations(home) == 0
+
+    moved = home.rename(tmp_path / "elsewhere")
+    assert mend_artifact_locations(moved) == 3  # Two experiments (one of the template) and a run.
+    assert mend_artifact_locations(moved) == 0
+    there = MlflowClient(store_uri(moved))
+    (run,) = runs_of(there, moved)
+    assert run.info.artifact_uri == f"{moved}/artifacts/stocks-a10/{run.info.run_id}/artifacts"
+    assert there.get_experiment(foreign).artifact_location == "/data/theirs"
+
+
+def test_a_sweep_that_goes_on_in_a_moved_home_writes_there(
+    tracker: MlflowTracker, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    moved = home.rename(tmp_path / "elsewhere")
+    again = MlflowTracker(moved)
+    again.open(SWEEP)
+    again.track(measured(tmp_path), VIEW)
+    assert not home.exists()
+
+
+def test_mending_needs_no_database(tmp_path: Path) -> None:
+    assert mend_artifact_locations(tmp_path / "none") == 0
+    assert find_experiment(tmp_path / "none", "x") is None
+    sqlite3.connect(tmp_path / DATABASE).close()
+    assert mend_artifact_locations(tmp_path) == 0
+
+
+def test_a_file_that_is_no_database_is_a_storage_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / DATABASE).write_text("not a database, " * 100)
+    with pytest.raises(StorageError, match=r"mlflow\.db cannot be used: file is not a database"):
+        MlflowTracker(tmp_path).open(SWEEP)
+
+
+def test_a_dead_server_is_a_storage_error_and_a_later_call_tries_again(tmp_path: Path) -> None:
+    tracker = MlflowTracker(tmp_path, "http://127.0.0.1:9")
+    with pytest.raises(StorageError, match="sweep stocks-a10"):
+        tracker.open(SWEEP)
+    with pytest.raises(StorageError, match="sweep stocks-a10"):
+        tracker.track(measured(tmp_path), VIEW)
+
+
+def test_a_deleted_experiment_is_said_and_not_brought_back(
+    tracker: MlflowTracker, client: MlflowClient, home: Path
+) -> None:
+    tracker.open(SWEEP)
+    client.delete_experiment(tracker.experiment_id)
+    with pytest.raises(StorageError, match=r"was deleted\. Restore it"):
+        MlflowTracker(home).open(SWEEP)
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "mlruns", "/tmp/mlruns"])
+def test_the_file_store_is_refused(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="plain folders"):
+        MlflowTracker(tmp_path, uri)
+
+
+def test_trials_inherit_no_tracking_uri(tracker: MlflowTracker, tmp_path: Path) -> None:
+    tracker.open(SWEEP)
+    tracker.track(measured(tmp_path), VIEW)
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    assert "MLFLOW_RUN_ID" not in os.environ
+
+
+def test_importing_the_package_does_not_import_mlflow() -> None:
+    code = (
+        "import sys, sweeper.tracking, sweeper.tracking.mlflow as m, pathlib;"
+        "m.MlflowTracker(pathlib.Path('x'));"
+        "sys.exit(bool({'mlflow', 'sqlalchemy', 'numpy', 'pandas'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_trackers_fit_the_seam(tmp_path: Path) -> None:
+    trackers: list[Tracker] = [MlflowTracker(tmp_path), NullTracker()]
+    record = TrialRecord(number=0, uid="u", stage="search", config=config())
+    trackers[1].open(SWEEP)
+    trackers[1].track(record, VIEW)
+    trackers[1].close()
+    assert list(tmp_path.iterdir()) == []
