@@ -42,8 +42,8 @@ def exported(summary: Any, spec: SweepSpec, number: int | None = None) -> dict[s
         "data": spec.to_dict()["data"],
         "config": _nested(record.config.canonical()),
         "measured": {
-            "throughput": rounded(ratio.throughput if ratio else measured.throughput, 5),
-            "epoch_seconds": rounded(measured.epoch_seconds, 4),
+            "throughput": rounded(summary.throughput_of(record), 5),
+            "epoch_seconds": rounded(summary.epoch_seconds(record), 4),
             "x_baseline": {
                 "ratio": rounded(ratio.ratio, 4),
                 "low": rounded(ratio.low, 4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.config import FIELDS, Scalar, TrialConfig
 
 _KINDS = {"rows": "rows", "workers": "work", "resident": "res"}
 _MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max"}
@@ -50,7 +50,9 @@ def _part(name: str, flat: Mapping[str, Scalar]) -> str:
         return _MODES.get(str(value), "")
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
-        return last.removesuffix("_memory") if value else ""
+        usual = name in FIELDS and FIELDS[name].default
+        short = last.partition("_")[0]
+        return "" if value == usual else short if value else f"no-{short}"
     if name in _PREFIXES:
         return f"{_PREFIXES[name]}{value}"
     return str(value) if isinstance(value, str) else f"{last}={value}"

@@ -19,15 +19,22 @@ class Row:
     Attributes:
         title: What this is the best of.
         name: The trial's run name.
-        x_baseline: Confirmed where there is a confirmation, else as searched.
-        confirmed: Whether `x_baseline` is confirmed.
+        x_baseline: Confirmed where there is a confirmation, else as searched; so is `throughput`.
+        confirmed: Whether they are confirmed.
     """
 
     title: str
     name: str
     record: TrialRecord
     x_baseline: float | None
+    throughput: float
     confirmed: bool = False
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Time of one pass over the training samples at that throughput."""
+        measured = self.record.measurement
+        return measured.train_samples / self.throughput if measured and self.throughput else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,7 @@ class Summary:
         state: `finished` or `unfinished`.
         winner: None where nothing is better than the baseline, or nothing was confirmed.
         ratio: The winner's confirmed ratio.
+        baseline_throughput: The baseline's over the rounds of confirmation.
         reason: Why the search ended.
         per_size: The fastest feasible trial of each model size.
         per_loader: The fastest feasible trial of each loader kind, of the baseline's size.
@@ -52,19 +60,33 @@ class Summary:
     yardstick: Yardstick | None
     winner: TrialRecord | None
     ratio: Ratio | None
+    baseline_throughput: float | None
     per_size: tuple[Row, ...]
     per_loader: tuple[Row, ...]
     counts: Mapping[str, int]
     production_samples: float | None
     records: tuple[TrialRecord, ...]
 
+    def throughput_of(self, record: TrialRecord) -> float:
+        """Returns the winner's and the baseline's confirmed throughput, any other's as searched."""
+        if self.ratio is not None and record.number == self.ratio.number:
+            return self.ratio.throughput
+        if self.yardstick and record.number == self.yardstick.baseline.number and self.baseline_throughput:
+            return self.baseline_throughput
+        return record.metric("throughput") or 0.0
+
+    def epoch_seconds(self, record: TrialRecord) -> float | None:
+        """Returns the seconds of one pass over the training samples, at `throughput_of`."""
+        throughput = self.throughput_of(record)
+        return record.measurement.train_samples / throughput if record.measurement and throughput else None
+
     def projected_hours(self, record: TrialRecord) -> float | None:
         """Returns the hours of the production run: start-up and compile once, then steady."""
         measured = record.measurement
         if measured is None or not self.production_samples:
             return None
-        start = measured.startup_seconds + measured.warmup_seconds
-        return (start + self.production_samples / measured.throughput) / 3600
+        start = measured.startup_seconds + measured.compile_seconds
+        return (start + self.production_samples / self.throughput_of(record)) / 3600
 
 
 def work_title(work: Mapping[str, Scalar]) -> str:

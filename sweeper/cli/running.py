@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.spec import load
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.run import run_sweep
-from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 
 PENDING = 7
@@ -23,6 +24,8 @@ def run_command(space: Path, overrides: list[str], home: Path, *, new: bool, ext
     """Runs a sweep and prints its summary; returns the exit code."""
     spec = load(space, overrides)
     out = console()
+    # MLflow takes longer to import than the server to start; it does so meanwhile.
+    threading.Thread(target=preload, daemon=True).start()
     with Screen(out) as screen:
         ran = run_sweep(home, spec, MlflowTracker(home), screen, new=new, extend=extend)
     if not ran.ran:

@@ -140,13 +140,13 @@ def decision(summary: Summary) -> list[str]:
     if winner is None or ratio is None:
         return [
             f"{summary.name}: nothing is better than your baseline "
-            f"({seconds(base.baseline.metric('epoch_seconds'))} an epoch); {summary.reason}."
+            f"({seconds(summary.epoch_seconds(base.baseline))} an epoch); {summary.reason}."
         ]
-    measured = base.baseline.metric("epoch_seconds") or 0.0
     lines = [
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
         f"(95 % interval {ratio.low:.3g} to {ratio.high:.3g}, {len(ratio.rounds)} rounds).",
-        f"  {seconds(winner.metric('epoch_seconds'))} an epoch in place of {seconds(measured)}; "
+        f"  {seconds(summary.epoch_seconds(winner))} an epoch in place of "
+        f"{seconds(summary.epoch_seconds(base.baseline))}; "
         f"{winner.metric('data_pct') or 0:.2g} % of a step goes to loading data "
         f"(baseline {base.baseline.metric('data_pct') or 0:.2g} %).",
     ]
@@ -181,8 +181,8 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
         table.add_row(
             row.title,
             row.name,
-            seconds(record.metric("epoch_seconds")),
-            rate(record.metric("throughput")).removesuffix("/s"),
+            seconds(row.epoch_seconds),
+            f"{row.throughput:,.0f}",
             times(row.x_baseline) + (" *" if row.confirmed else "  "),
             loss(record.metric("val_loss")),
         )

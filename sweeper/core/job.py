@@ -34,6 +34,7 @@ class MeasurePlan:
         cap_seconds: Once this much time has been spent measuring, no further window is begun.
         quality_samples: Training samples of the quality pass; 0 leaves it out.
         quality_above: Throughput below which the trial could not win, so that no pass is run.
+        quality_cap_seconds: No pass is run that would take longer, by the steps measured.
     """
 
     window_seconds: float = 3.0
@@ -42,6 +43,7 @@ class MeasurePlan:
     cap_seconds: float = 120.0
     quality_samples: int = 0
     quality_above: float = 0.0
+    quality_cap_seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

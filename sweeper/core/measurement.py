@@ -152,6 +152,7 @@ class FailureKind(StrEnum):
     AMP_UNSTABLE = "amp_unstable"
     LOADER_WORKER_DIED = "loader_worker_died"
     DATA_TOO_SMALL = "data_too_small"
+    UNSUPPORTED = "unsupported"
     DEVICE_LOST = "device_lost"
     PREEMPTED = "preempted"
     LOST = "lost"
@@ -173,6 +174,7 @@ INFEASIBLE = frozenset(
         FailureKind.AMP_UNSTABLE,
         FailureKind.LOADER_WORKER_DIED,
         FailureKind.DATA_TOO_SMALL,
+        FailureKind.UNSUPPORTED,
     }
 )
 """Findings about the configuration: the sampler learns from them, and they are not retried."""

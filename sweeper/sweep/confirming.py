@@ -44,7 +44,7 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
     spec, book = supervisor.spec, supervisor.book
     chosen = candidates(supervisor)
     if not chosen or not spec.confirm.rounds:
-        return {"winner": None, "confirmed": False, "ratios": [], "rounds": []}
+        return {"winner": None, "ratios": [], "rounds": []}
     supervisor.phase, supervisor.done, supervisor.total = "confirming", 0, spec.confirm.rounds
     numbers = [BASELINE, *(record.number for record in chosen)]
     rounds: list[dict[int, float]] = []
@@ -66,7 +66,6 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
     winner = decide(rounds, BASELINE, configs)
     return {
         "winner": winner,
-        "confirmed": True,
         "ratios": [encode(ratio) for ratio in found],
         "rounds": [{str(n): value for n, value in each.items()} for each in rounds],
     }

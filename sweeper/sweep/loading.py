@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,12 +92,18 @@ def summarise(sweep: LoadedSweep) -> Summary:
 
     def row(title: str, record: TrialRecord) -> Row:
         ratio = ratios.get(record.number)
-        x = ratio.ratio if ratio else book.x_baseline(record)
         return Row(
-            title=title, name=sweep.name_of(record), record=record, x_baseline=x, confirmed=ratio is not None
+            title=title,
+            name=sweep.name_of(record),
+            record=record,
+            x_baseline=ratio.ratio if ratio else book.x_baseline(record),
+            throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
+            confirmed=ratio is not None,
         )
 
-    sizes = fastest(looked_at, lambda r: r.config.work_key())
+    sizes = fastest(records, lambda r: r.config.work_key()) | fastest(
+        looked_at, lambda r: r.config.work_key()
+    )
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = book.records[winner]
     loaders = fastest(same_work, lambda r: r.config.loader.kind)
@@ -109,6 +116,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         yardstick=book.yardstick,
         winner=book.records[winner] if winner is not None else None,
         ratio=ratios.get(winner) if winner is not None else None,
+        baseline_throughput=_confirmed_baseline(result),
         per_size=tuple(
             row(work_title(r.config.work()), r)
             for r in sorted(sizes.values(), key=lambda r: -(r.metric("throughput") or 0))
@@ -118,3 +126,9 @@ def summarise(sweep: LoadedSweep) -> Summary:
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
     )
+
+
+def _confirmed_baseline(result: Mapping[str, Any]) -> float | None:
+    """Returns the baseline's mean throughput over the rounds of confirmation."""
+    values = [each[str(BASELINE)] for each in result.get("rounds", ()) if str(BASELINE) in each]
+    return statistics.fmean(values) if values else None

@@ -41,6 +41,7 @@ from sweeper.sweep.setup import Machine
 CONFIRM_SHARE = 0.2
 QUALITY_SECONDS = 20.0
 QUALITY_SHARE = 1 / 60
+QUALITY_CAP_SHARE = 1 / 15
 SAME_ERROR_STOPS = 3
 LEAST_TIMEOUT_SECONDS = 30.0
 QUALITY_RUNNER = "sweeper.trainer.quality:run"
@@ -105,6 +106,7 @@ class Supervisor:
             else 2 * measure.repeats * measure.window_seconds,
             quality_samples=samples,
             quality_above=above,
+            quality_cap_seconds=QUALITY_CAP_SHARE * (self.spec.search.minutes or 100.0) * 60,
         )
 
     def timeout(self) -> float:

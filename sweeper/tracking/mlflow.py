@@ -45,6 +45,19 @@ _ENV = {
 }
 
 
+def preload() -> None:
+    """Imports MLflow, which takes more than a second; meant for a thread beside other preparations."""
+    _import_client()
+
+
+def _import_client() -> type[MlflowClient]:
+    for name, value in _ENV.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient
+
+
 class MlflowTracker:
     """A `Tracker` over the database in `home`, or over the server or database at `uri`.
 
@@ -115,10 +128,7 @@ class MlflowTracker:
         self._client = None
 
     def _connect(self, sweep: SweepInfo) -> MlflowClient:
-        for name, value in _ENV.items():
-            os.environ.setdefault(name, value)
-        from mlflow import MlflowClient
-
+        connect = _import_client()
         with _reported(f"the experiment of sweep {sweep.name}"):
             if self._local:
                 # MLflow tries for two minutes to open a file that it may not write; this fails at once.
@@ -126,7 +136,7 @@ class MlflowTracker:
                 (self._home / DATABASE).touch()
                 # Else the artifacts of a moved home would go on to its old place.
                 mend_artifact_locations(self._home)
-            client = MlflowClient(tracking_uri=self._uri, registry_uri=self._uri)
+            client = connect(tracking_uri=self._uri, registry_uri=self._uri)
             self._experiment_id = self._open_experiment(client, sweep)
         self._client = client
         return client

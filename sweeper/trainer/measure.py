@@ -46,7 +46,7 @@ def run(job: Job, progress: Progress) -> Measurement:
     startup = time.perf_counter() - started
 
     progress.stage("warmup")
-    first, _ = timing.stretch(0.0, at_least=1)
+    first, _ = timing.stretch(0.0, 0.0)
     warmup_began = time.perf_counter()
     warmup_steps, steady_step, steady = _warm_up(timing, plan.warmup_cap_seconds)
     timing.reset_clock()
@@ -69,7 +69,9 @@ def run(job: Job, progress: Progress) -> Measurement:
     loader.close()
 
     result: Quality | None = None
-    if plan.quality_samples and throughput >= plan.quality_above:
+    compute_s = breakdown.forward_s + breakdown.backward_s + breakdown.optimizer_s
+    expected = plan.quality_samples / config.batch_size * compute_s
+    if plan.quality_samples and throughput >= plan.quality_above and expected <= plan.quality_cap_seconds:
         progress.stage("quality")
         result = quality.measure(pipeline, stepper, plan.quality_samples)
     return Measurement(
@@ -109,21 +111,20 @@ class _Timing:
         if isinstance(self.clock, HostClock):
             self.clock = HostClock()
 
-    def stretch(self, seconds: float, at_least: int = 1) -> tuple[float, int]:
+    def stretch(self, seconds: float, cap_seconds: float) -> tuple[float, int]:
         """Runs whole prefetch drains for about `seconds`; returns the wall seconds and the steps.
 
-        A drain that does not fit is cut at twice the time asked for.
+        A drain that does not fit into `cap_seconds` is cut.
         """
-        stepper, loader, clock = self.stepper, self.loader, self.clock
+        stepper, loader, clock, whole = self.stepper, self.loader, self.clock, self.drain_steps
         devices.synchronize(stepper.device)
-        began = now = time.perf_counter()
+        began = time.perf_counter()
         steps = 0
         while True:
             stepper.step(loader, clock)
             steps += 1
-            now = time.perf_counter()
-            enough = now - began >= seconds and steps >= at_least
-            if enough and (steps % at_least == 0 or now - began >= 2 * seconds):
+            elapsed = time.perf_counter() - began
+            if elapsed >= cap_seconds or (elapsed >= seconds and steps % whole == 0):
                 break
         devices.synchronize(stepper.device)
         return time.perf_counter() - began, steps
@@ -139,7 +140,8 @@ def _warm_up(timing: _Timing, cap_seconds: float) -> tuple[int, float, bool]:
     blocks: list[float] = []
     total = 0
     while True:
-        seconds, steps = timing.stretch(BLOCK_SECONDS, timing.drain_steps)
+        left = cap_seconds - (time.perf_counter() - began)
+        seconds, steps = timing.stretch(BLOCK_SECONDS, left)
         total += steps
         blocks.append(seconds / steps)
         last = blocks[-3:]
@@ -153,7 +155,7 @@ def _window(timing: _Timing, seconds: float, config: TrialConfig) -> Window:
     skipped = timing.stepper.skipped.clone()
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.perf_counter()
-    elapsed, steps = timing.stretch(seconds, timing.drain_steps)
+    elapsed, steps = timing.stretch(seconds, 2 * seconds)
     after = resource.getrusage(resource.RUSAGE_SELF)
     lost = int((timing.stepper.skipped - skipped).item()) * config.global_batch
     return Window(
@@ -182,7 +184,8 @@ def _breakdown(timing: _Timing, step_s: float, steps: int) -> Breakdown:
     if timing.stepper.device.type == "cuda":
         clock = EventClock()
         timing.clock = clock
-        wall, steps = timing.stretch(0.0, at_least=EVENT_STEPS)
+        timing.drain_steps = EVENT_STEPS
+        wall, steps = timing.stretch(0.0, step_s * EVENT_STEPS * 2)
         phases = [seconds / steps * (step_s / (wall / steps)) for seconds in clock.seconds]
     else:
         assert isinstance(timing.clock, HostClock)

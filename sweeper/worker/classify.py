@@ -22,6 +22,8 @@ _TABLE: tuple[tuple[str, FailureKind], ...] = (
     ),
     (r"(DefaultCPUAllocator|DefaultAllocator).*(can't|not enough)|^MemoryError", FailureKind.HOST_OOM),
     (r"Cannot allocate memory", FailureKind.HOST_OOM),
+    (r"could not create a primitive|not implemented for '|NotImplementedError", FailureKind.UNSUPPORTED),
+    (r"no kernel image is available", FailureKind.UNSUPPORTED),
     (
         r"BackendCompilerFailed|InductorError|LoweringException|CppCompileError|torch\._dynamo\.exc|TritonError",
         FailureKind.COMPILE_ERROR,

@@ -64,7 +64,12 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         first = f"{type(error).__name__}: {error}"
         place = _place(error, job)
         kind = classify.of_text(first) or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
-        return _failure(kind, first.splitlines()[0][:300] + place, progress, stage)
+        return _failure(kind, _first_sentence(first) + place, progress, stage)
+
+
+def _first_sentence(text: str) -> str:
+    """Returns what an exception says first; the rest of it is in the log."""
+    return text.splitlines()[0].partition(". ")[0][:300]
 
 
 def _failure(kind: FailureKind, message: str, progress: Progress, stage: str) -> Failure:

@@ -1,0 +1,40 @@
+# `make sweep` and `make test` are all a new machine needs: Python 3.11 or newer, and these two.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup sweep test check bench soak clean
+
+setup: $(READY)
+
+# The constraints hold tested versions. Its torch is a CPU build where only that is offered; on a
+# machine with an NVIDIA GPU the same line brings the CUDA build.
+$(READY): pyproject.toml constraints.txt
+	@uname -s | grep -q Linux || { echo "sweeper runs on Linux only (this is $$(uname -s))."; exit 2; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sweeper needs Python 3.11 or newer; name one with make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+sweep: $(READY)
+	$(BIN)/sweeper run search_spaces/a10.yaml
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow and not browser and not soak"
+
+check: $(READY) test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m "(slow or browser) and not soak"
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+
+soak: $(READY)
+	$(BIN)/python -m pytest -m soak
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,64 @@
+"""What every benchmark shares: a figure with its interval, and the file and table it ends up in."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sweeper.sweep.setup import device_model
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure; `low` and `high` are its 95 % interval, `bar` what it should meet."""
+
+    figure: str = ""
+    value: float
+    low: float
+    high: float
+    bar: str = ""
+    unit: str = ""
+    repeats: int
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the value meets the bar; None where there is none."""
+        if not self.bar:
+            return None
+        sign, _, number = self.bar.partition(" ")
+        return self.value >= float(number) if sign == ">=" else self.value <= float(number)
+
+
+def spread(values: Sequence[float], seed: int = 0) -> Figure:
+    """Returns the median of `values` with a bootstrap interval."""
+    draw = random.Random(seed)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
+    return Figure(value=statistics.median(values), low=medians[50], high=medians[1949], repeats=len(values))
+
+
+def publish(name: str, figures: Sequence[Figure], command: str) -> None:
+    """Writes `results/<device>/<name>.json`, and prints it as a table."""
+    device = device_model()
+    folder = RESULTS / re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    rows = []
+    for each in figures:
+        shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(each).items()}
+        rows.append({**shown, "command": command, "commit": commit, "device": device})
+        verdict = {True: "met", False: "MISSED", None: ""}[each.met]
+        print(
+            f"{each.figure:<40} {each.value:10.2f} {each.unit:<4} [{each.low:.2f}, {each.high:.2f}]"
+            f"  {each.bar:<8} {verdict}"
+        )
+    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
