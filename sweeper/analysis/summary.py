@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +89,10 @@ class Summary:
         return (start + self.production_samples / self.throughput_of(record)) / 3600
 
 
-def work_title(work: Mapping[str, Scalar]) -> str:
-    """Returns `hidden_size 64, num_layers 2` for a configuration's model and data keys."""
-    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in work.items()) or "the model"
+def work_title(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]] = ()) -> str:
+    """Returns `hidden_size 64, num_layers 2`: model and data keys, less what is `common` to all sizes."""
+    own = [(name, value) for name, value in work.items() if (name, value) not in common]
+    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in own) or "the model"
 
 
 def fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -> dict[Any, TrialRecord]:

@@ -36,11 +36,13 @@ def ui_command(home: Path, name: str | None, port: int) -> int:
     mend_artifact_locations(home)
     out = console()
     out.print(f"Starting MLflow on 127.0.0.1:{port} ...")
-    server = subprocess.Popen(
-        command_line(home, port), env={**os.environ, **UI_ENV}, stdout=subprocess.DEVNULL
-    )
+    log = home / "ui.log"
+    with open(log, "wb") as file:
+        server = subprocess.Popen(
+            command_line(home, port), env={**os.environ, **UI_ENV}, stdout=file, stderr=file
+        )
     try:
-        _wait(server, port)
+        _wait(server, port, log)
         out.print(f"{chosen}: {ui_url(port, experiment)}", soft_wrap=True)
         out.print("Ctrl-C ends it.")
         return server.wait()
@@ -52,12 +54,12 @@ def ui_command(home: Path, name: str | None, port: int) -> int:
             server.wait(timeout=10)
 
 
-def _wait(server: subprocess.Popen[bytes], port: int) -> None:
+def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise EnvironmentStopError(f"MLflow ended at once (exit code {server.returncode}).")
+            raise EnvironmentStopError(f"MLflow ended at once ({server.returncode}); see {log}.")
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.2)
-    raise EnvironmentStopError(f"MLflow did not answer on port {port} within {START_SECONDS} s.")
+    raise EnvironmentStopError(f"MLflow did not answer on port {port} in {START_SECONDS} s; see {log}.")

@@ -49,7 +49,8 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
     given: dict[str, Any] = {}
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
         if item.name in value:
-            given[item.name] = _decode(hints[item.name], value[item.name], f"{path}.{item.name}")
+            below = f"{path}.{item.name}" if path else item.name
+            given[item.name] = _decode(hints[item.name], value[item.name], below)
     try:
         return kind(**given)
     except TypeError as error:
@@ -74,8 +75,12 @@ def _decode(hint: Any, value: Any, path: str) -> Any:
             return value
         raise DecodeError(f"`{path}` must be one of {args}, but got {value!r}.")
     if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise DecodeError(f"`{path}` must be a list, but got {value!r}.")
         return tuple(_decode(args[0], val, f"{path}[{i}]") for i, val in enumerate(value))
     if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise DecodeError(f"`{path}` must be an object, but got {value!r}.")
         return {key: _decode(args[1], val, f"{path}.{key}") for key, val in value.items()}
     if dataclasses.is_dataclass(hint):
         return decode(hint, value, path)  # type: ignore[arg-type]

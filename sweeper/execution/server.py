@@ -21,7 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sweeper.worker.keeper import die_with_parent, in_fresh_interpreter, in_this_interpreter, keep
+from sweeper.telemetry.host import children
+from sweeper.worker.keeper import (
+    adopt_orphans,
+    die_with_parent,
+    in_fresh_interpreter,
+    in_this_interpreter,
+    keep,
+)
 
 _START: dict[str, Callable[[Path, int], NoReturn]] = {
     "fork": in_this_interpreter,
@@ -46,7 +53,9 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._answer(ready=os.getpid(), threads=len(os.listdir("/proc/self/task")))
+        threads = len(os.listdir("/proc/self/task"))
+        assert threads == 1, f"a process with {threads} threads must not fork"
+        self._answer(ready=os.getpid(), threads=threads)
         poller = select.poll()
         poller.register(self.source, select.POLLIN)
         poller.register(self._wake, select.POLLIN)
@@ -78,16 +87,18 @@ class Server:
                 if folder == request["cancel"]:
                     os.kill(pid, signal.SIGTERM)
             return
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_keeper(Path(request["run"]), _START[request["isolation"]])
+            self._become_keeper(Path(request["run"]), _START[request["isolation"]], server)
         self.keepers[pid] = request["run"]
 
-    def _become_keeper(self, folder: Path, start: Callable[[Path, int], NoReturn]) -> NoReturn:
+    def _become_keeper(self, folder: Path, start: Callable[[Path, int], NoReturn], server: int) -> NoReturn:
         status = 70
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            die_with_parent(signal.SIGTERM, server)
             for descriptor in (self.source, self.answers, self._wake, self._wake_end):
                 os.close(descriptor)
             keep(folder, start)
@@ -107,12 +118,24 @@ class Server:
                 return
             folder = self.keepers.pop(pid, None)
             if folder is not None:
+                self._end_orphans()
                 self._answer(ended=folder)
+
+    def _end_orphans(self) -> None:
+        """Ends what a keeper that was killed has left behind: such processes are this one's children now."""
+        while orphans := [pid for pid in children(os.getpid()) if pid not in self.keepers]:
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
 
 
 def main() -> None:
     """Serves on descriptors 0 and 1; what anything prints goes to standard error."""
     die_with_parent(signal.SIGTERM, int(sys.argv[1]))
+    adopt_orphans()
     source, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

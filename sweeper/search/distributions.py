@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -9,6 +14,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from sweeper.core.config import Scalar
 from sweeper.spec import CategoricalParameter, IntParameter, Parameter
 
 
@@ -16,9 +22,41 @@ def distribution(parameter: Parameter) -> BaseDistribution:
     """Returns the distribution over the parameter's values; `when` is not Optuna's concern."""
     if isinstance(parameter, CategoricalParameter):
         return CategoricalDistribution(parameter.choices)
+    # Optuna asks for a range that is a whole number of steps.
     if isinstance(parameter, IntParameter):
         step = 1 if parameter.log else parameter.step
-        # Optuna asks for a range that is a whole number of steps.
         high = parameter.low + (parameter.high - parameter.low) // step * step
         return IntDistribution(parameter.low, high, log=parameter.log, step=step)
-    return FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+    last = parameter.high
+    if parameter.step is not None:
+        # In decimals, as Optuna reckons: 0.3 is three steps of 0.1, and in binary it is not.
+        low, end, width = (Decimal(str(value)) for value in (parameter.low, last, parameter.step))
+        last = float(low + (end - low) // width * width)
+    return FloatDistribution(parameter.low, last, log=parameter.log, step=parameter.step)
+
+
+def values(of: BaseDistribution) -> Sequence[Scalar]:
+    """Returns every value of a distribution with finitely many, as Optuna spells them."""
+    if isinstance(of, CategoricalDistribution):
+        choices: Sequence[Scalar] = of.choices
+        return choices
+    if isinstance(of, IntDistribution):
+        return range(of.low, of.high + 1, of.step)
+    assert isinstance(of, FloatDistribution)
+    if of.low == of.high:
+        return [of.low]
+    count = round((of.high - of.low) / of.step) + 1
+    # 0.001 + 9 * 0.001 is more than 0.01.
+    return [min(of.low + i * of.step, of.high) for i in range(count)]
+
+
+def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
+    """Returns a random value of a distribution, evenly over its range (or the range's logarithm)."""
+    if isinstance(of, IntDistribution | FloatDistribution) and of.log:
+        number: float = math.exp(rng.uniform(math.log(of.low), math.log(of.high)))
+        number = min(max(number, of.low), of.high)
+        return round(number) if isinstance(of, IntDistribution) else number
+    if isinstance(of, FloatDistribution) and of.step is None:
+        number = rng.uniform(of.low, of.high)
+        return number
+    return rng.choice(values(of))

@@ -11,21 +11,28 @@ from optuna.samplers import BaseSampler, QMCSampler, RandomSampler, TPESampler
 STARTUP_TRIALS = 8
 
 
-def _tpe(seed: int, trials: int) -> BaseSampler:
+def _tpe(seed: int, point: int, trials: int) -> BaseSampler:
     return TPESampler(seed=seed, n_startup_trials=min(STARTUP_TRIALS, max(2, trials // 3)))
 
 
-def _qmc(seed: int, trials: int) -> BaseSampler:
+def _random(seed: int, point: int, trials: int) -> BaseSampler:
+    return RandomSampler(seed=seed)
+
+
+def _qmc(seed: int, point: int, trials: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        # Its points are a fixed sequence: the seed must not change from ask to ask.
-        return QMCSampler(seed=0, scramble=True)
+        # Its points are a fixed sequence: its seed must not change from ask to ask.
+        made = QMCSampler(seed=0, scramble=True, independent_sampler=RandomSampler(seed=seed))
+    # Optuna counts the points in the study, and a study made anew would begin the sequence again.
+    made._find_sample_id = lambda study, space: point
+    return made
 
 
-_SAMPLERS: Mapping[str, Callable[[int, int], BaseSampler]] = {
+_SAMPLERS: Mapping[str, Callable[[int, int, int], BaseSampler]] = {
     "auto": _tpe,
     "tpe": _tpe,
-    "random": lambda seed, trials: RandomSampler(seed=seed),
+    "random": _random,
     "qmc": _qmc,
 }
 
@@ -37,4 +44,4 @@ def sampler(name: str, seed: int, number: int, attempt: int, trials: int) -> Bas
     for it, and on nothing that a crash could lose: a resumed sweep asks the same.
     """
     mixed = (seed * 1_000_003 + number * 1_009 + attempt) % 2**32
-    return _SAMPLERS[name](mixed, trials)
+    return _SAMPLERS[name](mixed, number + attempt * trials, trials)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
@@ -17,13 +16,14 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
-from sweeper.search.distributions import distribution
+from sweeper.search.distributions import distribution, drawn, values
 from sweeper.search.samplers import sampler
-from sweeper.spec import CategoricalParameter, FloatParameter, SweepSpec
+from sweeper.spec import SweepSpec
 
 NUMBER = "sweeper.number"
 REPEATS_BEFORE_LISTING = 20
 LISTED_AT_MOST = 50_000
+DRAWN_AT_MOST = 5_000
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -61,18 +61,30 @@ class Searcher:
         self._study = self._open(path, told)
 
     def _open(self, path: Path, told: Mapping[int, Told]) -> Study:
+        # A killed supervisor's lock would be waited for half a minute; the sweep has one of its own.
+        path.with_name(path.name + ".lock").unlink(missing_ok=True)
+        # Optuna would append to half a line, and find out only when it next reads.
+        if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
+            path.unlink()
+        told = {number: entry for number, entry in told.items() if self._fits(entry)}
         try:
             study = self._create(path)
             if self._agrees(study, told):
                 return study
         except (ValueError, KeyError, RuntimeError, OSError, AssertionError):
             pass
-        for old in (path, path.with_name(path.name + ".lock")):
-            old.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         study = self._create(path)
         for number, entry in sorted(told.items()):
             study.add_trial(self._frozen(number, entry))
         return study
+
+    def _fits(self, told: Told) -> bool:
+        """Whether it lies in the space as it is now: the machine may offer less than when it was asked."""
+        space = self._spec.space
+        return told.params.keys() == space.keys() and all(
+            parameter.contains(told.params[name]) for name, parameter in space.items()
+        )
 
     def _create(self, path: Path) -> Study:
         with warnings.catch_warnings():
@@ -134,26 +146,35 @@ class Searcher:
         return dict(trial.params)
 
     def _untried(self, number: int, taken: Collection[str]) -> dict[str, Scalar]:
-        """Lists the space, and draws one of the configurations that are left."""
+        """Draws one of the configurations that are left: from a list of them, where that is not too long.
+
+        A space too large to list may yet hold few configurations, where `when` puts most of its
+        parameters out of effect; after so many draws in vain it counts as exhausted.
+        """
+        draw = random.Random(self._spec.search.seed * 1_000_003 + number)
         size = self._spec.size()
         if size is None or size > LISTED_AT_MOST:
+            for _ in range(DRAWN_AT_MOST):
+                params = {name: drawn(of, draw) for name, of in self._distributions.items()}
+                if self._spec.config(params).key() not in taken:
+                    return params
             raise SpaceExhaustedError
         left: dict[str, dict[str, Scalar]] = {}
-        for values in itertools.product(*map(_values, self._spec.space.values())):
-            params = dict(zip(self._spec.space, values, strict=True))
+        for combination in itertools.product(*map(values, self._distributions.values())):
+            params = dict(zip(self._distributions, combination, strict=True))
             key = self._spec.config(params).key()
             if key not in taken:
                 left.setdefault(key, params)
         if not left:
             raise SpaceExhaustedError
-        draw = random.Random(self._spec.search.seed * 1_000_003 + number)
         return left[draw.choice(sorted(left))]
 
     def tell(self, number: int, told: Told) -> None:
         """Tells the study what became of trial `number`; one it was never asked for is added."""
         trial = self._running.pop(number, None)
         if trial is None:
-            self._study.add_trial(self._frozen(number, told))
+            if self._fits(told):
+                self._study.add_trial(self._frozen(number, told))
             return
         for name, violation in told.constraints.items():
             trial.set_constraint(name, violation)
@@ -161,13 +182,3 @@ class Searcher:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, list(told.values))
-
-
-def _values(parameter: Any) -> Sequence[Scalar]:
-    if isinstance(parameter, CategoricalParameter):
-        return parameter.choices
-    if isinstance(parameter, FloatParameter):
-        assert parameter.step is not None
-        count = int((parameter.high - parameter.low) / parameter.step + 1e-9) + 1
-        return [parameter.low + i * parameter.step for i in range(count)]
-    return range(parameter.low, parameter.high + 1, 1 if parameter.log else parameter.step)

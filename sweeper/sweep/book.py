@@ -11,6 +11,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.search import Told
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Entry, Journal
+from sweeper.sweep.runner import is_tried_again
 
 BASELINE = 0
 NUM_SEEDS = 3
@@ -140,13 +141,14 @@ class Book:
         return told
 
     def load(self) -> list[Entry]:
-        """Reads the folder; returns the trials that were begun and have no outcome."""
+        """Reads the folder; returns the trials that were begun and have no outcome that stands."""
         unfinished = []
         for entry in self.journal.trials():
-            self.enter(entry.number, entry.job, entry.outcome)
+            again = entry.told is None and is_tried_again(entry.job, entry.outcome)
+            self.enter(entry.number, entry.job, None if again else entry.outcome)
             if entry.told is not None:
                 self.told[entry.number] = entry.told
-            if entry.outcome is None:
+            if entry.outcome is None or again:
                 unfinished.append(entry)
         return unfinished
 

@@ -17,6 +17,7 @@ from sweeper.spec import SweepSpec, read_yaml, to_yaml
 
 SWEEP = "sweep.yaml"
 RESULT = "result.json"
+BUDGET = "budget.json"
 TOLD = "told.json"
 
 
@@ -114,10 +115,17 @@ class Journal:
         """Writes how the sweep ended."""
         write_json(self.folder / RESULT, encode(result))
 
-    def reopen(self) -> None:
-        """Takes back that the sweep has ended: its budget was raised."""
-        (self.folder / RESULT).unlink(missing_ok=True)
+    def reopen(self, trials: int) -> None:
+        """Takes back that the sweep has ended: its budget was raised to `trials` searched trials."""
+        # The result goes last: until then the sweep has ended, whatever is cut off here.
         shutil.rmtree(self.folder / "confirm", ignore_errors=True)
+        write_json(self.folder / BUDGET, {"trials": trials})
+        (self.folder / RESULT).unlink()
+
+    def raised_budget(self) -> int | None:
+        """Returns the searched trials the sweep was extended to; None where it never was."""
+        path = self.folder / BUDGET
+        return int(read_json(path)["trials"]) if path.exists() else None
 
     def remove(self) -> None:
         """Removes the folder: nothing in it was of use."""

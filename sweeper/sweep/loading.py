@@ -15,6 +15,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.book import BASELINE, NUM_SEEDS, Book, quality_of
 from sweeper.sweep.journal import Journal
+from sweeper.tracking import Confirmation
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,24 @@ class LoadedSweep:
         """Returns the confirmed ratios by trial number."""
         entries = (self.result or {}).get("ratios", ())
         return {e["number"]: Ratio(**{**e, "rounds": tuple(e["rounds"])}) for e in entries}
+
+    def confirmations(self) -> dict[int, Confirmation]:
+        """Returns what the rounds say of each trial that took part, the baseline among them."""
+        found = {
+            number: Confirmation(
+                throughput=each.throughput,
+                ratio=each.ratio,
+                ratio_low=each.low,
+                ratio_high=each.high,
+                rounds=each.rounds,
+            )
+            for number, each in self.ratios().items()
+        }
+        rounds = (self.result or {}).get("rounds", ())
+        values = tuple(each[str(BASELINE)] for each in rounds if str(BASELINE) in each)
+        if values:
+            found[BASELINE] = Confirmation(throughput=statistics.fmean(values), rounds=values)
+        return found
 
     def stages(self) -> dict[int, str]:
         """Returns how far each trial came: `confirmed` for the winner, `finalist` beside it."""
@@ -82,7 +101,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
 
 def summarise(sweep: LoadedSweep) -> Summary:
     """Returns the summary of a sweep, finished or not."""
-    book, ratios = sweep.book, sweep.ratios()
+    book, ratios, confirmed = sweep.book, sweep.ratios(), sweep.confirmations()
     result = sweep.result or {}
     winner = result.get("winner")
     records = [record for _, record in sorted(book.records.items())]
@@ -106,6 +125,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
     )
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = book.records[winner]
+    common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
     loaders = fastest(same_work, lambda r: r.config.loader.kind)
     return Summary(
         name=sweep.journal.name,
@@ -116,9 +136,9 @@ def summarise(sweep: LoadedSweep) -> Summary:
         yardstick=book.yardstick,
         winner=book.records[winner] if winner is not None else None,
         ratio=ratios.get(winner) if winner is not None else None,
-        baseline_throughput=_confirmed_baseline(result),
+        baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
         per_size=tuple(
-            row(work_title(r.config.work()), r)
+            row(work_title(r.config.work(), common), r)
             for r in sorted(sizes.values(), key=lambda r: -(r.metric("throughput") or 0))
         ),
         per_loader=tuple(row(kind, r) for kind, r in sorted(loaders.items())),
@@ -126,9 +146,3 @@ def summarise(sweep: LoadedSweep) -> Summary:
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
     )
-
-
-def _confirmed_baseline(result: Mapping[str, Any]) -> float | None:
-    """Returns the baseline's mean throughput over the rounds of confirmation."""
-    values = [each[str(BASELINE)] for each in result.get("rounds", ()) if str(BASELINE) in each]
-    return statistics.fmean(values) if values else None

@@ -40,11 +40,16 @@ class SweepLock:
                 f"the sweep in {folder} is being run by {holder}; nothing was changed. "
                 "Wait for it, or end it and run the same command."
             ) from None
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        self._file.flush()
-        self._epoch = self._read_epoch() + 1
-        write_atomic(folder / EPOCH, f"{self._epoch}\n")
+        try:
+            self._file.truncate(0)
+            self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+            self._file.flush()
+            self._epoch = self._read_epoch() + 1
+            write_atomic(folder / EPOCH, f"{self._epoch}\n")
+        except OSError:
+            # Closing would write again what the disk has just refused.
+            os.close(self._file.detach().detach().detach() if False else self._file.fileno())
+            raise
 
     def _read_epoch(self) -> int:
         try:

@@ -29,9 +29,11 @@ class Publisher:
         self._info = info
         self.pending: set[int] = set()
         self.problem = ""
+        self._opened = False
 
     def open(self) -> None:
         """Makes the experiment, if it can be reached."""
+        self._opened = True
         self._try(lambda: self._tracker.open(self._info))
 
     def publish(self, record: TrialRecord, view: RunView) -> None:
@@ -43,6 +45,8 @@ class Publisher:
         if marker.exists() and marker.read_text(encoding="utf-8") == state:
             return
         self.pending.add(record.number)
+        if not self._opened:
+            self.open()
         # A server that is away is asked again at the end, not with every trial.
         if self.problem:
             return

@@ -30,7 +30,7 @@ from sweeper.sweep.opening import cannot_write, open_sweep
 from sweeper.sweep.publishing import Publisher, view_of
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.supervisor import Supervisor
-from sweeper.tracking import Confirmation, SweepInfo, Tracker
+from sweeper.tracking import SweepInfo, Tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,31 +190,19 @@ def _info(
 def _published(sweep: LoadedSweep, publisher: Publisher) -> Ran:
     """Shows every record as it stands at the end; what could not be shown before is tried again."""
     publisher.retry()
-    stages, ratios = sweep.stages(), sweep.ratios()
-    ranks = {number: rank for rank, number in enumerate(ratios, start=1)}
+    stages, confirmed = sweep.stages(), sweep.confirmations()
     winner = (sweep.result or {}).get("winner")
-    if winner is not None:
-        order = [winner, *(number for number in ratios if number != winner)]
-        ranks = {number: rank for rank, number in enumerate(order, start=1)}
+    # `ratios` is sorted; a winner that is tied with a faster one still comes first.
+    order = sorted(sweep.ratios(), key=lambda number: number != winner)
     for record in sweep.book.finished():
-        ratio = ratios.get(record.number)
-        publisher.publish(
+        number = record.number
+        view = view_of(
             record,
-            view_of(
-                record,
-                sweep.varied(),
-                sweep.book.x_baseline(record),
-                stage=stages[record.number],
-                rank=ranks.get(record.number),
-                confirmation=Confirmation(
-                    throughput=ratio.throughput,
-                    ratio=ratio.ratio,
-                    ratio_low=ratio.low,
-                    ratio_high=ratio.high,
-                    rounds=ratio.rounds,
-                )
-                if ratio
-                else None,
-            ),
+            sweep.varied(),
+            sweep.book.x_baseline(record),
+            stage=stages[number],
+            rank=order.index(number) + 1 if number in order else None,
+            confirmation=confirmed.get(number),
         )
+        publisher.publish(record, view)
     return Ran(sweep.journal, ran=True, pending=len(publisher.pending), problem=publisher.problem)

@@ -78,7 +78,7 @@ class JobRunner:
     def _settle(self, each: _Running) -> bool:
         """Takes an ended job off its slot, unless it is tried again; returns whether it is over."""
         outcome = each.handle.result()
-        if isinstance(outcome, Failure) and outcome.kind in RETRIED and each.job.attempt + 1 < MAX_ATTEMPTS:
+        if is_tried_again(each.job, outcome):
             self._running.remove(each)
             self._free.append(each.slot)
             retry(each.folder, each.job.attempt)
@@ -108,12 +108,18 @@ class JobRunner:
             lost = Failure(
                 kind=FailureKind.LOST,
                 message=f"the sweep was ended {MAX_ATTEMPTS} times while this trial ran",
-                finished_at=time.time(),
+                # Nobody knows when; the hours until somebody came back are not the trial's.
+                finished_at=job.asked_at,
             )
             write_outcome(folder, lost)
             return
         retry(folder, job.attempt)
-        self.start(key, folder, dataclasses.replace(job, attempt=attempt))
+        self.start(key, folder, dataclasses.replace(job, attempt=attempt, asked_at=0.0))
+
+
+def is_tried_again(job: Job, outcome: Outcome | Report | None) -> bool:
+    """Returns whether `outcome` is the environment's doing, and the job has attempts left."""
+    return isinstance(outcome, Failure) and outcome.kind in RETRIED and job.attempt + 1 < MAX_ATTEMPTS
 
 
 def retry(folder: Path, attempt: int) -> None:

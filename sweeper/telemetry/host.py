@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -17,20 +18,22 @@ GIB = 1024**3
 MIB = 1024**2
 
 
-def tree(pid: int) -> Iterator[int]:
-    """Yields `pid` and all its descendants, as far as they are alive."""
-    yield pid
+def children(pid: int) -> Iterator[int]:
+    """Yields the processes that `pid` has started or adopted, ended ones that it has not reaped included."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return
     for task in tasks:
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            yield from tree(int(child))
+        with contextlib.suppress(OSError):
+            yield from map(int, (task / "children").read_text().split())
+
+
+def tree(pid: int) -> Iterator[int]:
+    """Yields `pid` and all its descendants, as far as they are alive."""
+    yield pid
+    for child in children(pid):
+        yield from tree(child)
 
 
 class HostProbe:

@@ -40,7 +40,7 @@ class RunContent:
     Attributes:
         tags: By name; an empty one is taken back where it stood, and else not written.
         measured: Points that follow from the outcome alone.
-        derived: Points that follow from comparison with other trials, which come later.
+        derived: Points that other trials have a part in, and which may come later.
         end_ms: None while the trial runs.
         failed: There is no measurement.
     """
@@ -53,6 +53,10 @@ class RunContent:
     start_ms: int
     end_ms: int | None
     failed: bool
+
+
+LATE = "val_loss"
+"""The loss may come from another trial of the same numerics, or from a pass of its own."""
 
 
 def outcome_of(record: TrialRecord) -> str:
@@ -134,7 +138,7 @@ def _measured(record: TrialRecord, series: dict[str, Any], end_ms: int) -> Itera
     prefix = _prefix(record)
     for metric in METRICS.values():
         value = record.metric(metric.name)
-        if value is not None:
+        if value is not None and metric.name != LATE:
             yield Point(f"{prefix}/{metric.name}", rounded(value, metric.digits), end_ms)
     wall = _wall(found, series)
     for step, window in enumerate(found.windows):
@@ -152,6 +156,9 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     if record.measurement is None:
         return
     digits = METRICS["throughput"].digits
+    late = record.metric(LATE)
+    if late is not None:
+        yield Point(f"{_prefix(record)}/{LATE}", rounded(late, METRICS[LATE].digits), end_ms)
     if view.x_baseline is not None:
         yield Point(f"{_prefix(record)}/x_baseline", rounded(view.x_baseline, digits), end_ms)
     found = view.confirmation

@@ -53,9 +53,10 @@ def preload() -> None:
 def _import_client() -> type[MlflowClient]:
     for name, value in _ENV.items():
         os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
+    import mlflow
 
-    return MlflowClient
+    client: type[MlflowClient] = mlflow.MlflowClient
+    return client
 
 
 class MlflowTracker:

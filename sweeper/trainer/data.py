@@ -33,13 +33,16 @@ class _Order(Sampler[Any]):
         self.epoch = 0
 
     def __iter__(self) -> Iterator[Any]:
+        # A generator, so that the epoch is taken with the first index: DataLoader calls iter() twice
+        # before its first batch where it has workers.
         order = epoch_order(self.seed, self.epoch, self.length)
         self.epoch += 1
         if not self.batched:
-            return iter(order.tolist())
+            yield from order.tolist()
+            return
         batches = order.split(self.batch_size)
         ragged = self.drop_last and self.length % self.batch_size
-        return iter(batches[:-1] if ragged else batches)
+        yield from batches[:-1] if ragged else batches
 
     def __len__(self) -> int:
         return self.length

@@ -13,7 +13,6 @@ import time
 
 import torch
 
-from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Quality, Window
 from sweeper.core.progress import Progress, TrialFailedError
@@ -46,25 +45,28 @@ def run(job: Job, progress: Progress) -> Measurement:
     startup = time.perf_counter() - started
 
     progress.stage("warmup")
-    first, _ = timing.stretch(0.0, 0.0)
+    first, _, _ = timing.stretch(0.0, 0.0)
     warmup_began = time.perf_counter()
     warmup_steps, steady_step, steady = _warm_up(timing, plan.warmup_cap_seconds)
     timing.reset_clock()
 
     progress.stage("window")
     windows: list[Window] = []
+    skipped_before = int(stepper.skipped.item())
     measuring = time.perf_counter()
     while len(windows) < plan.repeats:
-        windows.append(_window(timing, plan.window_seconds, config))
+        windows.append(_window(timing, plan.window_seconds, config.global_batch))
         progress.window(windows[-1])
         if time.perf_counter() - measuring > plan.cap_seconds:
             break
-    loss = stepper.last_loss.item()
+    loss, skipped = stepper.last_loss.item(), int(stepper.skipped.item())
+    # Training's own peaks: the quality pass has all samples on the device, whatever the loader.
+    gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
     seconds = sum(window.seconds for window in windows)
     steps = sum(window.steps for window in windows)
     samples = sum(window.samples for window in windows)
     throughput = samples / seconds
-    _check_training(loss, samples, steps * config.batch_size)
+    _check_training(loss, samples, (skipped - skipped_before) * config.global_batch)
     breakdown = _breakdown(timing, seconds / steps, steps)
     loader.close()
 
@@ -89,10 +91,10 @@ def run(job: Job, progress: Progress) -> Measurement:
         compile_seconds=max(0.0, first - steady_step) if config.compile.mode != "eager" else 0.0,
         compile_cache=watch.cache,
         steady=steady,
-        skipped_steps=int(stepper.skipped.item()),
+        skipped_steps=skipped,
         cpu_threads=torch.get_num_threads(),
-        gpu_mem_peak_gib=devices.peak_memory_gib(device),
-        host_mem_peak_gib=devices.host_peak_gib(),
+        gpu_mem_peak_gib=gpu_peak,
+        host_mem_peak_gib=host_peak,
         quality=result,
         effective=watch.effective(),
         versions=devices.versions(),
@@ -111,23 +113,23 @@ class _Timing:
         if isinstance(self.clock, HostClock):
             self.clock = HostClock()
 
-    def stretch(self, seconds: float, cap_seconds: float) -> tuple[float, int]:
-        """Runs whole prefetch drains for about `seconds`; returns the wall seconds and the steps.
+    def stretch(self, seconds: float, cap_seconds: float) -> tuple[float, int, int]:
+        """Runs whole prefetch drains for about `seconds`; returns wall seconds, steps and samples.
 
         A drain that does not fit into `cap_seconds` is cut.
         """
         stepper, loader, clock, whole = self.stepper, self.loader, self.clock, self.drain_steps
         devices.synchronize(stepper.device)
         began = time.perf_counter()
-        steps = 0
+        steps = samples = 0
         while True:
-            stepper.step(loader, clock)
+            samples += stepper.step(loader, clock)
             steps += 1
             elapsed = time.perf_counter() - began
             if elapsed >= cap_seconds or (elapsed >= seconds and steps % whole == 0):
                 break
         devices.synchronize(stepper.device)
-        return time.perf_counter() - began, steps
+        return time.perf_counter() - began, steps, samples
 
 
 def _warm_up(timing: _Timing, cap_seconds: float) -> tuple[int, float, bool]:
@@ -141,7 +143,7 @@ def _warm_up(timing: _Timing, cap_seconds: float) -> tuple[int, float, bool]:
     total = 0
     while True:
         left = cap_seconds - (time.perf_counter() - began)
-        seconds, steps = timing.stretch(BLOCK_SECONDS, left)
+        seconds, steps, _ = timing.stretch(BLOCK_SECONDS, left)
         total += steps
         blocks.append(seconds / steps)
         last = blocks[-3:]
@@ -151,29 +153,29 @@ def _warm_up(timing: _Timing, cap_seconds: float) -> tuple[int, float, bool]:
             return total, blocks[-1], False
 
 
-def _window(timing: _Timing, seconds: float, config: TrialConfig) -> Window:
+def _window(timing: _Timing, seconds: float, global_batch: int) -> Window:
     skipped = timing.stepper.skipped.clone()
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.perf_counter()
-    elapsed, steps = timing.stretch(seconds, 2 * seconds)
+    elapsed, steps, samples = timing.stretch(seconds, 2 * seconds)
     after = resource.getrusage(resource.RUSAGE_SELF)
-    lost = int((timing.stepper.skipped - skipped).item()) * config.global_batch
+    lost = int((timing.stepper.skipped - skipped).item()) * global_batch
     return Window(
         start_s=start,
         seconds=elapsed,
         steps=steps,
-        samples=max(0, steps * config.batch_size - lost),
+        samples=max(0, samples - lost),
         cpu_seconds=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         involuntary_switches=after.ru_nivcsw - before.ru_nivcsw,
     )
 
 
-def _check_training(loss: float, samples: int, asked: int) -> None:
-    """Speed counts only for training that works."""
-    if samples < 0.9 * asked:
+def _check_training(loss: float, samples: int, lost: int) -> None:
+    """Speed counts only for training that works: `lost` samples went into steps that were skipped."""
+    if lost > 0.1 * (samples + lost):
         raise TrialFailedError(
             FailureKind.AMP_UNSTABLE,
-            f"fp16 skipped {1 - samples / asked:.0%} of its steps for overflow; bf16 does not overflow",
+            f"fp16 skipped {lost / (samples + lost):.0%} of its steps for overflow; bf16 does not overflow",
         )
     if not math.isfinite(loss):
         raise TrialFailedError(FailureKind.NON_FINITE, f"the training loss became {loss} while measuring")
@@ -185,7 +187,7 @@ def _breakdown(timing: _Timing, step_s: float, steps: int) -> Breakdown:
         clock = EventClock()
         timing.clock = clock
         timing.drain_steps = EVENT_STEPS
-        wall, steps = timing.stretch(0.0, step_s * EVENT_STEPS * 2)
+        wall, steps, _ = timing.stretch(0.0, step_s * EVENT_STEPS * 2)
         phases = [seconds / steps * (step_s / (wall / steps)) for seconds in clock.seconds]
     else:
         assert isinstance(timing.clock, HostClock)

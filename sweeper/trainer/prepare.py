@@ -33,7 +33,12 @@ def run(job: Job, progress: Progress) -> Report:
             raise UserError(
                 f"{job.pipeline}.prepare must return a Prepared, but got {type(prepared).__name__}."
             )
-        _store(folder, prepared)
+        try:
+            _store(folder, prepared)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{job.pipeline}.prepare must return plain arrays and JSON values as `meta`, but {error}."
+            ) from error
     about = read_json(folder / META)
     return Report(
         values={
@@ -53,7 +58,7 @@ def _store(folder: Path, prepared: Prepared) -> None:
     temporary.mkdir()
     try:
         for name, array in prepared.arrays.items():
-            np.save(temporary / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+            np.save(temporary / f"{name}.npy", np.asarray(array, order="C"), allow_pickle=False)
         write_json(
             temporary / META,
             {

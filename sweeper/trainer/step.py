@@ -152,14 +152,15 @@ class Stepper:
         dtype = _AMP.get(self.config.precision.amp)
         return torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext()
 
-    def step(self, loader: Loader, clock: Clock) -> None:
-        """Fetches one micro-batch from `loader` and trains on it."""
+    def step(self, loader: Loader, clock: Clock) -> int:
+        """Fetches one micro-batch from `loader`, trains on it and returns its number of samples."""
         clock.start()
         batch = loader.next()
         clock.mark(DATA)
         batch = loader.to_device(batch)
         clock.mark(H2D)
         self.train(batch, clock, self.compiled)
+        return len(next(iter(batch.values())))
 
     def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""

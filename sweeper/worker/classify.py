@@ -8,10 +8,12 @@ import signal
 from sweeper.core.measurement import FailureKind
 
 _TABLE: tuple[tuple[str, FailureKind], ...] = (
-    # Shared memory and descriptors first: their messages also speak of workers and memory.
-    (r"insufficient shared memory|unable to (open|mmap|allocate) shared memory|Bus error", FailureKind.SHM),
-    (r"No space left on device.*(/dev/shm|torch_)|/dev/shm.*No space left", FailureKind.SHM),
+    # Descriptors and shared memory first: their messages also speak of workers and memory, and those
+    # of shared memory end with "Too many open files" where that is the cause.
     (r"Too many open files|received 0 items of ancdata", FailureKind.FD_LIMIT),
+    (r"insufficient shared memory|unable to (open|mmap|allocate) shared memory|Bus error", FailureKind.SHM),
+    (r"unable to (open|resize|stretch|write to|mmap [0-9]+ bytes from) file <[^>]*torch_", FailureKind.SHM),
+    (r"No space left on device.*(/dev/shm|torch_)|/dev/shm.*No space left", FailureKind.SHM),
     (r"out of memory.*(CUDA|HIP|GPU)|(CUDA|HIP).*out of memory|OutOfMemoryError", FailureKind.OOM),
     (r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", FailureKind.OOM),
     (r"CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", FailureKind.OOM),
@@ -20,12 +22,15 @@ _TABLE: tuple[tuple[str, FailureKind], ...] = (
         r"GPU is lost|has fallen off the bus|uncorrectable ECC|CUDA error: device.*lost",
         FailureKind.DEVICE_LOST,
     ),
-    (r"(DefaultCPUAllocator|DefaultAllocator).*(can't|not enough)|^MemoryError", FailureKind.HOST_OOM),
+    (
+        r"(DefaultCPUAllocator|DefaultAllocator).*(can't|not enough)|^(\S*\.)?(_Array)?MemoryError\b",
+        FailureKind.HOST_OOM,
+    ),
     (r"Cannot allocate memory", FailureKind.HOST_OOM),
     (r"could not create a primitive|not implemented for '|NotImplementedError", FailureKind.UNSUPPORTED),
     (r"no kernel image is available", FailureKind.UNSUPPORTED),
     (
-        r"BackendCompilerFailed|InductorError|LoweringException|CppCompileError|torch\._dynamo\.exc|TritonError",
+        r"BackendCompilerFailed|InductorError|LoweringException|CppCompileError|torch\._(dynamo|inductor)\.exc|TritonError",
         FailureKind.COMPILE_ERROR,
     ),
 )
@@ -49,7 +54,7 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
     known = of_text(log_tail)
     if _signalled(status):
         number = _signal(status)
-        name = signal.Signals(number).name
+        name = signal.strsignal(number) if number >= signal.SIGRTMIN else signal.Signals(number).name
         if number == signal.SIGKILL:
             if oom_kills:
                 return FailureKind.HOST_OOM, "the kernel ended the trial: the host is out of memory"
@@ -63,6 +68,13 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
     if code == 0:
         return FailureKind.NO_RESULT, "the trial ended with exit status 0 before it gave a result"
     return known or FailureKind.CRASH, f"the trial ended with exit status {code} and no result"
+
+
+def with_oom_kills(kind: FailureKind, oom_kills: int) -> FailureKind:
+    """Returns the kind of a reported failure, given what the kernel's OOM killer did meanwhile."""
+    if kind is FailureKind.LOADER_WORKER_DIED and oom_kills:
+        return FailureKind.HOST_OOM
+    return kind
 
 
 def _signalled(status: int) -> bool:

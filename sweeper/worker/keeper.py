@@ -5,7 +5,7 @@
        │  ◄──output pipe── worker.log, bounded
        └─ subreaper: whatever the trial leaves behind becomes the keeper's child, and is killed
 
-The keeper itself dies with its parent, and the trial with the keeper.
+The keeper dies with the server that forked it, and the trial with the keeper.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,6 +43,7 @@ from sweeper.worker.log import BoundedLog, last_lines
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PIECES = 64
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 Start = Callable[[Path, int], NoReturn]
@@ -61,6 +63,11 @@ def in_fresh_interpreter(folder: Path, descriptor: int) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "sweeper.worker.trial", str(folder), str(descriptor)])
 
 
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant whose own parent ends (a subreaper)."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 def die_with_parent(number: int, parent: int) -> None:
     """Has this process sent the signal `number` when its parent dies."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
@@ -74,7 +81,7 @@ def keep(folder: Path, start: Start) -> None:
     Told to end (SIGTERM), it ends the trial and leaves no outcome: the attempt is lost.
     """
     folder = folder.resolve()
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     job = read_job(folder)
     keeper = _Keeper(folder, job)
     signal.signal(signal.SIGTERM, keeper.abandon)
@@ -131,8 +138,6 @@ class _Keeper:
             if left <= 0:
                 timed_out = True
                 os.kill(self.pid, signal.SIGKILL)
-                deadline = float("inf")
-                poller.poll(1000)
                 break
         _, status = os.waitpid(self.pid, 0)
         end_tree(me)
@@ -166,13 +171,18 @@ class _Keeper:
             if self.job.cpus:
                 os.sched_setaffinity(0, self.job.cpus)
             start(self.folder, report_end)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(70)
 
     @staticmethod
     def _drain(descriptor: int, take: Callable[[bytes], None]) -> bool:
-        """Reads what is there; returns False at the end of the pipe."""
-        while True:
+        """Reads what is there; returns False at the end of the pipe.
+
+        Not for ever: a trial that writes faster than this reads must not outlive its time.
+        """
+        for _ in range(_PIECES):
             try:
                 data = os.read(descriptor, 65536)
             except BlockingIOError:
@@ -180,6 +190,7 @@ class _Keeper:
             if not data:
                 return False
             take(data)
+        return True
 
     def _listen(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -205,7 +216,8 @@ class _Keeper:
         if isinstance(self.result, Report):
             return self.result
         if isinstance(self.result, Failure):
-            return dataclasses.replace(self.result, detail=tail, log=LOG, seconds=seconds)
+            kind = classify.with_oom_kills(self.result.kind, oom_kills)
+            return dataclasses.replace(self.result, kind=kind, detail=tail, log=LOG, seconds=seconds)
         if timed_out:
             kind = FailureKind.TIMEOUT
             message = f"no result within {self.job.timeout_seconds:g} s (in stage `{self.stage}`)"
@@ -225,14 +237,15 @@ class _Keeper:
 def end_tree(root: int) -> None:
     """Kills and reaps every descendant of `root` (this process, a subreaper), until none is left."""
     while True:
-        alive = [pid for pid in tree(root) if pid != root]
-        for pid in alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
+        for pid in tree(root):
+            if pid != root:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        if not alive:
+        except ChildProcessError:
+            # Only this says so: a list from /proc may miss a process whose parent is just ending.
             return
         time.sleep(0.002)
 

@@ -19,6 +19,10 @@ from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.worker import classify
 
 
+# By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+
+
 class PipeProgress:
     """Progress as JSON lines on a pipe to the keeper."""
 
@@ -63,7 +67,8 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         traceback.print_exc()
         first = f"{type(error).__name__}: {error}"
         place = _place(error, job)
-        kind = classify.of_text(first) or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
+        known = classify.of_text(f"{type(error).__module__}.{first}")
+        kind = known or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
         return _failure(kind, _first_sentence(first) + place, progress, stage)
 
 
@@ -82,7 +87,7 @@ def _place(error: BaseException, job: Job) -> str:
     """Returns the innermost line of the user's own code, as ` (file:line)`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if any(frame.filename.startswith(path + os.sep) for path in job.import_paths) and (
-            "site-packages" not in frame.filename and f"{os.sep}sweeper{os.sep}" not in frame.filename
+            "site-packages" not in frame.filename and not frame.filename.startswith(_PACKAGE)
         ):
             return f" ({os.path.relpath(frame.filename)}:{frame.lineno})"
     return ""
