@@ -116,12 +116,14 @@ def objective_values(
     """
     if record.failure is not None and record.failure.kind not in INFEASIBLE:
         return None
-    feasible = [other for other in others if other.feasible and other.number != record.number]
+    measured = [other for other in others if other.measurement and other.number != record.number]
+    # Where nothing is feasible yet, the worst of what was measured: 0 would be the best of all epochs.
+    rivals = [other for other in measured if other.feasible] or measured
     values = []
     for objective in spec.objectives:
         value = record.metric(objective.metric) if record.feasible else None
         if value is None:
-            seen = [v for v in (other.metric(objective.metric) for other in feasible) if v is not None]
+            seen = [v for v in (other.metric(objective.metric) for other in rivals) if v is not None]
             worst = min if objective.direction == "maximize" else max
             value = worst(seen, default=0.0)
         values.append(value)

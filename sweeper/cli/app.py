@@ -34,6 +34,7 @@ Sets = Annotated[
 ]
 
 DEFAULT_HOME = Path("mlruns")
+INTERRUPTED = 130
 
 
 @app.command()
@@ -159,18 +160,22 @@ def main() -> NoReturn:
     code: int
     try:
         code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED:
+            # How typer passes Ctrl-C on.
+            raise KeyboardInterrupt
     except SweeperError as error:
         _say(str(error))
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         _say("stopped (Ctrl-C). What is finished is kept; the same command continues.")
-        code = 130
+        code = INTERRUPTED
     except _TerminatedError:
         _say("stopped (SIGTERM). What is finished is kept; the same command continues.")
         code = 143
-    except BrokenPipeError:
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
         # The reader of our output has gone; there is no one to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):
@@ -178,7 +183,10 @@ def main() -> NoReturn:
             code = error.exit_code
         else:
             code = _bug(error)
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 

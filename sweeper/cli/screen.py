@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -12,10 +15,18 @@ from sweeper.core.record import TrialRecord
 from sweeper.sweep.observer import Status
 
 
+class _Console(Console):
+    """Goes on in silence when the reader of its output has gone: a sweep does not end for that."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def console() -> Console:
     """Returns the console all commands print to; a file gets plain lines, not cut."""
-    made = Console(highlight=False, soft_wrap=False)
-    return made if made.is_terminal else Console(highlight=False, width=120)
+    made = _Console(highlight=False, soft_wrap=False)
+    return made if made.is_terminal else _Console(highlight=False, width=120)
 
 
 def seconds(value: float | None) -> str:

@@ -19,7 +19,7 @@ from sweeper.export import exported, rendered
 from sweeper.spec import CategoricalParameter, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.loading import load_sweep, summarise
-from sweeper.sweep.opening import all_sweeps, find_sweep
+from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.setup import device_model
 
 
@@ -121,7 +121,10 @@ def export_command(home: Path, name: str, form: str, trial: int | None, out: Pat
         sys.stdout.write(text)
         return
     path = out or sweep.journal.folder / f"best.{form}"
-    if not path.parent.is_dir():
-        raise UserError(f"`--out` must be in a folder that exists, but got {str(path)!r}.")
-    write_atomic(path, text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise cannot_write(error, path.parent) from error
     console().print(f"Written to {path}.", soft_wrap=True)

@@ -19,6 +19,7 @@ LOG = "worker.log"
 SERIES = "series"
 
 TRIAL_RUNNER = "sweeper.trainer.measure:run"
+QUALITY_RUNNER = "sweeper.trainer.quality:run"
 PREPARE_RUNNER = "sweeper.trainer.prepare:run"
 PROBE_RUNNER = "sweeper.trainer.probe:run"
 

@@ -21,10 +21,14 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that nobody listens to."""
+    """Progress that nobody listens to; it knows how far the job has got."""
+
+    def __init__(self) -> None:
+        self.reached = ""
 
     def stage(self, name: str) -> None:
-        """Passes over it."""
+        """Notes it."""
+        self.reached = name
 
     def device(self, info: DeviceInfo) -> None:
         """Passes over it."""

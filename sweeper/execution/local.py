@@ -132,6 +132,8 @@ class LocalLauncher:
             self._process.kill()
             self._process.wait()
         self._reader.join(timeout=10)
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
         self._log.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,11 +86,8 @@ class Searcher:
         )
 
     def _create(self, path: Path) -> Study:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = JournalStorage(JournalFileBackend(str(path)))
         return optuna.create_study(
-            storage=storage,
+            storage=JournalStorage(JournalFileBackend(str(path))),
             study_name=self._spec.name,
             directions=[objective.direction for objective in self._spec.objectives],
             load_if_exists=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.confirmation import MIN_ROUNDS, decide, ratios
@@ -47,6 +48,10 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
         return {"winner": None, "ratios": [], "rounds": []}
     supervisor.phase, supervisor.done, supervisor.total = "confirming", 0, spec.confirm.rounds
     numbers = [BASELINE, *(record.number for record in chosen)]
+    folders = {
+        (entry.job.params["round"], entry.job.params["trial"]): entry.folder
+        for entry in supervisor.journal.confirmations()
+    }
     rounds: list[dict[int, float]] = []
     longest = 0.0
     for index in range(spec.confirm.rounds):
@@ -56,7 +61,7 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
         order = list(numbers)
         random.Random(spec.search.seed * 1_000_003 + index).shuffle(order)
         before = supervisor.seconds_left
-        rounds.append(_round(supervisor, index, order, len(numbers)))
+        rounds.append(_round(supervisor, index, order, folders))
         after = supervisor.seconds_left
         if before is not None and after is not None:
             longest = max(longest, before - after)
@@ -71,11 +76,14 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
     }
 
 
-def _round(supervisor: Supervisor, index: int, order: list[int], width: int) -> dict[int, float]:
+def _round(
+    supervisor: Supervisor, index: int, order: list[int], folders: dict[tuple[int, int], Path]
+) -> dict[int, float]:
     journal, book = supervisor.journal, supervisor.book
     found: dict[int, float] = {}
-    for place, number in enumerate(order):
-        folder = journal.confirm_folder(index * width + place)
+    for number in order:
+        # By round and trial, not by place: with other candidates than before, the places shift.
+        folder = folders.setdefault((index, number), journal.confirm_folder(len(folders)))
         outcome = supervisor.runner.run(folder, _job(supervisor, book.records[number], index))
         if isinstance(outcome, Measurement):
             found[number] = outcome.throughput

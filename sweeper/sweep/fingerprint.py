@@ -121,9 +121,18 @@ def _digest_of_code(pipeline: str) -> str:
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.ImportFrom):
+                source = _source(node, name if path.name == "__init__.py" else name.rpartition(".")[0])
+                waiting += [source, *(f"{source}.{alias.name}" for alias in node.names)]
     return _sha(_plain(trees))
+
+
+def _source(node: ast.ImportFrom, package: str) -> str:
+    """Returns the absolute name of the module that `from ... import` in a module of `package` means."""
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")[: 1 - node.level or None]
+    return ".".join([*parents, *filter(None, [node.module])])
 
 
 def _file_of(module: str) -> Path | None:

@@ -29,27 +29,26 @@ class SweepLock:
             SweepConflictError: Another process holds it; the message names it.
         """
         self._folder = folder
-        self._file = open(folder / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - held
+        self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.seek(0)
-            holder = _holder(self._file.read())
-            self._file.close()
+            holder = _holder(os.read(self._descriptor, 4096))
             raise SweepConflictError(
-                f"the sweep in {folder} is being run by {holder}; nothing was changed. "
+                f"the sweep in {self._folder} is being run by {holder}; nothing was changed. "
                 "Wait for it, or end it and run the same command."
             ) from None
-        try:
-            self._file.truncate(0)
-            self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-            self._file.flush()
-            self._epoch = self._read_epoch() + 1
-            write_atomic(folder / EPOCH, f"{self._epoch}\n")
-        except OSError:
-            # Closing would write again what the disk has just refused.
-            os.close(self._file.detach().detach().detach() if False else self._file.fileno())
-            raise
+        os.truncate(self._descriptor, 0)
+        os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        self._epoch = self._read_epoch() + 1
+        write_atomic(self._folder / EPOCH, f"{self._epoch}\n")
 
     def _read_epoch(self) -> int:
         try:
@@ -71,10 +70,10 @@ class SweepLock:
 
     def release(self) -> None:
         """Lets the next supervisor in."""
-        self._file.close()
+        os.close(self._descriptor)
 
 
-def _holder(text: str) -> str:
+def _holder(text: bytes) -> str:
     try:
         found = json.loads(text)
         return f"process {found['pid']} on {found['host']}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
 from sweeper.sweep.fingerprint import differences
 from sweeper.sweep.journal import Journal, sweeps_folder
@@ -25,37 +26,52 @@ def open_sweep(
         SweepConflictError: Another process holds it, or it is unfinished and was begun differently.
         EnvironmentStopError: The folder cannot be written.
     """
-    count = 1
-    while True:
+    if not new:
+        for journal in _of_name(home, spec.name):
+            if not differences(journal.read()["fingerprint"], fingerprint) and not _stillborn(journal):
+                return journal, _locked(journal)
+    for count in itertools.count(1):
         name = spec.name if count == 1 else f"{spec.name}-{count}"
-        count += 1
         journal = Journal(sweeps_folder(home) / name)
         if new and journal.folder.exists():
             continue
         lock = _locked(journal)
         if not journal.begun:
-            if count > 2:
+            if count > 1:
                 observer.line(f"This is another sweep than `{spec.name}`; it is called `{name}`.")
-            return journal, lock
-        changed = differences(journal.read()["fingerprint"], fingerprint)
-        if not changed:
             return journal, lock
         if journal.result() is not None:
             lock.release()
             continue
         if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):
-            observer.line(
-                f"The earlier `{name}` has no measurement and was begun differently; it starts anew."
-            )
+            observer.line(f"The earlier `{name}` has no measurement; it starts anew.")
             lock.release()
             journal.remove()
             return journal, _locked(journal)
         lock.release()
+        changed = differences(journal.read()["fingerprint"], fingerprint)
         raise SweepConflictError(
             f"the sweep `{name}` is unfinished and was begun differently ({'; '.join(changed[:4])}"
             f"{'; ...' if len(changed) > 4 else ''}). Nothing was changed. "
             "Undo the change to continue it, or add --new for a sweep of its own."
         )
+    raise AssertionError("there is always another name")
+
+
+def _of_name(home: Path, name: str) -> Iterator[Journal]:
+    """Yields the sweeps called `name`, `name-2`, and so on that have begun."""
+    for count in itertools.count(1):
+        journal = Journal(sweeps_folder(home) / (name if count == 1 else f"{name}-{count}"))
+        if not journal.folder.exists():
+            return
+        if journal.begun:
+            yield journal
+
+
+def _stillborn(journal: Journal) -> bool:
+    """Whether the sweep's baseline has failed: told to mend it, a person runs the same command again."""
+    first = next(journal.trials(), None)
+    return first is not None and isinstance(first.outcome, Failure)
 
 
 def _locked(journal: Journal) -> SweepLock:
@@ -63,6 +79,8 @@ def _locked(journal: Journal) -> SweepLock:
         journal.folder.mkdir(parents=True, exist_ok=True)
         return SweepLock(journal.folder)
     except OSError as error:
+        if not journal.begun:
+            journal.remove()
         raise cannot_write(error, journal.folder) from error
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,15 @@ def run_sweep(
     *,
     new: bool = False,
     extend: int = 0,
+    launch: Callable[[Path], Launcher] | None = None,
 ) -> Ran:
     """Runs a sweep to its end, or continues it.
 
     Args:
         new: Begin another sweep, whatever is there under this name.
         extend: Trials to add to a sweep that has ended.
+        launch: Makes, from the sweep's folder, what its jobs run on; in place of what
+            `execution.launcher` names.
 
     Raises:
         SweeperError: As its classes say; what was measured is kept.
@@ -71,11 +75,15 @@ def run_sweep(
     try:
         if journal.begun:
             begun = SweepSpec.from_dict(journal.read()["spec"])
-            spec = _extended(journal, spec, begun, extend)
             if journal.result() is not None:
-                return Ran(journal, ran=False)
+                if not extend:
+                    return _shown(journal, begun, marks, tracker)
+                journal.reopen(_searched(journal) + extend)
+            elif extend:
+                observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
+            spec = _extended(journal, spec)
             observer.line(f"Continuing `{journal.name}`: {_count(journal)} trials are done.")
-        return _run(home, journal, lock, spec, marks, tracker, observer)
+        return _run(home, journal, lock, spec, marks, tracker, observer, launch)
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
@@ -84,15 +92,25 @@ def run_sweep(
             journal.remove()
 
 
-def _extended(journal: Journal, spec: SweepSpec, begun: SweepSpec, extend: int) -> SweepSpec:
-    """Returns the specification with its trials raised by `extend` over what was run."""
-    if not extend:
+def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
+    """Returns the specification with the trials the sweep was extended to, and no limit in time."""
+    trials = journal.raised_budget()
+    if trials is None:
         return spec
-    trials = sum(1 for entry in journal.trials() if entry.job.stage == "search") + extend
-    journal.reopen()
     return spec.model_copy(
-        update={"search": begun.search.model_copy(update={"trials": trials, "minutes": None})}
+        update={"search": spec.search.model_copy(update={"trials": trials, "minutes": None})}
     )
+
+
+def _searched(journal: Journal) -> int:
+    return sum(1 for entry in journal.trials() if entry.job.stage == "search")
+
+
+def _shown(journal: Journal, begun: SweepSpec, marks: Mapping[str, Any], tracker: Tracker) -> Ran:
+    """Shows what the tracker did not take while the sweep ran; nothing is run."""
+    about = journal.read()["about"]
+    with contextlib.closing(Publisher(tracker, _info(journal, begun, marks, about))) as publisher:
+        return dataclasses.replace(_published(load_sweep(journal), publisher), ran=False)
 
 
 def _count(journal: Journal) -> int:
@@ -107,10 +125,11 @@ def _run(
     marks: Mapping[str, Any],
     tracker: Tracker,
     observer: Observer,
+    launch: Callable[[Path], Launcher] | None,
 ) -> Ran:
     _end_leftovers(journal)
     prepared = prepared_folder(home, spec)
-    launcher = _launcher(journal, spec)
+    launcher = launch(journal.folder) if launch else _launcher(journal, spec)
     with contextlib.closing(launcher):
         runner = JobRunner(launcher, [Slot("auto"), Slot("auto")], lambda: None)
         runner.start(0, journal.setup_folder("probe"), setup.probe_job())
@@ -130,7 +149,7 @@ def _run(
             observer.line(line)
         if not journal.begun:
             journal.begin(begun_spec, marks, about)
-        publisher = Publisher(tracker, _info(journal, spec, machine.line, marks, about))
+        publisher = Publisher(tracker, _info(journal, spec, marks, about))
         publisher.open()
         template = Job(
             uid="",
@@ -173,12 +192,10 @@ def _end_leftovers(journal: Journal) -> None:
         time.sleep(0.05)
 
 
-def _info(
-    journal: Journal, spec: SweepSpec, device: str, marks: Mapping[str, Any], about: Mapping[str, Any]
-) -> SweepInfo:
+def _info(journal: Journal, spec: SweepSpec, marks: Mapping[str, Any], about: Mapping[str, Any]) -> SweepInfo:
     return SweepInfo(
         name=journal.name,
-        device=device,
+        device=about["device"],
         fingerprint=str(marks["code"]),
         pipeline=spec.pipeline,
         data=", ".join(f"{key}: {value}" for key, value in spec.data.items()),

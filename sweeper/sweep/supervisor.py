@@ -16,8 +16,8 @@ from typing import Any
 from sweeper.analysis.labels import run_name
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError
-from sweeper.core.job import Job, MeasurePlan
-from sweeper.core.measurement import FailureKind, Outcome, Report
+from sweeper.core.job import QUALITY_RUNNER, Job, MeasurePlan
+from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
 from sweeper.search import Searcher, SpaceExhaustedError
@@ -44,7 +44,6 @@ QUALITY_SHARE = 1 / 60
 QUALITY_CAP_SHARE = 1 / 15
 SAME_ERROR_STOPS = 3
 LEAST_TIMEOUT_SECONDS = 30.0
-QUALITY_RUNNER = "sweeper.trainer.quality:run"
 
 
 class Supervisor:
@@ -168,13 +167,14 @@ class Supervisor:
                 total=self.total,
                 best=self.name(best) if best else "",
                 best_ratio=self.book.x_baseline(best) if best else None,
-                running=tuple(
-                    self.name(self.book.records[key]) if key in self.book.records else job.stage
-                    for key, job in self.runner.running.items()
-                ),
+                running=tuple(self._doing(key, job) for key, job in self.runner.running.items()),
                 seconds_left=self.seconds_left,
             )
         )
+
+    def _doing(self, key: int, job: Job) -> str:
+        record = self.book.records.get(job.params.get("trial", key))
+        return self.name(record) if record else job.stage
 
     # -- phases -----------------------------------------------------------------------------------
 
@@ -246,16 +246,25 @@ class Supervisor:
             samples = int(asked)
         self._cut_batches(samples)
         self.book.quality_samples = samples
+        failure: Failure | None = None
         for i in range(NUM_SEEDS):
             config = baseline.config.replace({"seed": baseline.config.seed + i})
             job = self.job("loss of the baseline", config)
             plan = MeasurePlan(repeats=0, quality_samples=samples)
             job = dataclasses.replace(job, runner=QUALITY_RUNNER, plan=plan)
-            quality = quality_of(self.runner.run(self.journal.setup_folder(f"loss-{i}"), job))
+            outcome = self.runner.run(self.journal.setup_folder(f"loss-{i}"), job)
+            quality = quality_of(outcome)
             if quality is not None:
                 self.book.enter_quality(quality, of_baseline=True)
+            elif isinstance(outcome, Failure):
+                failure = outcome
         self._publish(self.book.judged(BASELINE))
         yardstick = self.book.yardstick
+        if failure and yardstick and not yardstick.losses:
+            self.observer.line(
+                f"The baseline's loss could not be measured ({failure.kind}: {failure.message}): "
+                "no limit relative to it is applied."
+            )
         if yardstick and not yardstick.loss_tells:
             self.observer.line(
                 "The baseline's loss is no better than a constant predictor's: "

@@ -9,22 +9,27 @@ from sweeper.core.measurement import Breakdown, DeviceInfo, Measurement, Window
 from sweeper.core.progress import Progress
 
 RUNNER = "sweeper.testing.noop:run"
+CPU = DeviceInfo(kind="cpu", name="none")
+TRAIN_SAMPLES = 1_000_000
 
 
 def run(job: Job, progress: Progress) -> Measurement:
     """Returns a made-up measurement that grows with the batch size."""
+    progress.device(CPU)
+    return made_up(1000.0 * job.config.batch_size)
+
+
+def made_up(throughput: float) -> Measurement:
+    """Returns a measurement of `throughput` samples per second that took no time."""
     now = time.perf_counter()
-    info = DeviceInfo(kind="cpu", name="none")
-    progress.device(info)
-    throughput = 1000.0 * job.config.batch_size
     return Measurement(
         throughput=throughput,
         step_ms=1.0,
-        epoch_seconds=1e6 / throughput,
-        train_samples=1_000_000,
+        epoch_seconds=TRAIN_SAMPLES / throughput,
+        train_samples=TRAIN_SAMPLES,
         windows=(Window(start_s=now, seconds=1.0, steps=1000, samples=int(throughput)),),
         breakdown=Breakdown(forward_s=1e-3),
-        device=info,
+        device=CPU,
         startup_seconds=0.0,
         first_step_seconds=0.0,
         warmup_seconds=0.0,

@@ -18,7 +18,6 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.worker import classify
 
-
 # By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 

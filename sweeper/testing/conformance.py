@@ -1,0 +1,73 @@
+"""What every launcher must do; a test class derives from the suite and gives it a `launcher` fixture."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job, read_outcome, write_job
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.execution.launcher import Launcher, wait_any
+from sweeper.testing import faults
+
+WAIT_SECONDS = 60
+
+
+def fault_job(folder: Path, fault: str = "", **changes: object) -> Path:
+    """Writes a job that does what `fault` says, and returns its folder."""
+    config = TrialConfig(model={"fault": fault})
+    write_job(folder, Job(uid=folder.name, runner=faults.RUNNER, config=config, **changes))  # type: ignore[arg-type]
+    return folder
+
+
+class LauncherConformance:
+    """Override the fixture `launcher`; pytest collects the rest."""
+
+    def test_a_job_gives_its_outcome_and_leaves_it_in_the_folder(
+        self, launcher: Launcher, tmp_path: Path
+    ) -> None:
+        """What `result` returns is what the folder holds."""
+        folder = fault_job(tmp_path / "a")
+        handle = launcher.submit(folder)
+        outcome = handle.result(timeout=WAIT_SECONDS)
+        assert isinstance(outcome, Measurement)
+        assert handle.done()
+        assert read_outcome(folder) == outcome
+
+    def test_a_failure_is_a_value(self, launcher: Launcher, tmp_path: Path) -> None:
+        """An exception in the job reaches the caller as a Failure, never as an exception."""
+        outcome = launcher.submit(fault_job(tmp_path / "a", "oom")).result(timeout=WAIT_SECONDS)
+        assert isinstance(outcome, Failure)
+        assert outcome.kind is FailureKind.OOM
+        assert outcome.stage == "build"
+
+    def test_callbacks_are_called_before_and_after_the_end(self, launcher: Launcher, tmp_path: Path) -> None:
+        """A callback added late is called at once."""
+        handle = launcher.submit(fault_job(tmp_path / "a"))
+        early, late = threading.Event(), threading.Event()
+        handle.add_done_callback(lambda _: early.set())
+        assert early.wait(WAIT_SECONDS)
+        handle.add_done_callback(lambda _: late.set())
+        assert late.is_set()
+
+    def test_what_has_ended_cannot_be_cancelled(self, launcher: Launcher, tmp_path: Path) -> None:
+        """`cancel` says no, and the outcome stays."""
+        handle = launcher.submit(fault_job(tmp_path / "a"))
+        outcome = handle.result(timeout=WAIT_SECONDS)
+        assert handle.cancel() is False
+        assert handle.result() is outcome
+
+    def test_jobs_up_to_the_capacity(self, launcher: Launcher, tmp_path: Path) -> None:
+        """Each handle gives the outcome of its own job, whatever the order in which they end."""
+        assert launcher.capacity >= 1
+        jobs = {name: launcher.submit(fault_job(tmp_path / name)) for name in "abc"[: launcher.capacity]}
+        wait_any(list(jobs.values()), WAIT_SECONDS)
+        assert any(handle.done() for handle in jobs.values())
+        for name, handle in jobs.items():
+            assert handle.result(timeout=WAIT_SECONDS) == read_outcome(tmp_path / name)
+
+    def test_closing_twice_is_safe(self, launcher: Launcher) -> None:
+        """`close` may be called from more than one clean-up."""
+        launcher.close()
+        launcher.close()

@@ -1,0 +1,126 @@
+"""A launcher that answers every job of a sweep from a function of the configuration; nothing runs.
+
+Whole sweeps take milliseconds: for tests of the supervisor, and for comparing samplers on recorded
+surfaces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import encode
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, QUALITY_RUNNER, Job, read_job, write_outcome
+from sweeper.core.measurement import (
+    DeviceInfo,
+    Failure,
+    FailureKind,
+    Measurement,
+    Outcome,
+    Quality,
+    Report,
+)
+from sweeper.execution.launcher import outcome_or_lost
+from sweeper.testing.noop import CPU
+
+Surface = Callable[[TrialConfig], Measurement | Failure]
+"""What a configuration's trial gives; it may be noisy, or raise, which ends the supervisor."""
+
+Loss = Callable[[TrialConfig], float]
+
+
+class ReplayLauncher:
+    """Answers jobs by `surface`, in threads of this process.
+
+    A Failure of kind `lost` leaves no outcome, as a lost worker does.
+
+    Attributes:
+        jobs: Every job submitted, in order.
+    """
+
+    def __init__(
+        self,
+        surface: Surface,
+        *,
+        loss: Loss = lambda config: 1.0,
+        constant_loss: float | None = 2.0,
+        devices: Sequence[DeviceInfo] = (CPU,),
+        usable_cpus: int = 16,
+        lacks: Mapping[str, str] | None = None,
+        prepared: Report | Failure | None = None,
+        sleep_seconds: float = 0.0,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            loss: Validation loss after any number of samples.
+            constant_loss: That of the best constant predictor; None where it is not known.
+            devices: What the probe finds, with `usable_cpus` and `lacks` (`field=value` -> why).
+            prepared: What the prepare job gives; made-up data by default.
+            sleep_seconds: How long each trial takes.
+        """
+        self.capacity = len(devices)
+        self.jobs: list[Job] = []
+        self._surface, self._loss, self._constant_loss = surface, loss, constant_loss
+        self._probed = {
+            "devices": encode(list(devices)),
+            "usable_cpus": usable_cpus,
+            "lacks": dict(lacks or {}),
+            "versions": {},
+        }
+        self._prepared = prepared or Report(values={"synthetic": True, "notes": ["The data is made up."]})
+        self._sleep_seconds = sleep_seconds
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(max(2, self.capacity))
+
+    def submit(self, folder: Path) -> Future[Outcome | Report]:
+        """Answers the job in `folder`."""
+        job = read_job(folder)
+        self.jobs.append(job)
+        return self._pool.submit(self._run, folder, job)
+
+    def close(self) -> None:
+        """Cuts sleeping trials short; they leave no outcome."""
+        self._closed.set()
+        self._pool.shutdown()
+
+    def _run(self, folder: Path, job: Job) -> Outcome | Report:
+        answer = self._answer(job)
+        if isinstance(answer, Failure) and answer.kind is FailureKind.LOST:
+            return answer
+        if not self._closed.is_set():
+            write_outcome(folder, dataclasses.replace(answer, finished_at=time.time()))
+        return outcome_or_lost(folder)
+
+    def _answer(self, job: Job) -> Outcome | Report:
+        if job.runner == PROBE_RUNNER:
+            return Report(values=self._probed)
+        if job.runner == PREPARE_RUNNER:
+            return self._prepared
+        if job.runner == QUALITY_RUNNER:
+            values: Mapping[str, Any] = encode(self._quality(job))
+            return Report(values=values)
+        self._closed.wait(self._sleep_seconds)
+        outcome = self._surface(job.config)
+        plan = job.plan
+        if isinstance(outcome, Failure) or not plan.quality_samples:
+            return outcome
+        could_win = outcome.throughput >= plan.quality_above
+        return dataclasses.replace(outcome, quality=self._quality(job)) if could_win else outcome
+
+    def _quality(self, job: Job) -> Quality:
+        loss, samples = self._loss(job.config), job.plan.quality_samples
+        return Quality(
+            key=f"{job.config.quality_key()}-{samples}",
+            samples=samples,
+            seconds=0.0,
+            train_loss=loss,
+            val_loss=loss,
+            constant_loss=self._constant_loss,
+        )

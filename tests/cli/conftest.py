@@ -1,0 +1,48 @@
+"""The command line as a person meets it: a process of its own; and a home with a finished sweep in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from replays import PIPELINE, Bench
+
+REPOSITORY = Path(__file__).parents[2]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def sweeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `sweeper ARGUMENTS` in a folder of its own, with this repository's package."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SWEEPER_HOME", raising=False)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"}
+
+    def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sweeper", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the sweep `toy`, finished; read only, please."""
+    folder = tmp_path_factory.mktemp("finished")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        Path("toy_pipeline.py").write_text(PIPELINE)
+        Bench(folder / "home").run()
+    finally:
+        os.chdir(before)
+    return folder / "home"

@@ -1,0 +1,85 @@
+"""Help, its speed, and what the supervisor's process does not import."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from sweeper.cli.app import app
+
+COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+HELP_CPU_SECONDS = 0.4
+
+
+def options_of(command: str) -> set[str]:
+    parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    return {option for each in parameters for option in each.opts} | {"--help", "-h"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_that_parses(command):
+    text = typer.main.get_command(app).commands[command].help  # type: ignore[attr-defined]
+    (example,) = re.findall(r"Example: (sweeper .*)", text)
+    words = example.split()
+    assert words[1] == command
+    assert {word for word in words if word.startswith("--")} <= options_of(command)
+
+
+def test_help_is_printed(sweeper):
+    done = sweeper("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in COMMANDS)
+    assert done.stderr == ""
+    assert "Example:" in sweeper("run", "--help").stdout
+
+
+def test_help_answers_in_little_cpu_time():
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "sweeper", "--help"], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    assert min(once() for _ in range(5)) <= HELP_CPU_SECONDS
+
+
+def test_the_supervisor_imports_no_torch():
+    modules = [
+        "sweeper.cli.running",
+        "sweeper.cli.showing",
+        "sweeper.cli.serving",
+        "sweeper.sweep.run",
+        "sweeper.search",
+        "sweeper.tracking.mlflow",
+        "sweeper.execution.local",
+        "sweeper.execution.inline",
+        "sweeper.export",
+        "sweeper.analysis.summary",
+    ]
+    code = f"import sys, {', '.join(modules)}; import mlflow; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+README = Path(__file__).parents[2] / "README.md"
+LINES = re.findall(r"^ {4}(?:\S*/)?(sweeper (?!>).*?)(?: {2,}.*)?$", README.read_text(), re.MULTILINE)
+
+
+def test_the_readme_shows_commands():
+    assert len(LINES) >= 5
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_the_readme_shows_exists(line):
+    words = line.split()
+    assert words[1] in COMMANDS
+    assert {word for word in words if word.startswith("-")} <= options_of(words[1])
+    for word in words:
+        if word.startswith("search_spaces/"):
+            assert (README.parent / word).exists()

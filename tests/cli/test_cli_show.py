@@ -1,0 +1,163 @@
+"""`list`, `show` and `export` on a finished sweep, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from replays import PIPELINE, Bench
+
+from sweeper.cli import main
+from sweeper.core.record import METRICS
+from sweeper.spec import read_yaml
+
+
+@pytest.fixture
+def cli(finished_home, monkeypatch, capsys):
+    """Runs a command in this process: code, standard output, standard error."""
+    monkeypatch.delenv("SWEEPER_HOME", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sweeper", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def home(finished_home) -> str:
+    return str(finished_home)
+
+
+def test_list(cli, home, monkeypatch):
+    code, out, err = cli("list", "--home", home)
+    assert (code, err) == (0, "")
+    (line,) = out.splitlines()
+    assert line.split()[:4] == ["toy", "finished", "8", "trials"]
+    monkeypatch.setenv("SWEEPER_HOME", home)
+    assert cli("list")[1] == out
+    code, out, _ = cli("list", "--json")
+    (entry,) = json.loads(out)
+    assert entry.keys() == {"name", "state", "device", "trials", "ratio"}
+    assert (entry["name"], entry["state"], entry["trials"]) == ("toy", "finished", 8)
+
+
+def test_list_of_an_empty_home(cli, tmp_path):
+    assert cli("list", "--home", str(tmp_path))[0] == 0
+    assert cli("list", "--home", str(tmp_path), "--json")[1].strip() == "[]"
+
+
+def test_show_says_the_decision_before_its_reasons(cli, home):
+    code, out, err = cli("show", "toy", "--home", home)
+    assert (code, err) == (0, "")
+    assert out.count("\n  0") >= 9
+    assert "toy: 50.8x your baseline, confirmed (95 % interval" in out
+    assert f"sweeper export toy --home {home}" in out
+    assert "The data was made up" in out
+
+
+def test_show_json_is_as_documented(cli, home):
+    code, out, _ = cli("show", "toy", "--home", home, "--json")
+    assert code == 0
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials"}
+    assert (found["name"], found["state"], found["device"]) == ("toy", "finished", "none")
+    assert set(found["baseline"]) == {"number", "config", "metrics"}
+    assert set(found["winner"]) == {"number", "config", "metrics", "ratio", "ratio_low", "ratio_high"}
+    assert [trial["number"] for trial in found["trials"]] == list(range(10))
+    for trial in found["trials"]:
+        assert set(trial) == {"number", "outcome", "feasible", "verdict", "stage", "config", "metrics"}
+        assert trial["metrics"].keys() <= METRICS.keys()
+        assert trial["outcome"] == "measured"
+    by_number = {trial["number"]: trial for trial in found["trials"]}
+    assert by_number[found["winner"]["number"]]["stage"] == "confirmed"
+    assert by_number[0]["stage"] == "baseline"
+    assert by_number[0]["metrics"]["throughput"] == 64.0
+    assert found["winner"]["ratio"] == pytest.approx(50.81)
+
+
+def test_show_one_trial(cli, home):
+    code, out, _ = cli("show", "toy", "--trial", "0", "--home", home)
+    assert code == 0
+    assert out.splitlines()[0] == "000 baseline (baseline)"
+    assert "  loader.kind: rows" in out.splitlines()
+    code, out, _ = cli("show", "toy", "--trial", "2", "--home", home, "--json")
+    found = json.loads(out)
+    assert found["outcome"]["throughput"] > 0
+    assert found["number"] == 2
+
+
+def test_export_prints_what_production_needs(cli, home):
+    code, out, _ = cli("export", "toy", "--home", home, "--out", "-", "--format", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["config"]["loader"]["kind"] == "resident"
+    assert found["provenance"]["sweep"] == "toy"
+
+
+def test_export_writes_a_file_that_reads_back(cli, home, tmp_path):
+    path = tmp_path / "best.yaml"
+    code, out, _ = cli("export", "toy", "--home", home, "--out", str(path))
+    assert code == 0
+    assert str(path) in out.replace("\n", "")
+    assert read_yaml(path)["config"]["loader"]["kind"] == "resident"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["show", "tay"], 2, "Did you mean `toy`?"),
+        (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; there are 10, from 0."),
+        (["export", "toy", "--trial", "99"], 2, "`toy` has no trial 99"),
+        (["export", "toy", "--format", "yml"], 2, "Did you mean `yaml`?"),
+        (["export", "toy", "--format", "toml"], 2, "must be one of yaml, json, but got 'toml'"),
+        (["export", "toy", "--out", "no/such/folder/best.yaml"], 2, "`--out` must be a file in a folder"),
+        (["export", "toy", "--out", "."], 2, "`--out` must be a file in a folder"),
+        (["export", "toy", "--out", "/proc/best.yaml"], 6, "cannot write in /proc"),
+        (["ui", "tay"], 2, "Did you mean `toy`?"),
+        (["ui"], 2, "`toy` has no runs in MLflow yet"),
+    ],
+)
+def test_a_mistake_is_one_line(cli, home, arguments, code, says):
+    got, out, err = cli(*arguments, "--home", home)
+    assert got == code, err
+    assert says in err
+    assert err.count("\n") == 1
+    assert err.startswith("sweeper: ")
+    assert out == ""
+
+
+def test_what_cannot_be_printed_is_escaped(cli, home):
+    _, _, err = cli("show", "\x1b[31mred", "--home", home)
+    assert "\x1b" not in err
+
+
+def test_exporting_without_a_winner(cli, tmp_path, monkeypatch):
+    from sweeper.testing.noop import made_up
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
+    Bench(tmp_path / "home").run(answer=lambda config: made_up(10.0))
+    code, _, err = cli("export", "toy", "--home", "home")
+    assert code == 4
+    assert "--trial N" in err
+    assert cli("export", "toy", "--home", "home", "--trial", "3", "--out", "-")[0] == 0
+    code, out, _ = cli("show", "toy", "--home", "home")
+    assert "nothing is better than your baseline" in out
+    assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
+
+
+def test_another_system_than_linux_is_one_line(cli, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    code, out, err = cli("list")
+    assert (code, out, err) == (2, "", "sweeper runs on Linux only (this is darwin).\n")
+
+
+def test_the_version(cli):
+    code, out, _ = cli("--version")
+    assert code == 0
+    assert out.startswith("sweeper ")

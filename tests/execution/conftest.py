@@ -1,0 +1,49 @@
+"""Real launchers with real servers; every process they start is looked for by its mark afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.execution.local import LocalLauncher, leftovers
+
+
+def wait_for(holds: Callable[[], object], seconds: float = 30.0) -> bool:
+    """Waits until `holds()` is true; the bound is generous, the machine may be busy."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.fixture(name="wait_for")
+def wait_for_fixture() -> Callable[..., bool]:
+    return wait_for
+
+
+@pytest.fixture(scope="module")
+def server_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module", params=["fork", "exec"])
+def shared(request: pytest.FixtureRequest, server_home: Path) -> Iterator[LocalLauncher]:
+    """One launcher for the tests of a module that leave its server alone; by both isolations."""
+    launcher = LocalLauncher(server_home, capacity=2, isolation=request.param)
+    yield launcher
+    launcher.close()
+    assert leftovers(server_home) == []
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalLauncher]:
+    """A launcher whose server the test may kill."""
+    launcher = LocalLauncher(tmp_path, capacity=2)
+    yield launcher
+    launcher.close()
+    assert wait_for(lambda: leftovers(tmp_path) == [])

@@ -1,0 +1,171 @@
+"""The local launcher: its server, jobs at once, cancelling, and processes that are really killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.job import LOG, read_outcome
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.execution.launcher import wait_any
+from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.telemetry.host import children, tree
+from sweeper.testing.conformance import WAIT_SECONDS, fault_job
+
+
+def keeper_of(launcher: LocalLauncher, wait_for) -> int:
+    """Waits for the one job under way to have its three `sleep`s or itself started; returns its keeper."""
+    server = launcher._process.pid
+    assert wait_for(lambda: any(True for _ in children(server)))
+    (keeper,) = children(server)
+    return keeper
+
+
+def names(pids) -> list[str]:
+    found = []
+    for pid in pids:
+        try:
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
+def sleeping(launcher: LocalLauncher, folder: Path, wait_for):
+    """Starts a job with a child and a daemon that sleep, and waits until all of it is there."""
+    handle = launcher.submit(fault_job(folder, "children, sleep"))
+    server = launcher._process.pid
+    assert wait_for(lambda: names(tree(server)).count("sleep") == 2)
+    return handle
+
+
+def test_the_server_has_one_thread_and_this_process_no_torch(shared, wait_for):
+    assert wait_for(lambda: shared.ready)
+    assert shared.ready["threads"] == 1
+    assert shared.ready["ready"] == shared._process.pid
+    code = (
+        "import sys, sweeper.execution.local, sweeper.execution.inline, sweeper.worker.keeper\n"
+        "print(sorted({'torch', 'numpy', 'optuna', 'mlflow', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_job_leaves_outcome_and_log_and_no_process(shared, tmp_path):
+    folder = fault_job(tmp_path / "a", "children")
+    outcome = shared.submit(folder).result(timeout=WAIT_SECONDS)
+    assert isinstance(outcome, Measurement)
+    assert (folder / LOG).exists()
+    assert "sleep" not in names(tree(shared._process.pid))
+
+
+def test_two_jobs_at_once_and_the_first_to_end(shared, tmp_path):
+    slow = shared.submit(fault_job(tmp_path / "slow", "sleep"))
+    quick = shared.submit(fault_job(tmp_path / "quick"))
+    wait_any([slow, quick], WAIT_SECONDS)
+    assert quick.done()
+    assert not slow.done()
+    assert slow.cancel() is True
+    outcome = slow.result(timeout=WAIT_SECONDS)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.LOST
+    assert read_outcome(tmp_path / "slow") is None
+
+
+def test_wait_any_ends_with_its_timeout(shared, tmp_path):
+    slow = shared.submit(fault_job(tmp_path / "slow", "sleep"))
+    began = time.monotonic()
+    wait_any([slow], 0.05)
+    assert time.monotonic() - began >= 0.05
+    assert not slow.done()
+    slow.cancel()
+    slow.result(timeout=WAIT_SECONDS)
+
+
+def test_cancel_ends_the_whole_tree_daemons_too(own, tmp_path, wait_for):
+    handle = sleeping(own, tmp_path / "a", wait_for)
+    handle.cancel()
+    assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+    assert list(tree(own._process.pid)) == [own._process.pid]
+
+
+def test_a_killed_keeper_is_lost_and_takes_its_tree_along(own, tmp_path, wait_for):
+    handle = sleeping(own, tmp_path / "a", wait_for)
+    os.kill(keeper_of(own, wait_for), signal.SIGKILL)
+    outcome = handle.result(timeout=WAIT_SECONDS)
+    assert outcome.kind is FailureKind.LOST
+    assert outcome.message == "the worker ended and left no outcome"
+    # All of it is gone by the time the attempt is said to be lost: the next one begins on a free device.
+    assert list(leftovers(tmp_path)) == [own._process.pid]
+    assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
+
+
+def test_a_killed_keeper_costs_no_other_job(own, tmp_path, wait_for):
+    killed = own.submit(fault_job(tmp_path / "a", "sleep"))
+    keeper = keeper_of(own, wait_for)
+    other = sleeping(own, tmp_path / "b", wait_for)
+    os.kill(keeper, signal.SIGKILL)
+    assert killed.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+    assert not other.done()
+    assert names(tree(own._process.pid)).count("sleep") == 2
+    other.cancel()
+    assert other.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+
+
+def test_a_killed_server_resolves_every_handle_and_ends_every_trial(own, tmp_path, wait_for):
+    handle = sleeping(own, tmp_path / "a", wait_for)
+    os.kill(own._process.pid, signal.SIGKILL)
+    assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+    own._process.wait()
+    with pytest.raises(EnvironmentStopError, match=r"the server of this sweep has ended; .*server\.log"):
+        own.submit(fault_job(tmp_path / "b"))
+    assert wait_for(lambda: not leftovers(tmp_path))
+    assert read_outcome(tmp_path / "a") is None
+
+
+def test_closing_ends_what_runs(tmp_path, wait_for):
+    launcher = LocalLauncher(tmp_path)
+    handle = sleeping(launcher, tmp_path / "a", wait_for)
+    assert len(leftovers(tmp_path)) >= 5
+    launcher.close()
+    assert handle.result(timeout=0).kind is FailureKind.LOST
+    assert leftovers(tmp_path) == []
+
+
+SUPERVISOR = """
+import sys, time
+from pathlib import Path
+from sweeper.execution.local import LocalLauncher
+from sweeper.testing.conformance import fault_job
+home = Path(sys.argv[1])
+launcher = LocalLauncher(home)
+launcher.submit(fault_job(home / "a", "children, sleep"))
+print("submitted", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("when", ["running", "starting"])
+def test_a_killed_supervisor_leaves_no_process(tmp_path, wait_for, when):
+    supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(tmp_path)], stdout=subprocess.PIPE)
+    supervisor.stdout.readline()
+    if when == "running":
+        assert wait_for(lambda: names(leftovers(tmp_path)).count("sleep") == 2)
+    supervisor.kill()
+    supervisor.wait()
+    supervisor.stdout.close()
+    assert wait_for(lambda: not leftovers(tmp_path)), names(leftovers(tmp_path))
+    assert read_outcome(tmp_path / "a") is None
+
+
+def test_leftovers_are_those_of_this_home(own, tmp_path, wait_for):
+    assert wait_for(lambda: leftovers(tmp_path))
+    assert leftovers(tmp_path / "other") == []
+    assert leftovers(tmp_path.parent) == []

@@ -1,0 +1,277 @@
+"""Ask and tell: deterministic given what was told, no configuration twice, the study rebuilt when broken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from replays import spec_of, throughput
+
+from sweeper.search import Searcher, SpaceExhaustedError, Told
+from sweeper.search.searcher import NUMBER
+from sweeper.spec import SweepSpec
+
+SAMPLERS = ["tpe", "random", "qmc"]
+CONTINUOUS = {
+    "batch_size": {"type": "int", "low": 64, "high": 1024, "log": True},
+    "optimizer.lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True},
+}
+
+
+class Search:
+    """A searcher with the bookkeeping of a sweep; `again` is what a new process would make of it."""
+
+    def __init__(self, folder: Path, spec: SweepSpec, told: dict[int, Told] | None = None) -> None:
+        self.path, self.spec = folder / "study.log", spec
+        self.told = dict(told or {})
+        self.searcher = Searcher(self.path, spec, self.told)
+
+    def again(self) -> Search:
+        return Search(self.path.parent, self.spec, self.told)
+
+    def taken(self) -> set[str]:
+        return {self.spec.config(told.params).key() for told in self.told.values()}
+
+    def ask(self, number: int):
+        return self.searcher.ask(number, self.taken())
+
+    def run(self, *numbers: int) -> list[dict]:
+        asked = []
+        for number in numbers:
+            params = self.ask(number)
+            assert self.spec.config(params).key() not in self.taken()
+            asked.append(params)
+            value = throughput(self.spec.config(params))
+            self.told[number] = Told(params=params, values=(value,), constraints={"ran": 0.0})
+            self.searcher.tell(number, self.told[number])
+        return asked
+
+    def study(self) -> optuna.Study:
+        storage = JournalStorage(JournalFileBackend(str(self.path)))
+        return optuna.load_study(study_name=self.spec.name, storage=storage)
+
+    def states(self) -> dict[int, TrialState]:
+        return {t.user_attrs[NUMBER]: t.state for t in self.study().trials if NUMBER in t.user_attrs}
+
+
+@pytest.fixture(params=SAMPLERS)
+def spec(request) -> SweepSpec:
+    return spec_of(search={"trials": 20, "sampler": request.param})
+
+
+def test_a_number_is_asked_the_same_whatever_was_lost(tmp_path, spec):
+    for name in ("whole", "resumed"):
+        (tmp_path / name).mkdir()
+    whole = Search(tmp_path / "whole", spec).run(*range(1, 15))
+    first = Search(tmp_path / "resumed", spec)
+    asked = first.run(*range(1, 6))
+    assert first.ask(6) == whole[5]  # Killed between ask and tell: an orphan stays in the study.
+    second = first.again()
+    asked += second.run(*range(6, 11))
+    second.path.unlink()
+    asked += second.again().run(*range(11, 15))
+    assert asked == whole
+
+
+@pytest.mark.parametrize("spec", ["tpe", "random"], indirect=True)
+def test_another_seed_asks_otherwise(tmp_path, spec):
+    other = spec.model_copy(update={"search": spec.search.model_copy(update={"seed": 1})})
+    asked = []
+    for name, each in (("a", spec), ("b", other)):
+        (tmp_path / name).mkdir()
+        asked.append(Search(tmp_path / name, each).run(*range(1, 6)))
+    assert asked[0] != asked[1]
+
+
+def test_a_small_space_is_asked_whole_and_then_exhausted(tmp_path, spec):
+    small = {
+        "batch_size": {"type": "categorical", "choices": [64, 128]},
+        "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+    }
+    search = Search(tmp_path, spec_of(space=small, search={"trials": 20, "sampler": spec.search.sampler}))
+    asked = search.run(1, 2, 3, 4)
+    assert sorted((p["batch_size"], p["precision.amp"]) for p in asked) == [
+        (64, "bf16"),
+        (64, "fp32"),
+        (128, "bf16"),
+        (128, "fp32"),
+    ]
+    with pytest.raises(SpaceExhaustedError):
+        search.ask(5)
+
+
+def test_a_grid_of_floats_is_exhausted_after_its_points(tmp_path):
+    space = {"optimizer.lr": {"type": "float", "low": 0.001, "high": 0.0105, "step": 0.001}}
+    search = Search(tmp_path, spec_of(space=space))
+    assert len({p["optimizer.lr"] for p in search.run(*range(1, 11))}) == 10
+    with pytest.raises(SpaceExhaustedError):
+        search.ask(11)
+
+
+def test_what_when_turns_off_makes_no_new_configuration(tmp_path):
+    space = {
+        "batch_size": {"type": "categorical", "choices": [64, 128]},
+        "loader.kind": {"type": "categorical", "choices": ["workers", "resident"]},
+        "loader.pin_memory": {
+            "type": "categorical",
+            "choices": [True, False],
+            "when": {"loader.kind": "workers"},
+        },
+    }
+    search = Search(tmp_path, spec_of(space=space))
+    search.run(*range(1, 7))
+    with pytest.raises(SpaceExhaustedError):
+        search.ask(7)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_repeats_do_not_exhaust_a_space_too_large_to_list(tmp_path, sampler):
+    """Nearly all of this space is out of effect, and a learning rate cannot be listed."""
+    space = {
+        "loader.kind": {"type": "categorical", "choices": ["workers", "resident"]},
+        "loader.num_workers": {"type": "int", "low": 0, "high": 100_000, "when": {"loader.kind": "workers"}},
+    }
+    spec = spec_of(space=space, search={"trials": 30, "sampler": sampler})
+    search = Search(tmp_path, spec)
+    search.told[1] = Told(
+        params=dict.fromkeys(space, "resident") | {"loader.num_workers": 0},
+        values=(1e9,),
+        constraints={"ran": 0.0},
+    )
+    search = search.again()
+    assert len({p["loader.num_workers"] for p in search.run(*range(2, 18))}) == 16
+
+
+def test_a_sequence_goes_on_where_it_was_in_a_study_made_anew(tmp_path):
+    search = Search(tmp_path, spec_of(space=CONTINUOUS, search={"trials": 60, "sampler": "qmc"}))
+    search.run(*range(1, 26))
+    search.path.unlink()
+    search.again().run(26, 27)
+    assert len(search.study().trials) == 27  # No point was drawn again and put away.
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_number_draws_anew(tmp_path, sampler):
+    search = Search(tmp_path, spec_of(space=CONTINUOUS, search={"trials": 60, "sampler": sampler}))
+    search.run(*range(1, 11))
+    assert len(search.study().trials) == 10
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20, 75, 200])
+def test_a_torn_study_is_made_anew(tmp_path, spec, cut):
+    search = Search(tmp_path, spec)
+    search.run(1, 2, 3)
+    os.truncate(search.path, search.path.stat().st_size - cut)
+    resumed = search.again()
+    resumed.run(4, 5)
+    assert resumed.states() == dict.fromkeys(range(1, 6), TrialState.COMPLETE)
+
+
+def test_half_a_line_after_an_intact_study_is_noticed_at_once(tmp_path, spec):
+    """What a full disk leaves of a line that says nothing about any trial."""
+    search = Search(tmp_path, spec)
+    search.run(1, 2)
+    with search.path.open("a") as file:
+        file.write('{"op_code":0,"worker_id":"x",')
+    resumed = search.again()
+    resumed.run(3, 4)
+    assert resumed.states() == dict.fromkeys(range(1, 5), TrialState.COMPLETE)
+
+
+@pytest.mark.parametrize("content", ["", "not json\n", '{"op_code": 0}\n', "\0" * 300])
+def test_a_spoilt_study_is_made_anew(tmp_path, spec, content):
+    search = Search(tmp_path, spec)
+    search.run(1, 2)
+    search.path.write_text(content)
+    resumed = search.again()
+    resumed.run(3)
+    assert resumed.states() == dict.fromkeys(range(1, 4), TrialState.COMPLETE)
+
+
+def test_a_running_orphan_is_not_kept(tmp_path, spec):
+    search = Search(tmp_path, spec)
+    search.run(1)
+    search.ask(2)
+    assert search.states()[2] == TrialState.RUNNING
+    search.again()
+    assert search.states() == {1: TrialState.COMPLETE}
+
+
+def test_told_in_the_folder_but_not_in_the_study(tmp_path, spec):
+    search = Search(tmp_path, spec)
+    params = search.ask(1)
+    search.told[1] = Told(params=params, values=(2.0,), constraints={"ran": 0.0})
+    search.again()
+    assert [t.values for t in search.study().trials] == [[2.0]]
+
+
+def test_what_was_enqueued_and_not_asked_is_not_kept(tmp_path, spec):
+    search = Search(tmp_path, spec)
+    search.run(1)
+    search.study().enqueue_trial(search.told[1].params)
+    search.again()
+    assert [t.state for t in search.study().trials] == [TrialState.COMPLETE]
+
+
+def test_an_intact_study_is_left_as_it_is(tmp_path, spec):
+    search = Search(tmp_path, spec)
+    search.run(1, 2)
+    before = search.path.read_bytes()
+    search.again()
+    assert search.path.read_bytes().startswith(before)
+
+
+def test_a_lock_left_by_a_killed_process_is_not_waited_for(tmp_path, spec, monkeypatch):
+    search = Search(tmp_path, spec)
+    search.run(1)
+    lock = tmp_path / "study.log.lock"
+    lock.symlink_to(search.path)
+
+    def no_waiting(seconds: float) -> None:
+        raise AssertionError("waited for a lock nobody holds")
+
+    monkeypatch.setattr("time.sleep", no_waiting)
+    search.again().run(2)
+    assert not lock.is_symlink()
+
+
+def test_constraints_are_on_every_trial(tmp_path, spec):
+    search = Search(tmp_path, spec)
+    for number, (values, violation) in enumerate([((5.0,), 0.0), ((5.0,), 0.3), (None, 1.0)], start=1):
+        params = search.ask(number)
+        told = Told(params=params, values=values, constraints={"ran": 0.0, "val_loss": violation})
+        search.told[number] = told
+        search.searcher.tell(number, told)
+    for study in (search.study(), search.again().study()):
+        trials = {t.user_attrs[NUMBER]: t for t in study.trials if NUMBER in t.user_attrs}
+        assert {n: t.constraints["val_loss"] for n, t in trials.items()} == {1: 0.0, 2: 0.3, 3: 1.0}
+        assert [trials[n].state for n in (1, 2, 3)] == [TrialState.COMPLETE] * 2 + [TrialState.FAIL]
+    search.path.unlink()
+    rebuilt = search.again().study()
+    assert [t.constraints for t in rebuilt.trials] == [search.told[n].constraints for n in (1, 2, 3)]
+
+
+def test_a_trial_it_was_never_asked_for_is_added(tmp_path, spec):
+    search = Search(tmp_path, spec)
+    params = {"batch_size": 64, "loader.kind": "workers", "loader.num_workers": 2, "precision.amp": "fp32"}
+    search.searcher.tell(0, Told(params=params, values=(3.0,), constraints={"ran": 0.0}))
+    assert search.study().best_value == 3.0
+    assert search.study().best_trial.params == params
+
+
+def test_what_lies_outside_a_space_that_has_shrunk_is_left_out_of_the_study(tmp_path, spec):
+    """The same sweep on fewer cores: its earlier trials stay its own, and the search goes on without them."""
+    search = Search(tmp_path, spec)
+    search.run(*range(1, 9))
+    small = spec.clipped("loader.num_workers", 1)
+    resumed = Search(tmp_path, small, search.told)
+    outside = [n for n, told in search.told.items() if told.params["loader.num_workers"] > 1]
+    assert outside
+    assert not set(outside) & resumed.states().keys()
+    resumed.searcher.tell(9, Told(params=search.told[outside[0]].params, values=(1.0,), constraints={}))
+    resumed.run(10)

@@ -1,0 +1,292 @@
+"""A whole sweep on the replay launcher: what it runs, in which order, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from replays import Bench, failing, spec_of, surface, throughput
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError, UserError
+from sweeper.core.job import read_job, read_outcome
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
+from sweeper.sweep import supervisor
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.testing.noop import made_up
+
+JOURNAL = {
+    "sweep.yaml",
+    "study.log",
+    "result.json",
+    "lock",
+    "epoch",
+    "setup",
+    "trials",
+    "confirm",
+}
+
+
+def folder_of(bench: Bench, name: str = "toy"):
+    return bench.home / "sweeps" / name
+
+
+def result_of(bench: Bench, name: str = "toy") -> dict:
+    return json.loads((folder_of(bench, name) / "result.json").read_text())
+
+
+def test_the_folder_is_the_journal(bench):
+    bench.run()
+    folder = folder_of(bench)
+    assert {path.name for path in folder.iterdir()} == JOURNAL
+    trials = sorted(path.name for path in (folder / "trials").iterdir())
+    assert trials == [f"{number:04d}" for number in range(10)]
+    for path in (folder / "trials").iterdir():
+        names = {each.name for each in path.iterdir()} - {"told.json", "tracked"}
+        assert names == {"config.json", "outcome.json"}
+    assert not list(bench.home.rglob("*.tmp"))
+    # Two candidates and the baseline, three rounds.
+    confirm = list((folder / "confirm").iterdir())
+    assert len(confirm) == 9
+    asked = {(job.params["round"], job.params["trial"]) for job in map(read_job, confirm)}
+    assert len(asked) == 9
+    assert {number for number, _ in asked} == {0, 1, 2}
+
+
+def test_references_come_first_and_as_written_and_then_exactly_the_trials_asked_for(bench):
+    bench.run()
+    trials = list(Journal(folder_of(bench)).trials())
+    assert [entry.job.stage for entry in trials] == ["baseline", "reference"] + ["search"] * 8
+    assert trials[0].job.config.loader.kind == "rows"
+    assert trials[1].job.config.loader.num_workers == 8
+    keys = [entry.job.config.key() for entry in trials]
+    assert len(set(keys)) == len(keys)
+    assert len({entry.job.uid for entry in trials}) == len(trials)
+    assert bench.watcher.trials == list(range(10))
+    # A reference lies outside this space: the search is not told of it.
+    assert [entry.told is not None for entry in trials] == [False, False] + [True] * 8
+
+
+def test_a_reference_inside_the_space_is_told_and_not_asked_again(bench):
+    space = {"batch_size": {"type": "categorical", "choices": [64, 128]}}
+    bench.run(spec_of(space=space, baseline={"batch_size": 64}, also_try=[]))
+    trials = list(Journal(folder_of(bench)).trials())
+    assert [entry.job.config.batch_size for entry in trials] == [64, 128]
+    assert trials[0].told is not None
+    assert result_of(bench)["reason"] == "the space is exhausted after 1 trials"
+
+
+def test_a_space_of_four_gives_four_trials(bench):
+    space = {
+        "batch_size": {"type": "categorical", "choices": [128, 256]},
+        "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+    }
+    bench.run(spec_of(space=space, search={"trials": 20}))
+    assert len(bench.jobs("search")) == 4
+    assert result_of(bench)["reason"] == "the space is exhausted after 4 trials"
+
+
+def test_the_same_command_again_runs_nothing(bench):
+    assert bench.run().ran
+    before = {path: path.read_bytes() for path in bench.home.rglob("*.json")}
+    again = bench.run()
+    assert not again.ran
+    assert bench.launcher.jobs == []
+    assert {path: path.read_bytes() for path in bench.home.rglob("*.json")} == before
+
+
+def test_the_winner_is_the_simplest_of_the_fastest(bench):
+    bench.run(spec_of(search={"trials": 20}))
+    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    fastest = max(throughput(record.config) for record in summary.records)
+    assert summary.winner is not None
+    assert throughput(summary.winner.config) == fastest
+    assert summary.ratio is not None
+    assert summary.ratio.ratio == pytest.approx(fastest / 64)
+
+
+def test_nothing_better_than_the_baseline_is_a_result(bench):
+    def same(config: TrialConfig) -> Measurement:
+        return made_up(100.0 if config.loader.kind == "rows" else 50.0)
+
+    assert bench.run(answer=same).ran
+    assert result_of(bench)["winner"] is None
+    assert result_of(bench)["rounds"] == []
+
+
+def test_two_devices_run_two_trials_at_once_and_no_number_twice(bench):
+    devices = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in "ab"]
+    bench.run(devices=devices, sleep_seconds=0.005)
+    jobs = bench.jobs("search")
+    assert len(jobs) == 8
+    assert {job.device for job in jobs} == {"GPU-a", "GPU-b"}
+    assert "Running on 2 x NVIDIA A10, 22.5 GiB." in bench.watcher.lines
+    numbers = [entry.number for entry in Journal(folder_of(bench)).trials()]
+    assert numbers == list(range(10))
+
+
+def test_failures_are_values_and_infeasible_ones_are_told_the_worst(bench):
+    bench.run(answer=failing(FailureKind.OOM, FailureKind.USER_ERROR, FailureKind.TIMEOUT))
+    trials = {entry.number: entry for entry in Journal(folder_of(bench)).trials()}
+    assert [trials[n].outcome.kind for n in (2, 3, 4)] == ["oom", "user_error", "timeout"]
+    # The worst feasible value so far: the baseline's, even though it lies outside the space.
+    assert trials[2].told.values == (64.0,)
+    assert trials[3].told.values is None
+    assert trials[4].told.values == (64.0,)
+    assert trials[2].told.constraints == {"ran": 1.0, "val_loss": 1.0}
+    assert len(bench.jobs("search")) == 8
+    assert summarise(load_sweep(Journal(folder_of(bench)))).counts == {
+        "oom": 1,
+        "user_error": 1,
+        "timeout": 1,
+        "measured": 5,
+    }
+
+
+def test_a_loss_beyond_the_limit_cannot_win(bench):
+    def loss(config: TrialConfig) -> float:
+        return 1.0 if config.precision.amp == "fp32" else 1.1
+
+    bench.run(spec_of(search={"trials": 16}), loss=loss)
+    winner = summarise(load_sweep(Journal(folder_of(bench)))).winner
+    assert winner is not None
+    assert winner.config.precision.amp == "fp32"
+    told = [entry.told for entry in Journal(folder_of(bench)).trials() if entry.told]
+    beyond = [each for each in told if each.constraints["val_loss"] > 0]
+    assert beyond
+    assert all(each.constraints["val_loss"] == pytest.approx(1.1 / 1.02 - 1) for each in beyond)
+
+
+def test_the_baselines_loss_is_measured_over_three_seeds(bench):
+    losses = iter([1.0, 1.2, 0.8])
+
+    def loss(config: TrialConfig) -> float:
+        return next(losses, 1.35) if config.loader.kind == "rows" else 1.35
+
+    bench.run(loss=loss)
+    seeds = [read_job(folder_of(bench) / "setup" / f"loss-{i}").config.seed for i in range(3)]
+    assert seeds == [0, 1, 2]
+    # Two standard deviations are 0.4: far beyond the 1.02 asked for.
+    assert summarise(load_sweep(Journal(folder_of(bench)))).winner is not None
+
+
+def test_quality_runs_only_where_it_could_win_and_once_per_numerics(bench):
+    def flat(config: TrialConfig) -> Measurement:
+        return made_up({"rows": 10.0, "workers": 100.0, "resident": 1000.0}[config.loader.kind])
+
+    space = {
+        "loader.kind": {"type": "categorical", "choices": ["workers", "resident"]},
+        "loader.num_workers": {"type": "int", "low": 0, "high": 3, "when": {"loader.kind": "workers"}},
+        "loader.drop_last": {"type": "categorical", "choices": [True, False]},
+        "batch_size": {"type": "int", "low": 64, "high": 80},
+    }
+    spec = spec_of(
+        space=space,
+        baseline={"loader.kind": "rows", "batch_size": 32},
+        also_try=[],
+        search={"trials": 40, "sampler": "random"},
+    )
+    bench.run(spec, flat)
+    passes, best = {}, 10.0
+    for entry in Journal(folder_of(bench)).trials():
+        assert isinstance(entry.outcome, Measurement)
+        quality = entry.outcome.quality
+        key = entry.job.config.quality_key()
+        could_win = entry.outcome.throughput >= 0.9 * best
+        assert (quality is not None) == (entry.number > 0 and could_win and key not in passes), entry.number
+        if quality is not None:
+            passes[key] = quality
+        if key in passes or entry.number == 0:
+            best = max(best, entry.outcome.throughput)
+    searched = [entry for entry in Journal(folder_of(bench)).trials() if entry.job.stage == "search"]
+    resident = {e.job.config.quality_key() for e in searched if e.job.config.loader.kind == "resident"}
+    everything = {e.job.config.quality_key() for e in searched}
+    assert len(resident) <= len(passes) < len(everything)
+    records = load_sweep(Journal(folder_of(bench))).book.records
+    for record in records.values():
+        assert (record.quality is not None) == (record.config.quality_key() in passes or record.number == 0)
+
+
+def test_a_loss_that_cannot_be_compared_is_said(bench):
+    bench.run(constant_loss=0.9)
+    assert any("the loss cannot tell configurations apart" in line for line in bench.watcher.lines)
+
+
+def test_a_batch_range_is_cut_to_fifty_steps_with_one_line(bench):
+    bench.run(spec_of(measure={"quality_samples": 5000}))
+    assert [line for line in bench.watcher.lines if line.startswith("batch_size")] == [
+        "batch_size: at most 100 here, so that the loss after 5,000 samples rests on 50 steps "
+        "(measure.quality_samples)."
+    ]
+    assert max(job.config.batch_size for job in bench.jobs("search")) <= 100
+
+
+def test_what_the_device_cannot_do_leaves_the_space_with_a_line_each(bench):
+    lacks = {"precision.amp=bf16": "no bf16 here", "compile.mode=default": "no compiler"}
+    bench.run(lacks=lacks, usable_cpus=2)
+    assert "precision.amp: bf16 left the space here (no bf16 here)." in bench.watcher.lines
+    assert "loader.num_workers: at most 2 here (2 usable cores)." in bench.watcher.lines
+    assert not any("compile" in line for line in bench.watcher.lines)
+    assert {job.config.precision.amp for job in bench.jobs("search")} == {"fp32"}
+    assert max(job.config.loader.num_workers for job in bench.jobs("search")) <= 2
+    # A reference runs as it is written.
+    assert bench.jobs("reference")[0].config.loader.num_workers == 8
+
+
+@pytest.mark.parametrize(("rounds", "trials"), [(0, 10), (1, 8)])
+def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkeypatch, rounds, trials):
+    """120 s, of which confirmation keeps 24, and every trial takes 10 by this clock."""
+
+    def clock() -> float:
+        return 10.0 * sum(job.plan.repeats > 0 for job in bench.launcher.jobs)
+
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
+    spec = spec_of(search={"trials": 100, "minutes": 2}, confirm={"rounds": rounds})
+    bench.run(spec)
+    assert result_of(bench)["reason"] == f"the time is up after {trials} trials"
+    assert len(result_of(bench)["rounds"]) == rounds
+
+
+def test_the_baseline_has_to_run(bench):
+    def broken(config: TrialConfig) -> Failure:
+        return Failure(kind=FailureKind.USER_ERROR, message="ValueError: no such layer (toy_pipeline.py:7)")
+
+    with pytest.raises(NothingFeasibleError, match=r"no such layer \(toy_pipeline.py:7\)"):
+        bench.run(answer=broken)
+    assert [job.stage for job in bench.launcher.jobs if job.plan.repeats] == ["baseline"]
+    # Mended outside the sweep: the same command tries again.
+    assert bench.run().ran
+    assert bench.watcher.lines[0] == "The earlier `toy` has no measurement; it starts anew."
+
+
+def test_the_same_error_three_times_ends_the_sweep(bench):
+    broken = failing(*[FailureKind.USER_ERROR] * 8)
+    with pytest.raises(EnvironmentStopError, match="the same error ended 3 trials: it broke"):
+        bench.run(answer=broken)
+    assert len(bench.jobs("search")) == 3
+
+
+def test_the_same_error_now_and_then_does_not_end_it(bench):
+    def now_and_then(config: TrialConfig):
+        odd = config.loader.kind == "workers" and config.loader.num_workers
+        return Failure(kind=FailureKind.USER_ERROR, message="odd") if odd else surface(config)
+
+    bench.run(spec_of(search={"trials": 12, "seed": 3}), now_and_then)
+    assert len(bench.jobs("search")) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(FailureKind.USER_ERROR, UserError), (FailureKind.CRASH, EnvironmentStopError)]
+)
+def test_data_that_cannot_be_prepared_leaves_nothing(bench, kind, error):
+    with pytest.raises(error, match="no rows"):
+        bench.run(prepared=Failure(kind=kind, message="no rows"))
+    assert not folder_of(bench).exists()
+
+
+def test_setup_jobs_answer_with_reports(bench):
+    bench.run()
+    for name in ("probe", "prepare", "loss-0", "loss-1", "loss-2"):
+        assert read_outcome(folder_of(bench) / "setup" / name) is not None

@@ -1,0 +1,50 @@
+"""A prepared small problem, and the trainer's jobs on it, run in this process with one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.progress import Silent
+from sweeper.trainer import prepare
+
+MakeJob = Callable[..., Job]
+
+BASE = {"batch_size": 100, "device.cpu_threads": 1, "optimizer.lr": 0.01}
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache") / "digest"
+    prepare.run(Job(uid="p", pipeline="sweeper.testing.pipelines", prepared=str(folder)), Silent())
+    return folder
+
+
+@pytest.fixture
+def make_job(prepared: Path) -> MakeJob:
+    """Returns a job on the small problem; plan values by keyword, config values by dotted name."""
+
+    def make(config: dict | None = None, **plan) -> Job:
+        plan = {"window_seconds": 0.1, "repeats": 2, "warmup_cap_seconds": 0.5, **plan}
+        return Job(
+            uid="t",
+            pipeline="sweeper.testing.pipelines",
+            prepared=str(prepared),
+            config=TrialConfig().replace({**BASE, **(config or {})}),
+            plan=MeasurePlan(**plan),
+        )
+
+    return make

@@ -1,0 +1,180 @@
+"""A whole trial: what is timed, and what is not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.trainer import measure
+from sweeper.trainer.data import Loader
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import NoClock
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+class Listener(Silent):
+    def __init__(self):
+        self.stages, self.windows, self.devices = [], [], []
+
+    def stage(self, name):
+        self.stages.append(name)
+
+    def window(self, window):
+        self.windows.append(window)
+
+    def device(self, info):
+        self.devices.append(info)
+
+
+def test_throughput_is_samples_over_wall_and_the_breakdown_sums_to_it(make_job):
+    heard = Listener()
+    config = {"model.hidden": 256, "batch_size": 500}
+    result = measure.run(make_job(config, window_seconds=0.3, repeats=3, quality_samples=500), heard)
+    seconds = sum(w.seconds for w in result.windows)
+    assert result.throughput == sum(w.samples for w in result.windows) / seconds
+    assert all(w.samples == 500 * w.steps for w in result.windows)
+    assert result.epoch_seconds == pytest.approx(2000 / result.throughput)
+    assert result.step_ms == pytest.approx(1e3 * seconds / sum(w.steps for w in result.windows))
+    assert result.breakdown.step_s == pytest.approx(result.step_ms / 1e3, rel=0.03)
+    assert result.breakdown.host_gap_s < 0.03 * result.breakdown.step_s
+    assert min(result.breakdown.forward_s, result.breakdown.backward_s, result.breakdown.data_s) > 0
+    assert heard.stages == ["build", "warmup", "window", "quality"]
+    assert tuple(heard.windows) == result.windows
+    assert heard.devices == [result.device]
+    assert (result.device.kind, result.gpu_mem_peak_gib, result.cpu_threads) == ("cpu", None, 1)
+    assert result.versions["torch"] == torch.__version__
+
+
+def test_windows_follow_one_another_and_have_their_length(make_job):
+    result = measure.run(make_job(window_seconds=0.15, repeats=3), Silent())
+    assert all(w.seconds >= 0.15 for w in result.windows)
+    for before, after in itertools.pairwise(result.windows):
+        assert after.start_s >= before.start_s + before.seconds
+    assert sum(w.cpu_seconds for w in result.windows) > 0
+
+
+def test_the_cap_ends_measuring_after_a_window(make_job):
+    result = measure.run(make_job(window_seconds=0.05, repeats=50, cap_seconds=0.0), Silent())
+    assert len(result.windows) == 1
+
+
+def test_a_ragged_batch_earns_its_own_samples_only(make_job):
+    # 2,000 samples in batches of 1,500 and 500: counted in whole batches it would be half as much again.
+    config = {"batch_size": 1500, "loader.drop_last": False}
+    result = measure.run(make_job(config, window_seconds=0.1, repeats=1), Silent())
+    (window,) = result.windows
+    assert window.samples == pytest.approx(1000 * window.steps, abs=500)
+    alone = measure.run(make_job({**config, "batch_size": 5000}, repeats=1), Silent())
+    assert alone.windows[0].samples == 2000 * alone.windows[0].steps
+
+
+def test_a_slow_first_step_is_a_figure_of_its_own(make_job):
+    result = measure.run(make_job({"model.first_seconds": 0.7}), Silent())
+    assert 0.7 <= result.first_step_seconds < 5
+    assert result.first_step_seconds <= result.warmup_seconds
+    assert result.step_ms < 200
+    assert result.throughput * sum(w.seconds for w in result.windows) == pytest.approx(
+        100 * sum(w.steps for w in result.windows)
+    )
+    assert (result.compile_seconds, result.compile_cache, dict(result.effective)) == (0.0, "", {})
+
+
+def timing(job):
+    pipeline, stepper, _ = set_up(job)
+    loader = Loader(pipeline.train, job.config.loader, job.config.batch_size, 0, stepper.device)
+    return measure._Timing(stepper, loader, NoClock())
+
+
+def test_a_window_covers_whole_prefetch_drains_where_they_fit(make_job):
+    drained = timing(make_job())
+    drained.drain_steps = 7
+    for _ in range(5):
+        seconds, steps, samples = drained.stretch(0.02, 60.0)
+        assert steps % 7 == 0
+        assert seconds >= 0.02
+        assert samples == 100 * steps
+
+
+def test_a_drain_that_does_not_fit_is_cut(make_job):
+    drained = timing(make_job())
+    drained.drain_steps = 10**9
+    seconds, steps, _ = drained.stretch(0.02, 0.05)
+    assert 0.05 <= seconds < 5
+    assert steps < 10**9
+    total, step_s, steady = measure._warm_up(drained, 0.2)
+    assert not steady
+    assert total >= 1
+    assert step_s > 0
+
+
+def test_workers_have_their_drain(make_job):
+    job = make_job({"loader.kind": "workers", "loader.num_workers": 2, "loader.prefetch_factor": 3})
+    result = measure.run(job, Silent())
+    for window in result.windows:
+        # Cut where the machine is so busy that a drain took longer than twice the window.
+        assert window.steps % 6 == 0 or window.seconds >= 0.2
+
+
+def test_a_loss_that_is_not_finite_is_a_finding(make_job):
+    with pytest.raises(TrialFailedError, match="the training loss became nan") as caught:
+        measure.run(make_job({"model.fault": "nan"}), Silent())
+    assert caught.value.kind == "non_finite"
+
+
+def test_steps_that_a_scaler_skips_earn_nothing(make_job):
+    with pytest.raises(TrialFailedError, match="fp16 skipped 100% of its steps") as caught:
+        measure.run(make_job({"precision.amp": "fp16", "model.fault": "inf"}), Silent())
+    assert caught.value.kind == "amp_unstable"
+
+
+def test_skipped_steps_are_those_of_training_not_of_the_quality_pass(make_job, monkeypatch):
+    # The first steps of fp16 overflow at the scaler's first scale; the quality pass begins anew.
+    config = {"precision.amp": "fp16", "optimizer.lr": 1e-4}
+    job = make_job(config, quality_samples=2000)
+    seen = []
+    reset = measure.quality.measure
+
+    def spy(pipeline, stepper, num_samples):
+        seen.append(int(stepper.skipped.item()))
+        result = reset(pipeline, stepper, num_samples)
+        stepper.skipped += 1000
+        return result
+
+    monkeypatch.setattr(measure.quality, "measure", spy)
+    assert measure.run(job, Silent()).skipped_steps == seen[0] < 1000
+
+
+def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
+    skipping = timing(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
+    skipping.drain_steps = 2
+    window = measure._window(skipping, 0.02, 200)
+    assert window.steps >= 2
+    assert window.samples == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("model", "effective"),
+    [({"model.hidden": 8}, {}), ({"model.kind": "lstm"}, {"compile.mode": "eager: torch.compile left"})],
+    ids=["mlp", "lstm"],
+)
+def test_compile_says_what_really_ran(make_job, tmp_path, monkeypatch, model: dict, effective: dict):
+    import dataclasses
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    job = make_job({"compile.mode": "default", **model}, warmup_cap_seconds=5.0, quality_samples=250)
+    job = dataclasses.replace(job, cache=str(tmp_path / "compiled"))
+    result = measure.run(job, Silent())
+    assert set(result.effective) == set(effective)
+    for name, begin in effective.items():
+        assert result.effective[name].startswith(begin)
+    assert result.compile_cache == "cold"
+    assert result.compile_seconds == pytest.approx(result.first_step_seconds, rel=0.5)
+    assert result.quality is not None
+    if not effective:
+        assert measure.run(job, Silent()).compile_cache == "warm"

@@ -1,0 +1,169 @@
+"""Prepared data, finding a pipeline, the probe, and what the server imports beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.core.errors import UserError
+from sweeper.core.job import Job
+from sweeper.core.progress import Silent
+from sweeper.trainer import prepare, probe
+from sweeper.trainer.pipeline import load_module
+
+MINE = """
+import numpy as np
+from sweeper.trainer.pipeline import Prepared
+
+def prepare(data):
+    with open(data["calls"], "a") as file:
+        file.write("called\\n")
+    return {returned}
+
+def build(config, prepared):
+    raise NotImplementedError
+"""
+
+
+def write_pipeline(folder: Path, name: str, returned: str, source: str = MINE) -> Job:
+    (folder / f"{name}.py").write_text(source.replace("{returned}", returned))
+    data = {"calls": str(folder / "calls")}
+    target = str(folder / "cache" / name)
+    return Job(uid="p", pipeline=name, import_paths=(str(folder),), data=data, prepared=target)
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_arrays_and_meta_come_back_and_nothing_is_made_twice(tmp_path: Path):
+    returned = (
+        "Prepared(arrays={'a': np.arange(6).reshape(2, 3).T, 'none': np.zeros((0, 4)), 'one': np.float32(2)},"
+        "meta={'n': [1, None]}, synthetic=True, notes=('made up',))"
+    )
+    job = write_pipeline(tmp_path, "mine_a", returned)
+    report = prepare.run(job, Silent())
+    assert (report.values["synthetic"], report.values["notes"]) == (True, ["made up"])
+    assert report.values["bytes"] > 0
+    again = prepare.run(job, Silent())
+    assert again.values["notes"] == ["made up"]
+    assert (tmp_path / "calls").read_text() == "called\n"
+    loaded = prepare.load(Path(job.prepared))
+    assert np.array_equal(loaded.arrays["a"], np.arange(6).reshape(2, 3).T)
+    assert loaded.arrays["a"].flags.c_contiguous
+    assert loaded.arrays["none"].shape == (0, 4)
+    assert loaded.arrays["one"].shape == ()
+    assert loaded.meta == {"n": [1, None]}
+    assert [entry.name for entry in Path(job.prepared).parent.iterdir()] == ["mine_a"]
+
+
+def test_a_write_is_seen_by_nobody_else(tmp_path: Path):
+    job = write_pipeline(tmp_path, "mine_b", "Prepared(arrays={'a': np.zeros(5)})")
+    prepare.run(job, Silent())
+    first, second = prepare.load(Path(job.prepared)), prepare.load(Path(job.prepared))
+    first.arrays["a"][:] = 7
+    assert first.arrays["a"].sum() == 35
+    assert second.arrays["a"].sum() == 0
+    assert prepare.load(Path(job.prepared)).arrays["a"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("{'a': 1}", "mine_c.prepare must return a Prepared, but got dict."),
+        ("Prepared(arrays={}, meta={'n': np.int64(1)})", "Object of type int64 is not JSON serializable"),
+        ("Prepared(arrays={}, meta={'n': float('nan')})", "mine_c.prepare must return plain arrays and JSON"),
+        ("Prepared(arrays={'a': np.array([{}])})", "Object arrays cannot be saved"),
+    ],
+)
+def test_what_cannot_be_kept_is_said_and_leaves_nothing(tmp_path: Path, returned: str, message: str):
+    job = write_pipeline(tmp_path, "mine_c", returned)
+    sys.modules.pop("mine_c", None)
+    with pytest.raises(UserError) as caught:
+        prepare.run(job, Silent())
+    assert message in str(caught.value)
+    assert not Path(job.prepared).exists()
+    assert list(Path(job.prepared).parent.glob(".*")) == []
+
+
+def test_the_second_of_two_takes_what_the_first_made(tmp_path: Path):
+    job = write_pipeline(tmp_path, "mine_d", "Prepared(arrays={'a': np.zeros(5)})")
+    prepare.run(job, Silent())
+    other = prepare.Prepared(arrays={"a": np.ones(5)})
+    prepare._store(Path(job.prepared), other)
+    assert prepare.load(Path(job.prepared)).arrays["a"].sum() == 0
+    assert list(Path(job.prepared).parent.glob(".*")) == []
+
+
+def test_a_module_that_is_not_there_or_is_no_pipeline(tmp_path: Path):
+    job = Job(uid="p", pipeline="nowhere.at_all", import_paths=(str(tmp_path),))
+    with pytest.raises(UserError, match=r"got 'nowhere.at_all', which is not in .*" + tmp_path.name):
+        load_module(job)
+    half = write_pipeline(tmp_path, "mine_half", "", "def prepare(data): ...\n")
+    with pytest.raises(UserError, match="mine_half must define `build`"):
+        load_module(half)
+    none = write_pipeline(tmp_path, "mine_none", "", "\n")
+    with pytest.raises(UserError, match="mine_none must define `prepare` and `build`"):
+        load_module(none)
+    # What the module itself lacks is not blamed on its name.
+    lacking = write_pipeline(tmp_path, "mine_lacking", "", "import not_installed_anywhere\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        load_module(lacking)
+
+
+def test_the_first_import_path_wins(tmp_path: Path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_pipeline(tmp_path / name, "mine_both", "", f"prepare = build = '{name}'\n")
+    paths = (str(tmp_path / "one"), str(tmp_path / "two"))
+    assert load_module(Job(uid="p", pipeline="mine_both", import_paths=paths)).prepare == "one"
+
+
+def test_probe_tells_what_a_cpu_cannot_do(monkeypatch):
+    job = Job(uid="p", device="cpu")
+    values = probe.run(job, Silent()).values
+    assert [device["kind"] for device in values["devices"]] == ["cpu"]
+    assert values["usable_cpus"] == len(os.sched_getaffinity(0)) or values["usable_cpus"] >= 1
+    assert "precision.tf32=True" in values["lacks"]
+    assert "loader.pin_memory=True" in values["lacks"]
+    assert "precision.amp=fp32" not in values["lacks"]
+    monkeypatch.setenv("PATH", "")
+    assert probe.run(job, Silent()).values["lacks"]["compile.mode=default"] == "no C compiler was found"
+
+
+@pytest.mark.parametrize(("capability", "num"), [("7.0", 2), ("8.0", 0), ("8.6", 0), ("9.0", 0)])
+def test_what_older_gpus_lack(capability: str, num: int):
+    assert len(probe._lacks_cuda(capability)) == num
+
+
+PRELOAD = """
+import os, sys
+from sweeper.trainer.preload import preload
+preload()
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+assert "torch._dynamo" in sys.modules
+assert not torch.cuda.is_initialized()
+assert not {"optuna", "mlflow", "pandas", "pydantic"} & set(sys.modules), "too much"
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_preload_starts_no_thread():
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", PRELOAD], env=env, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("1", 0), done.stderr
+
+
+def test_a_job_keeps_to_the_pipelines_data_section(tmp_path: Path):
+    job = write_pipeline(tmp_path, "mine_e", "Prepared(arrays={}, meta=dict(data))")
+    job = dataclasses.replace(job, data={**job.data, "source": "synthetic"})
+    prepare.run(job, Silent())
+    assert prepare.load(Path(job.prepared)).meta == dict(job.data)

@@ -1,0 +1,141 @@
+"""Training steps: accumulation, precision, clipping, warm-up, optimisers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sweeper.core.config import OptimizerConfig
+from sweeper.trainer.data import fixed_batches
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import HostClock, NoClock, make_optimizer
+
+
+def train(job, steps: int, before=lambda stepper: None):
+    """Takes `steps` micro-steps; returns the stepper and the losses."""
+    pipeline, stepper, _ = set_up(job)
+    before(stepper)
+    losses = []
+    size = job.config.batch_size
+    for batch in fixed_batches(pipeline.train, size, steps * size, 0, stepper.device):
+        stepper.train(batch, NoClock(), stepper.compiled)
+        losses.append(stepper.last_loss.item())
+    return stepper, losses
+
+
+def small_scale(stepper) -> None:
+    """Begins with a scale at which nothing overflows by itself."""
+    if stepper.scaler:
+        stepper.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+
+
+def weights(stepper) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in stepper.parameters])
+
+
+@pytest.mark.parametrize("amp", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_every_optimiser_learns_in_every_precision(make_job, name: str, amp: str):
+    job = make_job({"optimizer.name": name, "optimizer.lr": 0.03, "precision.amp": amp})
+    stepper, losses = train(job, 100, before=small_scale)
+    assert losses[-1] < 0.2 * losses[0]
+    assert stepper.updates == 100
+    assert stepper.skipped.item() == 0
+    assert {p.dtype for p in stepper.parameters} == {torch.float32}
+
+
+def test_the_optimiser_is_the_one_asked_for():
+    parameter = [torch.nn.Parameter(torch.zeros(1))]
+    for name, kind in (("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+        optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.5), 0.25, parameter)
+        assert type(optimizer) is kind
+        assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.25, 0.5)
+        assert optimizer.defaults["fused"] is True
+    plain = make_optimizer(OptimizerConfig(name="sgd", fused=False), 0.25, parameter)
+    assert not plain.defaults["fused"]
+    assert plain.defaults["momentum"] == 0.9
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_accumulation_equals_a_larger_batch(make_job, clip: float):
+    common = {"optimizer.name": "sgd", "optimizer.clip_norm": clip}
+    large, _ = train(make_job({**common, "batch_size": 100}), 10)
+    small, _ = train(make_job({**common, "batch_size": 25, "accumulate_steps": 4}), 40)
+    assert small.updates == large.updates == 10
+    assert torch.allclose(weights(small), weights(large), rtol=1e-4, atol=1e-6)
+    single, _ = train(make_job({**common, "batch_size": 25}), 40)
+    assert not torch.allclose(weights(single), weights(large), rtol=1e-2)
+
+
+@pytest.mark.parametrize("amp", ["fp32", "fp16"])
+def test_clipping_bounds_the_step(make_job, amp: str):
+    # Of SGD's first step: rate times the clipped gradient's norm. fp16 gradients are scaled by 256,
+    # so this also tells whether they are unscaled before they are clipped.
+    options = {"optimizer.name": "sgd", "optimizer.lr": 1.0, "precision.amp": amp}
+    begin = weights(set_up(make_job(options))[1])
+
+    def first_step(clip: float) -> float:
+        stepper, _ = train(make_job({**options, "optimizer.clip_norm": clip}), 1, before=small_scale)
+        return float((weights(stepper) - begin).norm())
+
+    assert first_step(0.25) == pytest.approx(0.25, rel=1e-2)
+    assert first_step(0.0) > 1.0
+
+
+def test_the_rate_rises_linearly_and_stays(make_job):
+    _, stepper, _ = set_up(make_job({"optimizer.warmup_steps": 4, "optimizer.lr": 0.4}))
+    batch = {"x": torch.ones(2, 8), "y": torch.ones(2)}
+    rates = []
+    for _ in range(6):
+        stepper.train(batch, NoClock(), stepper.model)
+        rates.append(stepper.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    stepper.reset()
+    stepper.train(batch, NoClock(), stepper.model)
+    assert stepper.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+def test_the_rate_follows_the_batch(make_job):
+    job = make_job({"optimizer.lr_rule": "linear", "optimizer.lr_batch_size": 25, "accumulate_steps": 2})
+    assert set_up(job)[1].optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 200 / 25)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_scaler_skips_infinite_gradients_and_counts_them(make_job, clip: float, fused: bool):
+    options = {
+        "precision.amp": "fp16",
+        "model.fault": "inf",
+        "model.fault_at": 3,
+        "optimizer.clip_norm": clip,
+        "optimizer.fused": fused,
+    }
+    healthy, _ = train(make_job(options), 3, before=small_scale)
+    stepper, losses = train(make_job(options), 8, before=small_scale)
+    assert stepper.skipped.item() == 5
+    assert torch.equal(weights(stepper), weights(healthy))
+    assert all(map(math.isfinite, losses))
+
+
+def test_reset_goes_back_to_the_seed(make_job):
+    job = make_job({"model.hidden": 8, "model.dropout": 0.5})
+    stepper, losses = train(job, 5)
+    assert not torch.equal(weights(stepper), weights(set_up(job)[1]))
+    stepper.reset()
+    assert torch.equal(weights(stepper), weights(set_up(job)[1]))
+    assert train(job, 5)[1] == losses
+    assert train(job, 5, before=lambda s: torch.rand(7) is None or s.reset())[1] == losses
+    assert train(make_job({"model.hidden": 8, "seed": 1}), 5)[1] != losses
+
+
+def test_a_clock_hears_of_every_phase(make_job):
+    pipeline, stepper, _ = set_up(make_job())
+    clock = HostClock()
+    clock.start()
+    for batch in fixed_batches(pipeline.train, 100, 300, 0, stepper.device):
+        stepper.train(batch, clock, stepper.model)
+    data, h2d, forward, backward, optimizer = clock.seconds
+    assert data == h2d == 0.0
+    assert min(forward, backward, optimizer) > 0.0

@@ -1,0 +1,35 @@
+"""A real server, whose keepers run the jobs of a module; by fork and by exec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.testing.conformance import WAIT_SECONDS, fault_job
+
+
+@pytest.fixture(scope="module", params=["fork", "exec"])
+def launcher(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalLauncher]:
+    home = tmp_path_factory.mktemp("home")
+    launcher = LocalLauncher(home, capacity=2, isolation=request.param)
+    yield launcher
+    # None of the module's trials has left a process behind: only the server is there.
+    assert list(leftovers(home)) == [launcher._process.pid]
+    launcher.close()
+
+
+@pytest.fixture
+def run_fault(launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Any]:
+    """Runs one job that does what `fault` says, and returns its outcome."""
+
+    def run(fault: str, **changes: object) -> Any:
+        folder = fault_job(tmp_path / "job", fault, **changes)
+        return launcher.submit(folder).result(timeout=WAIT_SECONDS)
+
+    return run
