@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -135,6 +136,10 @@ class Loader:
                 if drop_last and len(index) < batch_size:
                     break
                 yield samples.gather(tensors, index)
+
+    def start(self) -> None:
+        """Makes the first batch: starts the workers, or brings the tensors to the device."""
+        self._batches = itertools.chain([next(self._batches)], self._batches)
 
     def next(self) -> Batch:
         """Returns the next batch, on the device for `resident`, else on the host."""

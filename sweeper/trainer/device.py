@@ -45,6 +45,17 @@ def apply(config: TrialConfig, device: torch.device) -> None:
         torch.cuda.set_per_process_memory_fraction(config.device.memory_fraction, device)
 
 
+def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, str]:
+    """Returns the settings which ask for what only a GPU has, and what ran in their place."""
+    asked = {
+        "precision.tf32": config.precision.tf32,
+        "loader.pin_memory": config.loader.pin_memory,
+        "compile.cudnn_benchmark": config.compile.cudnn_benchmark,
+        "device.memory_fraction": config.device.memory_fraction,
+    }
+    return {} if device.type == "cuda" else {n: "without effect: no GPU" for n, on in asked.items() if on}
+
+
 def describe(device: torch.device) -> DeviceInfo:
     """Returns what `device` is, with the UUID that NVML knows it by."""
     if device.type != "cuda":

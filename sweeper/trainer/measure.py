@@ -42,6 +42,7 @@ def run(job: Job, progress: Progress) -> Measurement:
     info = devices.describe(device)
     progress.device(info)
     timing = _Timing(stepper, loader, HostClock() if device.type == "cpu" else NoClock())
+    loader.start()
     startup = time.perf_counter() - started
 
     progress.stage("warmup")
@@ -96,7 +97,7 @@ def run(job: Job, progress: Progress) -> Measurement:
         gpu_mem_peak_gib=gpu_peak,
         host_mem_peak_gib=host_peak,
         quality=result,
-        effective=watch.effective(),
+        effective={**devices.without_effect(config, device), **watch.effective()},
         versions=devices.versions(),
         finished_at=time.time(),
     )

@@ -58,7 +58,11 @@ def _store(folder: Path, prepared: Prepared) -> None:
     temporary.mkdir()
     try:
         for name, array in prepared.arrays.items():
-            np.save(temporary / f"{name}.npy", np.asarray(array, order="C"), allow_pickle=False)
+            with open(temporary / f"{name}.npy", "wb") as file:
+                np.save(file, np.asarray(array, order="C"), allow_pickle=False)
+                # The folder is never made again: what it holds has to be there after a power cut.
+                file.flush()
+                os.fsync(file.fileno())
         write_json(
             temporary / META,
             {

@@ -49,6 +49,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
         whole = size == config.batch_size
         stepper.train(batch, clock, stepper.compiled if whole else stepper.model)
         total += stepper.last_loss * size
+    stepper.finish()
     train_loss = total.item() / num_samples
     val_loss = validate(pipeline, stepper, stepper.model)
     if not (math.isfinite(train_loss) and math.isfinite(val_loss)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from sweeper.core.job import Job
@@ -21,5 +23,7 @@ def set_up(job: Job) -> tuple[Pipeline, Stepper, CompileWatch]:
     watch = CompileWatch(job.config.compile.mode, Path(job.cache) if job.cache else None)
     prepared = prepare.load(Path(job.prepared))
     torch.manual_seed(job.config.seed)
+    np.random.seed(job.config.seed)
+    random.seed(job.config.seed)
     pipeline: Pipeline = load_module(job).build(job.config, prepared)
     return pipeline, Stepper(pipeline, job.config, device), watch

@@ -177,6 +177,11 @@ class Stepper:
             self._update()
         clock.mark(OPTIMIZER)
 
+    def finish(self) -> None:
+        """Takes the optimiser step for micro-batches that are left over of an accumulation."""
+        if self.micro_steps % self.config.accumulate_steps:
+            self._update()
+
     def _update(self) -> None:
         optimizer, scaler, config = self.optimizer, self.scaler, self.config.optimizer
         if self.updates <= config.warmup_steps and config.warmup_steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -20,6 +21,10 @@ from sweeper.worker import classify
 
 # By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+
+# torch carries an error from a loader worker as text: its own line, then the worker's traceback.
+_IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+_FRAME = re.compile(r'File "(.+?)", line (\d+)')
 
 
 class PipeProgress:
@@ -64,11 +69,17 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
     except Exception as error:
         # What the person sees first is one line; the traceback is in the log.
         traceback.print_exc()
-        first = f"{type(error).__name__}: {error}"
+        first = _as_raised(error)
         place = _place(error, job)
         known = classify.of_text(f"{type(error).__module__}.{first}")
         kind = known or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
         return _failure(kind, _first_sentence(first) + place, progress, stage)
+
+
+def _as_raised(error: BaseException) -> str:
+    """Returns `Type: message`; of an error in a loader worker, the one that was raised there."""
+    text = f"{type(error).__name__}: {error}"
+    return text.rstrip().splitlines()[-1] if _IN_WORKER.search(text) else text
 
 
 def _first_sentence(text: str) -> str:
@@ -84,11 +95,14 @@ def _failure(kind: FailureKind, message: str, progress: Progress, stage: str) ->
 
 def _place(error: BaseException, job: Job) -> str:
     """Returns the innermost line of the user's own code, as ` (file:line)`."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if any(frame.filename.startswith(path + os.sep) for path in job.import_paths) and (
-            "site-packages" not in frame.filename and not frame.filename.startswith(_PACKAGE)
+    frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
+    if _IN_WORKER.search(str(error)):
+        frames += _FRAME.findall(str(error))
+    for filename, line in reversed(frames):
+        if any(filename.startswith(path + os.sep) for path in job.import_paths) and (
+            "site-packages" not in filename and not filename.startswith(_PACKAGE)
         ):
-            return f" ({os.path.relpath(frame.filename)}:{frame.lineno})"
+            return f" ({os.path.relpath(filename)}:{line})"
     return ""
 
 

@@ -178,3 +178,9 @@ def test_compile_says_what_really_ran(make_job, tmp_path, monkeypatch, model: di
     assert result.quality is not None
     if not effective:
         assert measure.run(job, Silent()).compile_cache == "warm"
+
+
+def test_settings_that_only_a_gpu_has_are_recorded_as_without_effect(make_job):
+    asked = {"precision.tf32": True, "compile.cudnn_benchmark": True}
+    result = measure.run(make_job(asked), Silent())
+    assert result.effective == {name: "without effect: no GPU" for name in asked}

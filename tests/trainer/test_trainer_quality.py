@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import measure, quality
+from sweeper.trainer.setup import set_up
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -64,3 +65,13 @@ def test_a_loss_that_is_not_finite_is_a_finding(make_job):
     with pytest.raises(TrialFailedError, match="not finite after 1000 samples") as caught:
         quality.run(job, Silent())
     assert caught.value.kind == "non_finite"
+
+
+def test_micro_batches_left_over_at_the_end_are_learnt_from(make_job):
+    """Three micro-batches of an accumulation of two: the third has its optimiser step, too."""
+    losses = {}
+    for samples in (200, 300):
+        pipeline, stepper, _ = set_up(make_job({"accumulate_steps": 2}))
+        quality.measure(pipeline, stepper, samples)
+        losses[samples] = stepper.updates
+    assert losses == {200: 1, 300: 2}
