@@ -149,6 +149,13 @@ def decision(summary: Summary) -> list[str]:
         return [f"{summary.name} is unfinished; `sweeper run` with the same YAML continues it."]
     winner, ratio = summary.winner, summary.ratio
     if winner is None or ratio is None:
+        faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
+        if faster and not summary.baseline_throughput:
+            best = max(faster, key=lambda row: row.throughput)
+            return [
+                f"{summary.name}: {best.name} is {times(best.x_baseline)} your baseline in a single trial, "
+                f"unconfirmed (`confirm.rounds` says so); {summary.reason}."
+            ]
         return [
             f"{summary.name}: nothing is better than your baseline "
             f"({seconds(summary.epoch_seconds(base.baseline))} an epoch); {summary.reason}."

@@ -149,7 +149,7 @@ def _run(
             observer.line(line)
         if not journal.begun:
             journal.begin(begun_spec, marks, about)
-        publisher = Publisher(tracker, _info(journal, spec, marks, about))
+        publisher = Publisher(tracker, _info(journal, begun_spec, marks, about))
         publisher.open()
         template = Job(
             uid="",
@@ -168,6 +168,7 @@ def _run(
             publisher=publisher,
             observer=observer,
             template=template,
+            varied=varied(begun_spec),
         )
         with contextlib.closing(publisher):
             supervisor.run(confirm)

@@ -10,7 +10,7 @@ import dataclasses
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis.labels import run_name
@@ -31,7 +31,6 @@ from sweeper.sweep.book import (
     quality_of,
 )
 from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import varied
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer, Status
 from sweeper.sweep.publishing import Publisher, view_of
@@ -60,13 +59,14 @@ class Supervisor:
         publisher: Publisher,
         observer: Observer,
         template: Job,
+        varied: Sequence[str],
     ) -> None:
         self.journal, self.lock, self.observer = journal, lock, observer
         self.spec, self.machine, self.publisher = spec, machine, publisher
         self.book = Book(journal, spec)
         self.runner = JobRunner(launcher, machine.slots, self._tick)
         self.template = template
-        self.varied = varied(spec)
+        self.varied = varied
         self.phase, self.done, self.total = "references", 0, 0
         self._began = time.monotonic()
         self._used = 0.0

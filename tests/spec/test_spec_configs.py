@@ -93,9 +93,9 @@ def test_also_try_takes_the_work_and_the_optimizer_from_the_baseline_and_nothing
     assert second == first.replace({"batch_size": 64, "model.width": 9, "optimizer.lr": 0.1})
 
 
-def test_a_searched_config_takes_missing_work_from_the_baseline():
+def test_a_searched_config_takes_missing_work_and_optimiser_from_the_baseline():
     spec = make(baseline={"model.width": 8, "optimizer.lr": 0.5, "seed": 4})
-    assert spec.config({}) == TrialConfig().replace({"model.width": 8})
+    assert spec.config({}) == TrialConfig().replace({"model.width": 8, "optimizer.lr": 0.5})
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,12 @@ def build(config, prepared):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatch, num_workers):
-    (tmp_path / "rows_with_a_bug.py").write_text(PIPELINE)
+    name = f"rows_with_a_bug_{num_workers}"
+    (tmp_path / f"{name}.py").write_text(PIPELINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     common = {
-        "pipeline": "rows_with_a_bug",
+        "pipeline": name,
         "import_paths": (os.getcwd(),),
         "prepared": str(tmp_path / "data"),
         "plan": MeasurePlan(window_seconds=0.1, repeats=1),
@@ -46,4 +47,4 @@ def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatc
     )
     failure = run(Job(uid="t", config=config, **common), Silent())
     assert failure.kind == "user_error"
-    assert failure.message == "KeyError: 'missing' (rows_with_a_bug.py:9)"
+    assert failure.message == f"KeyError: 'missing' ({name}.py:9)"
