@@ -106,8 +106,8 @@ def summarise(sweep: LoadedSweep) -> Summary:
     winner = result.get("winner")
     records = [record for _, record in sorted(book.records.items())]
     base = book.records.get(BASELINE)
-    looked_at = [r for r in records if r.quality is not None or not book.quality_samples]
-    same_work = [r for r in looked_at if base and r.config.work_key() == base.config.work_key()]
+    same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
+    looked_at = {r.number for r in records if r.quality is not None or not book.quality_samples}
 
     def row(title: str, record: TrialRecord) -> Row:
         ratio = ratios.get(record.number)
@@ -120,13 +120,12 @@ def summarise(sweep: LoadedSweep) -> Summary:
             confirmed=ratio is not None,
         )
 
-    sizes = fastest(records, lambda r: r.config.work_key()) | fastest(
-        looked_at, lambda r: r.config.work_key()
-    )
+    # The fastest whose loss was looked at, and where there is none, the fastest.
+    sizes = fastest(records, _work) | fastest([r for r in records if r.number in looked_at], _work)
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = book.records[winner]
     common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
-    loaders = fastest(same_work, lambda r: r.config.loader.kind)
+    loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
     return Summary(
         name=sweep.journal.name,
         state="finished" if sweep.result is not None else "unfinished",
@@ -146,3 +145,11 @@ def summarise(sweep: LoadedSweep) -> Summary:
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
     )
+
+
+def _work(record: TrialRecord) -> str:
+    return record.config.work_key()
+
+
+def _kind(record: TrialRecord) -> str:
+    return record.config.loader.kind

@@ -127,6 +127,7 @@ def _run(
     observer: Observer,
     launch: Callable[[Path], Launcher] | None,
 ) -> Ran:
+    began = time.monotonic()
     _end_leftovers(journal)
     prepared = prepared_folder(home, spec)
     launcher = launch(journal.folder) if launch else _launcher(journal, spec)
@@ -169,6 +170,7 @@ def _run(
             observer=observer,
             template=template,
             varied=varied(begun_spec),
+            began=began,
         )
         with contextlib.closing(publisher):
             supervisor.run(confirm)

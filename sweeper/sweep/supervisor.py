@@ -60,6 +60,7 @@ class Supervisor:
         observer: Observer,
         template: Job,
         varied: Sequence[str],
+        began: float,
     ) -> None:
         self.journal, self.lock, self.observer = journal, lock, observer
         self.spec, self.machine, self.publisher = spec, machine, publisher
@@ -68,7 +69,7 @@ class Supervisor:
         self.template = template
         self.varied = varied
         self.phase, self.done, self.total = "references", 0, 0
-        self._began = time.monotonic()
+        self._began = began
         self._used = 0.0
         self._times: list[float] = []
 

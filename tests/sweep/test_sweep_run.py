@@ -12,7 +12,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
-from sweeper.sweep import supervisor
+from sweeper.sweep import run, supervisor
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.testing.noop import made_up
@@ -242,6 +242,7 @@ def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkey
     def clock() -> float:
         return 10.0 * sum(job.plan.repeats > 0 for job in bench.launcher.jobs)
 
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
     spec = spec_of(search={"trials": 100, "minutes": 2}, confirm={"rounds": rounds})
     bench.run(spec)
