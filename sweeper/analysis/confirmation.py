@@ -85,6 +85,7 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
     return (
         config.compile.mode != "eager",
         config.loader.num_workers,
+        config.loader.kind != "resident",
         config.loader.pin_memory,
         config.precision.amp != "fp32",
         config.precision.tf32,
