@@ -87,9 +87,10 @@ def run_sweep(
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
-        lock.release()
+        # Before the lock is let go: what the next supervisor begins must not be removed.
         if not journal.begun:
             journal.remove()
+        lock.release()
 
 
 def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
