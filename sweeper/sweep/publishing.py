@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sweeper.analysis.labels import run_name
@@ -58,8 +58,7 @@ class Publisher:
         """Lets the next `publish` try again."""
         self.problem = ""
 
-    def _try(self, send: object) -> bool:
-        assert callable(send)
+    def _try(self, send: Callable[[], None]) -> bool:
         try:
             send()
         except StorageError as error:

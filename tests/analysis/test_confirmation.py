@@ -87,6 +87,12 @@ def test_of_equally_simple_ones_the_smaller_batch_wins():
     assert decide(rounds, 0, {1: EAGER.replace({"batch_size": 1024}), 2: EAGER}) == 2
 
 
+def test_of_two_without_workers_the_one_with_resident_data_wins():
+    rounds = rounds_of(2.0, 2.001, noise=0.05)
+    in_process = EAGER.replace({"loader.kind": "workers", "batch_size": 32})
+    assert decide(rounds, 0, {1: in_process, 2: EAGER.replace({"loader.kind": "resident"})}) == 2
+
+
 def test_nothing_better_than_the_baseline_is_a_result():
     assert decide(rounds_of(1.0, 0.9), 0, {1: EAGER, 2: EAGER}) is None
     assert decide(rounds_of(1.02, noise=0.2), 0, {1: EAGER}) is None

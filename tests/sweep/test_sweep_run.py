@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from replays import Bench, failing, spec_of, surface, throughput
 
+from sweeper.cli.screen import decision
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.core.job import read_job, read_outcome
@@ -291,3 +292,23 @@ def test_setup_jobs_answer_with_reports(bench):
     bench.run()
     for name in ("probe", "prepare", "loss-0", "loss-1", "loss-2"):
         assert read_outcome(folder_of(bench) / "setup" / name) is not None
+
+
+def test_without_rounds_the_best_is_said_to_be_unconfirmed(bench):
+    bench.run(spec_of(confirm={"rounds": 0}))
+    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    assert summary.winner is None
+    (line,) = decision(summary)
+    assert "your baseline in a single trial, unconfirmed" in line
+    assert "nothing is better" not in line
+
+
+def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
+    """Too slow to win, so that no quality pass was run for it; still the best of its kind."""
+    bench.run(spec_of())
+    journal = Journal(folder_of(bench))
+    records = load_sweep(journal).book.finished()
+    measured = {r.config.loader.kind for r in records if r.feasible}
+    rows = summarise(load_sweep(journal)).per_loader
+    assert {row.title for row in rows} == measured
+    assert any(row.record.quality is None for row in rows)

@@ -210,6 +210,21 @@ def test_confirmation_is_added_to_the_same_run(
     assert [point.value for point in series] == [12900.0, 13100.0, 12850.0]
 
 
+def test_a_loss_that_comes_later_is_shown_once(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    """The baseline's loss has a pass of its own, after its run is there and FINISHED."""
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    tracker.track(dataclasses.replace(record, quality=None), VIEW)
+    assert "result/val_loss" not in only_run(client, home).data.metrics
+    tracker.track(record, VIEW)
+    after = rows(home)
+    tracker.track(record, VIEW)
+    assert only_run(client, home).data.metrics["result/val_loss"] == 0.681235
+    assert rows(home) == after
+
+
 def test_a_rank_is_taken_back(
     tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
 ) -> None:
