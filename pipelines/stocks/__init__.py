@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pipelines._options import choice, options
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
-from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
+from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples, take_windows
 
 DATA = {
     "source": "synthetic",
@@ -221,16 +221,10 @@ def _windows(arrays: Mapping[str, np.ndarray], part: str, seq_length: int) -> Sa
 
 
 def gather(tensors: Mapping[str, Tensor], index: Tensor, *, seq_length: int) -> Batch:
-    """Returns the samples `index` [batch]: x [batch, seq_length, features], stock and target [batch].
-
-    Windows overlap in memory: seen as one row of seq_length * features numbers per starting day, a
-    batch of them is a single indexed read.
-    """
-    features, end = tensors["features"], tensors["end"].index_select(0, index)
-    days, width = features.shape
-    windows = features.as_strided((days - seq_length + 1, seq_length * width), (width, 1))
+    """Returns the samples `index` [batch]: x [batch, seq_length, features], stock and target [batch]."""
+    end = tensors["end"].index_select(0, index)
     return {
-        "x": windows.index_select(0, end - (seq_length - 1)).view(-1, seq_length, width),
+        "x": take_windows(tensors["features"], end - (seq_length - 1), seq_length),
         "stock": tensors["stock"].index_select(0, end),
         "target": tensors["target"].index_select(0, end),
     }

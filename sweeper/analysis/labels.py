@@ -6,14 +6,21 @@ from collections.abc import Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
 
-_KINDS = {"rows": "rows", "workers": "work", "resident": "res"}
-_MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max"}
+_KINDS = {"rows": "rows", "workers": "work", "resident": "res", "stream": "stream"}
+_MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max", "graph": "graph"}
+_OF_WORKERS = (
+    "loader.num_workers",
+    "loader.prefetch_factor",
+    "loader.pin_memory",
+    "loader.persistent_workers",
+)
 _PREFIXES = {
     "accumulate_steps": "acc",
     "batch_size": "bs",
     "loader.num_workers": "w",
     "loader.prefetch_factor": "pf",
     "optimizer.lr": "lr",
+    "loader.buckets": "bk",
     "device.cpu_threads": "t",
     "model.hidden_size": "h",
     "model.num_layers": "l",
@@ -42,7 +49,7 @@ def _part(name: str, flat: Mapping[str, Scalar]) -> str:
     value = flat[name]
     if name == "loader.kind":
         return _KINDS[str(value)]
-    if name.startswith("loader.") and flat["loader.kind"] == "resident":
+    if name in _OF_WORKERS and flat["loader.kind"] in ("resident", "stream"):
         return ""
     if name == "loader.prefetch_factor" and flat["loader.num_workers"] == 0:
         return ""

@@ -46,14 +46,21 @@ def run(
     extend: Annotated[
         int, typer.Option("--extend", metavar="N", min=0, help="Add N trials to a finished sweep.")
     ] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="cpu|cuda:N", help="Run on this device. Default: every GPU, else the CPU."
+        ),
+    ] = None,
 ) -> None:
     """Run a sweep, or continue it: the same command again never repeats a trial.
 
     Example: sweeper run search_spaces/a10.yaml --set search.trials=20
     """
-    from sweeper.cli.running import run_command
+    from sweeper.cli.running import device_override, run_command
 
-    raise typer.Exit(run_command(space, overrides or [], home, new=new, extend=extend))
+    chosen = [*(overrides or []), *device_override(device)]
+    raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend))
 
 
 @app.command()

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from sweeper.cli.screen import Screen, console, print_summary
+from sweeper.core.errors import UserError
 from sweeper.spec import load
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.run import run_sweep
@@ -18,6 +19,22 @@ PENDING = 7
 def home_option(home: Path) -> str:
     """Returns ` --home DIR` where the home is not the default one."""
     return "" if home == Path("mlruns") else f" --home {home}"
+
+
+def device_override(device: str | None) -> list[str]:
+    """Returns what `--device` stands for: an override of `execution.gpus`.
+
+    Raises:
+        UserError: It names no device.
+    """
+    if device is None:
+        return []
+    if device == "cpu":
+        return ["execution.gpus=0"]
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {device!r}.")
+    return [f"execution.gpus=[{index or 0}]"]
 
 
 def run_command(space: Path, overrides: list[str], home: Path, *, new: bool, extend: int) -> int:

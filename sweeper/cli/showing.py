@@ -26,7 +26,7 @@ from sweeper.sweep.setup import device_model
 def check_command(space: Path, overrides: list[str]) -> None:
     """Prints what a search space asks for; every mistake in it is raised."""
     spec = load(space, overrides)
-    device = device_model()
+    device = device_model(spec.execution.gpus)
     fingerprint(spec, device)
     out = console()
     size = spec.size()

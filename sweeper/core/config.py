@@ -31,20 +31,25 @@ class LoaderConfig:
     Attributes:
         kind: `rows` collates one Python item per sample (what most hand-written datasets do),
             `workers` fetches whole batches by index in DataLoader workers, `resident` keeps the
-            tensors on the device and gathers there.
+            tensors on the device and gathers there, `stream` gathers in host memory and copies
+            ahead of the step, for data larger than the device.
         num_workers: DataLoader processes; 0 loads in the training process.
         prefetch_factor: Batches each worker keeps ready; without effect at `num_workers=0`.
         pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
         persistent_workers: Workers survive the end of an epoch.
         drop_last: A ragged last batch is left out, so that shapes are static.
+        buckets: Static lengths that samples of varying length are padded to; 1 pads all to the
+            longest. Batches are drawn within a bucket, so that this is part of what the loss
+            depends on.
     """
 
-    kind: Literal["rows", "workers", "resident"] = "resident"
+    kind: Literal["rows", "workers", "resident", "stream"] = "resident"
     num_workers: int = 0
     prefetch_factor: int = 2
     pin_memory: bool = False
     persistent_workers: bool = True
     drop_last: bool = True
+    buckets: int = 1
 
     def __post_init__(self) -> None:
         _require(self.num_workers >= 0, "`loader.num_workers >= 0` must hold", self.num_workers)
@@ -53,6 +58,7 @@ class LoaderConfig:
             "`loader.prefetch_factor >= 1` must hold",
             self.prefetch_factor,
         )
+        _require(self.buckets >= 1, "`loader.buckets >= 1` must hold", self.buckets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +71,14 @@ class PrecisionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileConfig:
-    """torch.compile mode (`eager` leaves the model as it is) and cuDNN's algorithm search."""
+    """How a step is launched, and cuDNN's algorithm search.
 
-    mode: Literal["eager", "default", "reduce-overhead", "max-autotune"] = "eager"
+    Attributes:
+        mode: `eager` leaves the model as it is, `graph` captures the whole step (gather, forward,
+            backward, optimiser) as a CUDA graph, the others are modes of torch.compile.
+    """
+
+    mode: Literal["eager", "default", "reduce-overhead", "max-autotune", "graph"] = "eager"
     cudnn_benchmark: bool = False
 
 
@@ -113,14 +124,23 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
-    """Share of the machine. `memory_fraction=0` and `cpu_threads=0` leave torch's own choice."""
+    """Share of the machine, and how its memory is used.
+
+    Attributes:
+        count: GPUs that train together, each on `batch_size` samples a step.
+        memory_fraction: Share of the GPU's memory that may be allocated; 0 leaves all of it.
+        cpu_threads: Threads of an operation; 0 takes all usable cores.
+        malloc: `retain` keeps freed host memory for the next step instead of giving it back to
+            the kernel, which must clear it anew; `default` is what a plain script has.
+    """
 
     count: int = 1
     memory_fraction: float = 0.0
     cpu_threads: int = 0
+    malloc: Literal["retain", "default"] = "retain"
 
     def __post_init__(self) -> None:
-        _require(self.count == 1, "`device.count` other than 1 is not supported yet", self.count)
+        _require(self.count >= 1, "`device.count >= 1` must hold", self.count)
         _require(
             0 <= self.memory_fraction <= 1,
             "`0 <= device.memory_fraction <= 1` must hold",
@@ -152,11 +172,16 @@ class TrialConfig:
             "`accumulate_steps >= 1` must hold",
             self.accumulate_steps,
         )
+        _require(
+            self.loader.drop_last or self.device.count == 1,
+            "`device.count > 1` needs `loader.drop_last: true`",
+            self.device.count,
+        )
 
     @property
     def global_batch(self) -> int:
         """Samples that go into one optimiser step."""
-        return self.batch_size * self.accumulate_steps
+        return self.batch_size * self.accumulate_steps * self.device.count
 
     def flatten(self) -> dict[str, Scalar]:
         """Returns every field under its dotted name."""
@@ -199,8 +224,8 @@ class TrialConfig:
         Two configurations which run identically have one canonical form; duplicates are found on it.
         """
         loader = self.loader
-        if loader.kind == "resident":
-            loader = LoaderConfig(drop_last=loader.drop_last)
+        if loader.kind in ("resident", "stream"):
+            loader = LoaderConfig(kind=loader.kind, drop_last=loader.drop_last, buckets=loader.buckets)
         elif loader.num_workers == 0:
             loader = dataclasses.replace(
                 loader,
@@ -222,9 +247,22 @@ class TrialConfig:
         kept = {
             name: value
             for name, value in flat.items()
-            if not name.startswith(("loader.", "device.")) and name != "compile.cudnn_benchmark"
+            if name == "loader.buckets"
+            or (not name.startswith(("loader.", "device.")) and name != "compile.cudnn_benchmark")
         }
+        if self.compile.mode == "graph":
+            # The same kernels, launched in another way.
+            kept["compile.mode"] = "eager"
+        kept["accumulate_steps"] = self.on_one_device().accumulate_steps
         return _digest(kept)
+
+    def on_one_device(self) -> TrialConfig:
+        """Returns the same training on one device: what the others took, accumulated."""
+        return dataclasses.replace(
+            self,
+            accumulate_steps=self.accumulate_steps * self.device.count,
+            device=dataclasses.replace(self.device, count=1),
+        )
 
     def work(self) -> dict[str, Scalar]:
         """Returns what changes the work itself: samples/s compare only where this is equal."""

@@ -57,7 +57,8 @@ class Job:
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
         cache: Folder for compile caches and the like.
-        device: `cpu`, or the CUDA device as CUDA_VISIBLE_DEVICES takes it (a UUID or an index).
+        device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
+            takes the first `device.count` of them.
         cpus: Cores to stay on; empty means all that are usable.
         env: Environment variables of the trial, set before anything is imported.
         attempt: 0 at first; counts the times the environment ended this trial.

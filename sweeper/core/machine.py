@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
-_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 
 
 def usable_cpus() -> int:
-    """Returns the smallest of affinity, control-group quota and SLURM allocation, at least 1."""
-    limits = [float(len(os.sched_getaffinity(0)))]
-    quota = _cgroup_quota()
-    if quota is not None:
-        limits.append(quota)
-    allocated = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if allocated.isdigit():
-        limits.append(float(allocated))
+    """Returns the smallest of affinity, control-group quotas and SLURM allocation, at least 1."""
+    limits = [float(len(os.sched_getaffinity(0))), *_cgroup_quotas()]
+    limits += [float(value) for name in _SLURM if (value := os.environ.get(name, "")).isdigit()]
     return max(1, int(min(limits)))
 
 
-def _cgroup_quota() -> float | None:
+def _cgroup_quotas() -> Iterator[float]:
+    """Yields the quotas, in cores, of this process's control groups and of all above them."""
     try:
-        if _CGROUP_V2.exists():
-            quota, period = _CGROUP_V2.read_text().split()
-            return None if quota == "max" else int(quota) / int(period)
-        quota_us = int((_CGROUP_V1 / "cpu.cfs_quota_us").read_text())
-        return None if quota_us <= 0 else quota_us / int((_CGROUP_V1 / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
+        lines = _OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines or ["0::/"]:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, quota = _CGROUPS, _quota_v2
+        elif "cpu" in controllers.split(","):
+            root, quota = _CGROUPS / "cpu", _quota_v1
+        else:
+            continue
+        # In a container the path may be the host's, which is not there; its root always is.
+        group = root / path.strip("/")
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):
+                yield quota(folder)
+            if folder == root:
+                break
+
+
+def _quota_v2(folder: Path) -> float:
+    quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+    return int(quota) / int(period)
+
+
+def _quota_v1(folder: Path) -> float:
+    quota = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+    if quota <= 0:
+        raise ValueError("no quota")
+    return quota / int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
 
 
 def cpu_name() -> str:

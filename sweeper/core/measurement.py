@@ -17,8 +17,14 @@ class Window:
         seconds: Wall time.
         steps: Micro-batches processed.
         samples: Training samples that earned throughput (steps skipped by a scaler earn none).
-        cpu_seconds: Processor time of the training process.
-        involuntary_switches: Times the kernel took the processor away from it.
+        cpu_seconds: Processor time of the trial's whole process tree.
+        involuntary_switches: Times the kernel took the processor away from one of its threads.
+        steal_seconds: Time the host gave this machine's cores to others, over all cores.
+        pressure_seconds: Time in which some process of the machine waited for a core (PSI); None
+            where the kernel does not tell.
+        load: Processes that wanted a core, averaged over a minute, at the window's end.
+        canary_ms: Time of some fixed work, the slower of before and after: the same for all
+            trials on a quiet machine.
     """
 
     start_s: float
@@ -27,6 +33,10 @@ class Window:
     samples: int
     cpu_seconds: float = 0.0
     involuntary_switches: int = 0
+    steal_seconds: float = 0.0
+    pressure_seconds: float | None = None
+    load: float = 0.0
+    canary_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,7 @@ class Breakdown:
         data_s: Waiting for the batch, or gathering it on the device.
         h2d_s: Copying it to the device.
         host_gap_s: What no phase accounts for.
+        graph_s: A captured step: gather, forward, backward and optimiser as one launch.
     """
 
     data_s: float = 0.0
@@ -45,13 +56,17 @@ class Breakdown:
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     host_gap_s: float = 0.0
+    graph_s: float = 0.0
 
     @property
     def step_s(self) -> float:
         """Wall seconds of one step."""
-        return (
-            self.data_s + self.h2d_s + self.forward_s + self.backward_s + self.optimizer_s + self.host_gap_s
-        )
+        return self.data_s + self.h2d_s + self.compute_s + self.host_gap_s
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of forward, backward and optimiser, captured or not."""
+        return self.forward_s + self.backward_s + self.optimizer_s + self.graph_s
 
     @property
     def data_fraction(self) -> float:

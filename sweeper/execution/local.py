@@ -59,14 +59,12 @@ class LocalLauncher:
     The server starts with the launcher and imports torch meanwhile; a job submitted earlier waits.
     """
 
-    def __init__(
-        self, home: Path, *, capacity: int = 1, isolation: str = "fork", compile_threads: int = 1
-    ) -> None:
+    def __init__(self, home: Path, *, capacity: int = 1, isolation: str = "fork") -> None:
         self.capacity = capacity
         self._isolation = isolation
         self._handles: dict[str, LocalHandle] = {}
         self._lock = threading.Lock()
-        environment = {**TRIAL_ENV, "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads), **os.environ}
+        environment = {**TRIAL_ENV, **os.environ}
         environment.update(SERVER_ENV)
         environment[MARK] = str(home.resolve())
         self._log = open(home / "server.log", "ab")  # noqa: SIM115 - closed by close()

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sweeper.telemetry.host import children
+from sweeper.core.process import children
 from sweeper.worker.keeper import (
     adopt_orphans,
     die_with_parent,

@@ -14,7 +14,6 @@ from typing import Any
 
 from sweeper.core.errors import UserError
 from sweeper.core.job import Job
-from sweeper.core.machine import usable_cpus
 from sweeper.core.measurement import Outcome, Report
 from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
@@ -70,7 +69,7 @@ def run_sweep(
     Raises:
         SweeperError: As its classes say; what was measured is kept.
     """
-    marks = fingerprint(spec, setup.device_model())
+    marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
     journal, lock = open_sweep(home, spec, marks, observer, new=new)
     try:
         if journal.begun:
@@ -134,7 +133,7 @@ def _run(
     launcher = launch(journal.folder) if launch else _launcher(journal, spec)
     with contextlib.closing(launcher):
         runner = JobRunner(launcher, [Slot("auto"), Slot("auto")], lambda: None)
-        runner.start(0, journal.setup_folder("probe"), setup.probe_job())
+        runner.start(0, journal.setup_folder("probe"), setup.probe_job(spec))
         runner.start(1, journal.setup_folder("prepare"), setup.prepare_job(spec, prepared, import_paths()))
         outcomes: dict[int, Outcome | Report] = {}
         while len(outcomes) < 2:
@@ -146,7 +145,7 @@ def _run(
             observer.line(note)
         about = {"device": machine.line, "synthetic": data["synthetic"], "notes": list(data["notes"])}
         begun_spec = spec
-        spec, lines = setup.restricted(spec, machine)
+        spec, lines = setup.restricted(spec, machine, data)
         for line in lines:
             observer.line(line)
         if not journal.begun:
@@ -181,7 +180,7 @@ def _run(
 def _launcher(journal: Journal, spec: SweepSpec) -> Launcher:
     if spec.execution.launcher == "inline":
         return InlineLauncher()
-    return LocalLauncher(journal.folder, isolation=spec.execution.isolation, compile_threads=usable_cpus())
+    return LocalLauncher(journal.folder, isolation=spec.execution.isolation)
 
 
 def _end_leftovers(journal: Journal) -> None:

@@ -13,11 +13,15 @@ from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
-from sweeper.spec import CategoricalParameter, SweepSpec
+from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep.runner import Slot
 from sweeper.telemetry.nvml import gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
+COUNT = "device.count"
+GIB = 2**30
+RESIDENT_SHARE = 0.8
+"""Of the device's memory, the most that data may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,8 @@ class Machine:
     """What the probe found.
 
     Attributes:
-        slots: One per device, each with its own share of the cores.
+        slots: One per device (or per as many as one trial may take), each with its own share of the
+            cores.
         lacks: `field=value` -> why this device cannot take it.
     """
 
@@ -43,15 +48,21 @@ class Machine:
         return f"{count}{first.name}{memory}"
 
 
-def device_model() -> str:
-    """Returns the model of the device trials will run on, known without torch."""
-    names = gpu_names()
-    return names[0] if names else cpu_name()
+def device_model(gpus: Any = "all") -> str:
+    """Returns the model of the device trials will run on, known without torch.
+
+    Args:
+        gpus: `execution.gpus`; 0 leaves GPUs alone.
+    """
+    names = gpu_names() if gpus != 0 else []
+    first = gpus[0] if isinstance(gpus, list | tuple) and isinstance(gpus[0], int) else 0
+    return names[min(first, len(names) - 1)] if names else cpu_name()
 
 
-def probe_job() -> Job:
+def probe_job(spec: SweepSpec) -> Job:
     """Returns the job that asks what the devices can do."""
-    return Job(uid="probe", runner=PROBE_RUNNER, device="auto", plan=NO_WINDOWS, timeout_seconds=120)
+    device = "cpu" if spec.execution.gpus == 0 else "auto"
+    return Job(uid="probe", runner=PROBE_RUNNER, device=device, plan=NO_WINDOWS, timeout_seconds=120)
 
 
 def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
@@ -93,13 +104,30 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     devices = [decode(DeviceInfo, each) for each in values["devices"]]
     if devices[0].kind == "cuda":
         devices = _picked(devices, spec.execution.gpus)
-    names = [each.uuid or "cpu" for each in devices]
+    elif spec.execution.gpus not in ("all", 0):
+        raise UserError(
+            f"`execution.gpus` needs a GPU, but got {spec.execution.gpus!r} where none can be used. "
+            "`--device cpu` runs on the CPU."
+        )
+    together = min(_asked_together(spec), len(devices))
+    names = [
+        ",".join(each.uuid or "cpu" for each in devices[first : first + together])
+        for first in range(0, len(devices) - together + 1, together)
+    ]
     return Machine(
         devices=tuple(devices),
         usable_cpus=values["usable_cpus"],
         lacks=values["lacks"],
         slots=tuple(Slot(n, c) for n, c in zip(names, _shares(len(names)), strict=True)),
     )
+
+
+def _asked_together(spec: SweepSpec) -> int:
+    """Returns the most devices that one trial may ask for: the size of a slot."""
+    counts = [config.device.count for config in spec.references()]
+    if COUNT in spec.space:
+        counts.append(_range(spec.space[COUNT])[1])
+    return max([*counts, int(spec.fix.get(COUNT) or 1)])
 
 
 def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
@@ -126,21 +154,60 @@ def _shares(count: int) -> list[tuple[int, ...]]:
     return [tuple(cores[i * size : (i + 1) * size] or cores[-size:]) for i in range(count)]
 
 
-def restricted(spec: SweepSpec, machine: Machine) -> tuple[SweepSpec, list[str]]:
-    """Returns `spec` less what this device cannot do, and a line for each thing that left the space."""
+def restricted(
+    spec: SweepSpec, machine: Machine, data: Mapping[str, Any] | None = None
+) -> tuple[SweepSpec, list[str]]:
+    """Returns `spec` less what this device cannot do, and a line for each thing that left the space.
+
+    Args:
+        data: What the prepare job reported of the data: its `bytes`, and whether it is a `source`.
+    """
     lines = []
+    lacks = dict(machine.lacks)
+    if why := _too_large(data or {}, machine):
+        lacks["loader.kind=resident"] = why
+        if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
+            spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": "stream"}})
+            lines.append(f"loader.kind: stream, unless a trial says otherwise ({why}).")
     for name, parameter in spec.space.items():
         if isinstance(parameter, CategoricalParameter):
-            gone = [c for c in parameter.choices if f"{name}={c}" in machine.lacks]
+            gone = [c for c in parameter.choices if f"{name}={c}" in lacks]
             if gone and len(gone) < len(parameter.choices):
                 spec = spec.without({name: gone})
-                why = "; ".join(dict.fromkeys(machine.lacks[f"{name}={c}"] for c in gone))
+                why = "; ".join(dict.fromkeys(lacks[f"{name}={c}"] for c in gone))
                 lines.append(f"{name}: {', '.join(map(_shown, gone))} left the space here ({why}).")
-        elif name == "loader.num_workers" and parameter.high > machine.usable_cpus:
-            high = max(machine.usable_cpus, int(parameter.low))
-            spec = spec.clipped(name, high)
-            lines.append(f"{name}: at most {high} here ({machine.usable_cpus} usable cores).")
+    gpus = sum(each.kind == "cuda" for each in machine.devices)
+    limits = {
+        "loader.num_workers": (machine.usable_cpus, "usable cores"),
+        "device.cpu_threads": (machine.usable_cpus, "usable cores"),
+        COUNT: (gpus, "GPUs"),
+    }
+    for name, (limit, what) in limits.items():
+        if name in spec.space:
+            least, most = _range(spec.space[name])
+            high = max(limit, least)
+            if most > high:
+                spec = spec.clipped(name, high)
+                lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines
+
+
+def _range(parameter: Parameter) -> tuple[int, int]:
+    """Returns the least and the largest value of a whole number."""
+    if isinstance(parameter, CategoricalParameter):
+        numbers = [int(choice) for choice in parameter.choices if choice is not None]
+        return min(numbers), max(numbers)
+    return int(parameter.low), int(parameter.high)
+
+
+def _too_large(data: Mapping[str, Any], machine: Machine) -> str:
+    """Returns why the data cannot lie on the device; empty where it can."""
+    if data.get("source"):
+        return "the pipeline reads its samples from a Source"
+    held, room = data.get("bytes", 0) / GIB, min(each.memory_gib for each in machine.devices)
+    if room and held > RESIDENT_SHARE * room:
+        return f"the data has {held:.3g} GiB, the device {room:g}"
+    return ""
 
 
 def _shown(value: object) -> str:

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
+from sweeper.core.process import tree
+from sweeper.core.process import usage as usage_of
 from sweeper.telemetry.probe import Reading
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 GIB = 1024**3
 MIB = 1024**2
-
-
-def children(pid: int) -> Iterator[int]:
-    """Yields the processes that `pid` has started or adopted, ended ones that it has not reaped included."""
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return
-    for task in tasks:
-        with contextlib.suppress(OSError):
-            yield from map(int, (task / "children").read_text().split())
-
-
-def tree(pid: int) -> Iterator[int]:
-    """Yields `pid` and all its descendants, as far as they are alive."""
-    yield pid
-    for child in children(pid):
-        yield from tree(child)
 
 
 class HostProbe:
@@ -69,16 +47,8 @@ class HostProbe:
         return values
 
     def _tree(self) -> tuple[float, float]:
-        cpu = resident = 0.0
-        for pid in tree(self._pid):
-            try:
-                with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            cpu += (int(fields[11]) + int(fields[12])) / _TICKS
-            resident += int(fields[21]) * _PAGE
-        return cpu, resident
+        found = [usage for pid in tree(self._pid) if (usage := usage_of(pid))]
+        return sum(each.cpu_seconds for each in found), sum(each.resident_bytes for each in found)
 
     def close(self) -> None:
         """Has nothing to end."""

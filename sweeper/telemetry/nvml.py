@@ -12,7 +12,7 @@ GIB = 1024**3
 
 
 class NvmlProbe:
-    """Utilisation (NVML's own: share of time with any kernel running), memory, power, clocks.
+    """Utilisation (NVML's own: share of time with any kernel running), memory, power, clocks, throttling.
 
     Attributes:
         missing: Why a series is absent, by its name.
@@ -36,6 +36,13 @@ class NvmlProbe:
             self.missing["gpu"] = str(error)
             return
         nvml = self._nvml = pynvml
+        held_down = (
+            nvml.nvmlClocksThrottleReasonSwPowerCap
+            | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwSlowdown
+            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+        )
         self._calls = {
             "gpu_util_pct": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
             "gpu_mem_used_gib": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / GIB,
@@ -44,6 +51,11 @@ class NvmlProbe:
                 nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
             "gpu_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "gpu_mem_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            # 1 while power, heat or a brake hold the clocks down; its mean is the share of the time.
+            "gpu_throttled": lambda: float(
+                bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & held_down)
+            ),
             "gpu_energy_j": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,
         }
 

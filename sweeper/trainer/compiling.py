@@ -8,25 +8,44 @@ from pathlib import Path
 
 import torch
 
+from sweeper.core.config import TrialConfig
+from sweeper.core.machine import usable_cpus
+
+LEAST_RECOMPILES = 8
+
 
 class CompileWatch:
-    """Sets up the compile cache before the first step, and tells afterwards what ran.
+    """Sets up the compile cache before the first step, and tells afterwards what ran."""
 
-    Attributes:
-        cache: `cold` or `warm` (compiled code was there before), empty where nothing is compiled.
-    """
-
-    def __init__(self, mode: str, folder: Path | None) -> None:
-        self.mode = mode
-        self.cache = ""
-        if mode == "eager":
+    def __init__(self, config: TrialConfig, folder: Path | None) -> None:
+        self.mode = config.compile.mode
+        self.compiles = self.mode not in ("eager", "graph")
+        if not self.compiles:
             return
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-            self.cache = "warm" if any(folder.iterdir()) else "cold"
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
+        # Threads of the compiler: the machine's count is not what this trial may use.
+        threads = usable_cpus()
+        torch._inductor.config.compile_threads = min(
+            torch._inductor.config.compile_threads or threads, threads
+        )
+        # Each static length of a bucket is a compilation of its own, and so is a ragged batch.
+        torch._dynamo.config.recompile_limit = max(LEAST_RECOMPILES, config.loader.buckets + 1)
+
+    @property
+    def cache(self) -> str:
+        """`warm` where all compiled code was there before, else `cold`; empty where none was needed."""
+        if not self.compiles:
+            return ""
+        counters = torch._dynamo.utils.counters
+        made = [counters["inductor"][f"fxgraph_cache_{how}"] for how in ("miss", "bypass")]
+        made += [counters["aot_autograd"][f"autograd_cache_{how}"] for how in ("miss", "bypass")]
+        if any(made):
+            return "cold"
+        return "warm" if counters["inductor"]["fxgraph_cache_hit"] else ""
 
     def effective(self) -> Mapping[str, str]:
         """Returns what ran in place of the mode asked for, where they differ.
@@ -34,7 +53,7 @@ class CompileWatch:
         Dynamo leaves recurrent layers alone and splits the model around them: with nothing else in
         it, nothing at all is compiled.
         """
-        if self.mode == "eager":
+        if not self.compiles:
             return {}
         counters = torch._dynamo.utils.counters
         graphs = counters["stats"]["unique_graphs"]
@@ -42,4 +61,6 @@ class CompileWatch:
             return {"compile.mode": "eager: torch.compile left every layer alone (recurrent layers are)"}
         if counters["graph_break"]:
             return {"compile.mode": f"{self.mode} in {graphs} pieces: recurrent or dynamic parts run eagerly"}
+        if counters["inductor"]["cudagraph_skips"]:
+            return {"compile.mode": f"{self.mode}, partly without CUDA graphs: torch.compile skipped them"}
         return {}

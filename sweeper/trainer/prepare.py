@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 
 from sweeper.core.errors import UserError
 from sweeper.core.files import read_json, write_json
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
-from sweeper.trainer.pipeline import Prepared, load_module
+from sweeper.trainer.pipeline import Prepared, Source, load_module
 
 META = "prepared.json"
+FAULT_IN_SHARE = 0.5
+_MADV_POPULATE_READ = 22
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -29,12 +34,17 @@ def run(job: Job, progress: Progress) -> Report:
     if not (folder / META).exists():
         progress.stage("prepare")
         prepared = load_module(job).prepare(dict(job.data))
-        if not isinstance(prepared, Prepared):
+        if not isinstance(prepared, Prepared | Source):
             raise UserError(
-                f"{job.pipeline}.prepare must return a Prepared, but got {type(prepared).__name__}."
+                f"{job.pipeline}.prepare must return a Prepared or a Source, but got "
+                f"{type(prepared).__name__}."
             )
         try:
-            _store(folder, prepared)
+            # A source is opened anew by every trial; what is kept is that there is one.
+            if isinstance(prepared, Source):
+                _store(folder, Prepared(arrays={}), from_source=True)
+            else:
+                _store(folder, prepared, from_source=False)
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"{job.pipeline}.prepare must return plain arrays and JSON values as `meta`, but {error}."
@@ -44,6 +54,7 @@ def run(job: Job, progress: Progress) -> Report:
         values={
             "synthetic": about["synthetic"],
             "notes": about["notes"],
+            "source": about.get("source", False),
             "seconds": round(time.perf_counter() - started, 3),
             "bytes": sum(file.stat().st_size for file in folder.glob("*.npy")),
         },
@@ -51,7 +62,7 @@ def run(job: Job, progress: Progress) -> Report:
     )
 
 
-def _store(folder: Path, prepared: Prepared) -> None:
+def _store(folder: Path, prepared: Prepared, *, from_source: bool) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -70,6 +81,7 @@ def _store(folder: Path, prepared: Prepared) -> None:
                 "meta": dict(prepared.meta),
                 "synthetic": prepared.synthetic,
                 "notes": list(prepared.notes),
+                "source": from_source,
             },
         )
         try:
@@ -82,15 +94,28 @@ def _store(folder: Path, prepared: Prepared) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load(folder: Path) -> Prepared:
-    """Returns the prepared data in `folder`, mapped privately: a trial may write, no other sees it."""
+def load(job: Job) -> Prepared | Source:
+    """Returns the prepared data of `job`, or the source that its `prepare` opens.
+
+    Arrays are mapped privately: a trial may write, no other sees it. They are faulted in where they
+    fit into the free memory, so that no timed step waits for a disk.
+    """
+    folder = Path(job.prepared)
     about = read_json(folder / META)
-    return Prepared(
-        arrays={
-            name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
-            for name in about["arrays"]
-        },
-        meta=about["meta"],
-        synthetic=about["synthetic"],
-        notes=about["notes"],
-    )
+    if about.get("source"):
+        source = load_module(job).prepare(dict(job.data))
+        assert isinstance(source, Source)
+        return source
+    arrays = {
+        name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in about["arrays"]
+    }
+    if sum(array.nbytes for array in arrays.values()) <= FAULT_IN_SHARE * psutil.virtual_memory().available:
+        for array in arrays.values():
+            _fault_in(array)
+    return Prepared(arrays=arrays, meta=about["meta"], synthetic=about["synthetic"], notes=about["notes"])
+
+
+def _fault_in(array: np.memmap[Any, Any]) -> None:
+    # Before Linux 5.14 there is no such advice, and an empty array has no mapping.
+    with contextlib.suppress(OSError, AttributeError):
+        array._mmap.madvise(_MADV_POPULATE_READ)  # type: ignore[attr-defined]

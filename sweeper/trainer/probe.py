@@ -66,6 +66,7 @@ def _lacks_cpu() -> dict[str, str]:
         "loader.pin_memory=True": "pinned memory is for copies to a GPU",
         "compile.cudnn_benchmark=True": "cuDNN is for NVIDIA GPUs",
         "compile.mode=reduce-overhead": "CUDA graphs need a GPU; it would be `default` again",
+        "compile.mode=graph": "CUDA graphs need a GPU",
     }
     if not flags & {"avx512_bf16", "amx_bf16"}:
         lacks["precision.amp=bf16"] = "this CPU has no bf16 arithmetic"

@@ -9,13 +9,16 @@ import torch
 from torch import nn
 
 from sweeper.core.codec import encode
+from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Quality, Report
 from sweeper.core.progress import Progress, TrialFailedError
-from sweeper.trainer.data import fixed_batches
-from sweeper.trainer.pipeline import Pipeline
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data.order import Epoch, Order
+from sweeper.trainer.data.resident import Reader
+from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import NoClock, Stepper
+from sweeper.trainer.step import Stepper
 
 VALIDATION_BATCH = 4096
 
@@ -32,23 +35,31 @@ def run(job: Job, progress: Progress) -> Report:
 def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     """Trains from the seed on exactly `num_samples` samples in the seed's order, then validates.
 
-    Batches are gathered on the device whatever loader the trial has: the loss depends on the
-    numerics alone. The last batch may be smaller; it goes through the model as it was built, since
-    another shape would be compiled for a single step.
+    Batches are gathered on the device (or read from the host, where the data does not fit), whatever
+    loader the trial has: the loss depends on the numerics alone. The last batch may be smaller; it
+    goes through the model as it was built, since another shape would be compiled for a single step.
 
     Raises:
         TrialFailedError: A loss is not finite.
     """
     began = time.perf_counter()
-    config = stepper.config
+    config, samples = stepper.config, pipeline.train
     stepper.reset()
+    order = Order(
+        samples.length,
+        config.batch_size,
+        config.seed,
+        drop_last=False,
+        lengths=samples.lengths,
+        buckets=config.loader.buckets,
+    )
+    reader = Reader(samples, stepper.device)
     clock = NoClock()
     total = torch.zeros((), device=stepper.device)
-    for batch in fixed_batches(pipeline.train, config.batch_size, num_samples, config.seed, stepper.device):
-        size = len(next(iter(batch.values())))
-        whole = size == config.batch_size
-        stepper.train(batch, clock, stepper.compiled if whole else stepper.model)
-        total += stepper.last_loss * size
+    for index, length in order.first(num_samples).batches():
+        whole = len(index) == config.batch_size
+        stepper.train(reader(index, length), clock, stepper.compiled if whole else stepper.model)
+        total += stepper.last_loss * len(index)
     stepper.finish()
     train_loss = total.item() / num_samples
     val_loss = validate(pipeline, stepper, stepper.model)
@@ -71,12 +82,27 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
     """Returns the mean loss over the validation samples, in the trial's own precision."""
     samples, device = pipeline.val, stepper.device
-    tensors = {name: tensor.to(device) for name, tensor in samples.tensors.items()}
+    reader = Reader(samples, device)
     total = torch.zeros((), device=device, dtype=torch.float64)
     model.eval()
-    with torch.no_grad(), stepper.autocast():
-        for index in torch.arange(samples.length, device=device).split(VALIDATION_BATCH):
-            batch = samples.gather(tensors, index)
-            total += pipeline.loss(model, batch).double() * len(index)
+    with torch.no_grad(), stepper.autocast:
+        for index, length in _in_order(samples, stepper.config).batches():
+            total += pipeline.loss(model, reader(index, length)).double() * len(index)
     model.train()
     return total.item() / samples.length
+
+
+def _in_order(samples: Samples, config: TrialConfig) -> Epoch:
+    """Returns each sample once: as they come, or bucket by bucket in batches of the training's size."""
+    if samples.lengths is None:
+        index = torch.arange(samples.length)
+        sizes = [len(part) for part in index.split(VALIDATION_BATCH)]
+        return Epoch(index, sizes, [0] * len(sizes))
+    return Order(
+        samples.length,
+        config.batch_size,
+        config.seed,
+        drop_last=False,
+        lengths=samples.lengths,
+        buckets=config.loader.buckets,
+    ).epoch(0)

@@ -16,12 +16,17 @@ from sweeper.trainer.pipeline import Pipeline, load_module
 from sweeper.trainer.step import Stepper
 
 
-def set_up(job: Job) -> tuple[Pipeline, Stepper, CompileWatch]:
-    """Returns the trial's pipeline, built from its seed, what steps it, and what watches the compiler."""
-    device = devices.open_device(job.device)
+def set_up(job: Job, rank: int = 0) -> tuple[Pipeline, Stepper, CompileWatch]:
+    """Returns the trial's pipeline, built from its seed, what steps it, and what watches the compiler.
+
+    Args:
+        rank: Which of the job's devices, where there are several.
+    """
+    device = devices.open_device(job.device, rank)
     devices.apply(job.config, device)
-    watch = CompileWatch(job.config.compile.mode, Path(job.cache) if job.cache else None)
-    prepared = prepare.load(Path(job.prepared))
+    # A cache of each slot's own: a compilation there never waits for another's lock.
+    watch = CompileWatch(job.config, Path(job.cache) / job.device if job.cache else None)
+    prepared = prepare.load(job)
     torch.manual_seed(job.config.seed)
     np.random.seed(job.config.seed)
     random.seed(job.config.seed)

@@ -7,98 +7,33 @@ data ─► h2d ─► forward ─► backward ─► [unscale, clip] optimiser,
 from __future__ import annotations
 
 import contextlib
-import itertools
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from sweeper.core.config import OptimizerConfig, TrialConfig
-from sweeper.trainer.data import Loader
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
+from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 
-DATA, H2D, FORWARD, BACKWARD, OPTIMIZER = range(5)
-
+_NOTHING = contextlib.nullcontext()
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Clock(Protocol):
-    """Is told where each phase of a step ends."""
+def make_optimizer(
+    config: OptimizerConfig, lr: float | Tensor, parameters: Sequence[nn.Parameter], *, captured: bool = False
+) -> Any:
+    """Returns the optimiser, fused where it was asked for and this torch has it for the device.
 
-    def start(self) -> None:
-        """A step begins."""
-
-    def mark(self, phase: int) -> None:
-        """The phase has ended, and the next begins."""
-
-
-class NoClock:
-    """Measures nothing."""
-
-    def start(self) -> None:
-        """Passes over it."""
-
-    def mark(self, phase: int) -> None:
-        """Passes over it."""
-
-
-class HostClock:
-    """Phase times on the host's clock: true where operations are synchronous (the CPU)."""
-
-    def __init__(self) -> None:
-        self.seconds = [0.0] * 5
-        self._last = 0.0
-
-    def start(self) -> None:
-        """Begins a step."""
-        self._last = time.perf_counter()
-
-    def mark(self, phase: int) -> None:
-        """Adds the time since the last mark to `phase`."""
-        now = time.perf_counter()
-        self.seconds[phase] += now - self._last
-        self._last = now
-
-
-class EventClock:
-    """Phase times on the device's own timeline, read after the last step; no sync in between.
-
-    The host's waits show as idle time of the device between two events, so that the phases of
-    consecutive steps add up to the wall.
+    Args:
+        captured: It will run inside a CUDA graph: its step count lies on the device, too.
     """
-
-    def __init__(self) -> None:
-        self._steps: list[list[torch.cuda.Event]] = []
-
-    def _record(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._steps[-1].append(event)
-
-    def start(self) -> None:
-        """Begins a step."""
-        self._steps.append([])
-        self._record()
-
-    def mark(self, phase: int) -> None:
-        """Notes the end of a phase; they come in order."""
-        del phase
-        self._record()
-
-    @property
-    def seconds(self) -> list[float]:
-        """Seconds by phase; call after synchronising."""
-        totals = [0.0] * 5
-        for events in self._steps:
-            for phase, (begin, end) in enumerate(itertools.pairwise(events)):
-                totals[phase] += begin.elapsed_time(end) / 1e3
-        return totals
-
-
-def make_optimizer(config: OptimizerConfig, lr: float, parameters: Sequence[nn.Parameter]) -> Any:
-    """Returns the optimiser, fused where it was asked for and this torch has it for the device."""
     common: dict[str, Any] = {"lr": lr, "weight_decay": config.weight_decay}
     kind: Callable[..., Any] = {
         "adamw": torch.optim.AdamW,
@@ -107,7 +42,14 @@ def make_optimizer(config: OptimizerConfig, lr: float, parameters: Sequence[nn.P
     }[config.name]
     if config.name == "sgd":
         common["momentum"] = 0.9
-    return kind(parameters, **common, fused=True if config.fused else None)
+    elif captured:
+        common["capturable"] = True
+    optimizer = kind(parameters, **common, fused=True if config.fused else None)
+    if config.name == "sgd":
+        # Where a scaler skips the first step, torch leaves a fused optimiser's momentum uninitialised.
+        for parameter in parameters:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
 
 
 class Stepper:
@@ -122,71 +64,174 @@ class Stepper:
     def __init__(self, pipeline: Pipeline, config: TrialConfig, device: torch.device) -> None:
         self.pipeline, self.config, self.device = pipeline, config, device
         self.model = pipeline.model.to(device)
-        if config.memory_format == "channels_last":
+        self._channels_last = config.memory_format == "channels_last"
+        if self._channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.compiled: nn.Module = self.model
-        if config.compile.mode != "eager":
-            mode = None if config.compile.mode == "default" else config.compile.mode
-            self.compiled = torch.compile(self.model, mode=mode)  # type: ignore[assignment]
+        self.compiled = self._compile(self.model)
+        dtype = _AMP.get(config.precision.amp)
+        self.autocast: contextlib.AbstractContextManager[Any] = (
+            torch.autocast(device.type, dtype=dtype) if dtype else _NOTHING
+        )
         self.initial = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.peak_lr = config.optimizer.lr_at(config.global_batch)
+        self._compiles = config.compile.mode not in ("eager", "graph")
+        self._shapes: set[tuple[torch.Size, ...]] = set()
         self.reset()
 
+    def _compile(self, model: nn.Module) -> nn.Module:
+        mode = self.config.compile.mode
+        if mode in ("eager", "graph"):
+            return model
+        compiled: nn.Module = torch.compile(  # type: ignore[assignment]
+            model, mode=None if mode == "default" else mode, dynamic=False
+        )
+        return compiled
+
+    def join(self, rank: int) -> None:
+        """Has steps average their gradients with those of the other ranks, which are connected."""
+        # Each rank leaves out other units.
+        torch.manual_seed(self.config.seed + rank)
+        gpu = [self.device.index] if self.device.type == "cuda" else None
+        self.compiled = self._compile(DistributedDataParallel(self.model, device_ids=gpu))
+
+    def part(self) -> None:
+        """Goes on alone: what the other ranks took of a step, this one accumulates."""
+        self.config = self.config.on_one_device()
+        self.compiled = self._compile(self.model)
+
     def reset(self) -> None:
-        """Back to the seed's weights, with a new optimiser: what the quality pass begins from."""
-        config = self.config
-        torch.manual_seed(config.seed)
+        """Back to the seed's weights, with a new optimiser, uncaptured: what a quality pass begins from."""
+        torch.manual_seed(self.config.seed)
         self.model.load_state_dict(self.initial)
         self.model.train()
-        self.peak_lr = config.optimizer.lr_at(config.global_batch)
-        self.optimizer = make_optimizer(config.optimizer, self.peak_lr, self.parameters)
-        self.scaler = torch.amp.GradScaler(self.device.type) if config.precision.amp == "fp16" else None
+        self.captured: CapturedStep | None = None
+        self._begin_training()
+
+    def _begin_training(self, *, captured: bool = False) -> None:
+        # A graph reads the rate from the device; what the host assigns later would not reach it.
+        lr = torch.tensor(self.peak_lr, device=self.device) if captured else self.peak_lr
+        self.optimizer = make_optimizer(self.config.optimizer, lr, self.parameters, captured=captured)
+        self.scaler = torch.amp.GradScaler(self.device.type) if self.config.precision.amp == "fp16" else None
         self.micro_steps = 0
         self.updates = 0
         self.skipped = torch.zeros((), device=self.device)
         self.last_loss: Tensor = torch.zeros((), device=self.device)
-        self.optimizer.zero_grad(set_to_none=True)
+        # Gradients that accumulate over several graphs, ours or the compiler's, must stay where they are.
+        graphs = captured or self.config.compile.mode in ("reduce-overhead", "max-autotune")
+        self._held_gradients = graphs and self.config.accumulate_steps > 1
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter) if self._held_gradients else None
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the autocast context of the trial's precision."""
-        dtype = _AMP.get(self.config.precision.amp)
-        return torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext()
+    def capture(self, loader: Loader, capture: Capture | None = None) -> None:
+        """Has steps on the batches of `loader` replayed from a CUDA graph, once each shape was seen.
+
+        Raises:
+            TrialFailedError: There is no GPU, or the optimiser cannot be captured.
+        """
+        if capture is None and self.device.type != "cuda":
+            raise TrialFailedError(
+                FailureKind.UNSUPPORTED, "`compile.mode: graph` needs a GPU: it captures a CUDA graph"
+            )
+        config = self.config
+        if not config.optimizer.fused and (config.optimizer.name == "sgd" or self.scaler):
+            raise TrialFailedError(
+                FailureKind.UNSUPPORTED,
+                "`compile.mode: graph` needs `optimizer.fused: true` with sgd or fp16: else each step "
+                "waits for a number from the device",
+            )
+        self._begin_training(captured=True)
+        self.captured = self.capturing(loader.materialise, capture)
+
+    def capturing(
+        self, materialise: Callable[[Batch, int], Batch], capture: Capture | None = None
+    ) -> CapturedStep:
+        """Returns this stepper's step as a graph, over what `materialise` makes of what it is given."""
+        nothing = NoClock()
+
+        def run(batch: Batch, length: int, update: bool) -> None:
+            self._run(materialise(batch, length), nothing, self.model, update)
+
+        return CapturedStep(run, capture or CudaCapture())
 
     def step(self, loader: Loader, clock: Clock) -> int:
         """Fetches one micro-batch from `loader`, trains on it and returns its number of samples."""
         clock.start()
-        batch = loader.next()
+        batch, size, length = loader.next()
         clock.mark(DATA)
         batch = loader.to_device(batch)
         clock.mark(H2D)
-        self.train(batch, clock, self.compiled)
-        return len(next(iter(batch.values())))
+        # A ragged batch is not worth a compilation or a capture of its own.
+        whole = size == self.config.batch_size
+        if self.captured is not None and whole:
+            self.captured(batch, length, self._next())
+            clock.mark(GRAPH)
+            return size
+        batch = loader.materialise(batch, length)
+        if self._compiles and whole:
+            self._shapes.add(tuple(tensor.shape for tensor in batch.values()))
+        self.train(batch, clock, self.compiled if whole else self.model)
+        return size
+
+    def has_seen(self, num_shapes: int) -> bool:
+        """Returns whether steps of so many shapes have been compiled or captured, where they are."""
+        if self.captured is not None:
+            kinds = 2 if self.config.accumulate_steps > 1 else 1
+            return self.captured.num_graphs >= kinds * num_shapes
+        return not self._compiles or len(self._shapes) >= num_shapes
 
     def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""
-        with self.autocast():
-            loss = self.pipeline.loss(model, batch)
-        self.last_loss = loss.detach()
-        if self.config.accumulate_steps > 1:
-            loss = loss / self.config.accumulate_steps
-        clock.mark(FORWARD)
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
-        clock.mark(BACKWARD)
+        self._run(batch, clock, model, self._next())
+
+    def _next(self) -> bool:
+        """Counts a micro-step; returns whether the optimiser steps at its end, its rate set."""
         self.micro_steps += 1
-        if self.micro_steps % self.config.accumulate_steps == 0:
+        if self.micro_steps % self.config.accumulate_steps:
+            return False
+        self._count_update()
+        return True
+
+    def _count_update(self) -> None:
+        warmup = self.config.optimizer.warmup_steps
+        if self.updates <= warmup and warmup:
+            rate = self.peak_lr * min(1.0, (self.updates + 1) / warmup)
+            for group in self.optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
+        self.updates += 1
+
+    def _run(self, batch: Batch, clock: Clock, model: nn.Module, update: bool) -> None:
+        """Forward, backward and, with `update`, the optimiser: what a graph captures."""
+        if self._channels_last:
+            batch = {name: _channels_last(tensor) for name, tensor in batch.items()}
+        apart = isinstance(model, DistributedDataParallel) and not update
+        with model.no_sync() if apart else _NOTHING:  # type: ignore[operator]
+            with self.autocast:
+                loss = self.pipeline.loss(model, batch)
+            if self.captured is None:
+                self.last_loss = loss.detach()
+            else:
+                self.last_loss.copy_(loss.detach())
+            if self.config.accumulate_steps > 1:
+                loss = loss / self.config.accumulate_steps
+            clock.mark(FORWARD)
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+        clock.mark(BACKWARD)
+        if update:
             self._update()
         clock.mark(OPTIMIZER)
 
     def finish(self) -> None:
         """Takes the optimiser step for micro-batches that are left over of an accumulation."""
         if self.micro_steps % self.config.accumulate_steps:
+            self._count_update()
             self._update()
 
     def _update(self) -> None:
         optimizer, scaler, config = self.optimizer, self.scaler, self.config.optimizer
-        if self.updates <= config.warmup_steps and config.warmup_steps:
-            for group in optimizer.param_groups:
-                group["lr"] = self.peak_lr * min(1.0, (self.updates + 1) / config.warmup_steps)
         if config.clip_norm:
             if scaler:
                 scaler.unscale_(optimizer)
@@ -198,5 +243,12 @@ class Stepper:
             scaler.update()
         else:
             optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        self.updates += 1
+        if self._held_gradients:
+            torch._foreach_zero_([p.grad for p in self.parameters if p.grad is not None])
+        else:
+            for parameter in self.parameters:
+                parameter.grad = None
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor

@@ -35,7 +35,8 @@ from sweeper.core.measurement import (
     Report,
     Window,
 )
-from sweeper.telemetry.host import HostProbe, tree
+from sweeper.core.process import tree
+from sweeper.telemetry.host import HostProbe
 from sweeper.telemetry.nvml import NvmlProbe
 from sweeper.telemetry.sampler import Sampler, save, summarise
 from sweeper.worker import classify

@@ -63,6 +63,7 @@ def one_line(done: subprocess.CompletedProcess[str], code: int, *says: str) -> N
         (("tiny.yaml", "--set", "search.trials=many"), ("search.trials", "many")),
         (("tiny.yaml", "--set", "data.path=nowhere"), ("`data.path` must exist", "nowhere")),
         (("tiny.yaml", "--set", "pipeline=pipelines.none"), ("pipelines/none.py",)),
+        (("tiny.yaml", "--device", "gpu"), ("`--device` must be `cpu` or `cuda:N`", "'gpu'")),
     ],
 )
 def test_a_mistake_in_the_specification_starts_nothing(run, arguments, says):
@@ -81,6 +82,12 @@ def test_an_unreadable_file_and_an_empty_folder(run):
     one_line(run("tiny.yaml", "--set", "data.path=broken"), 2, "a.parquet")
     Path("empty").mkdir()
     one_line(run("tiny.yaml", "--set", "data.path=empty"), 2, "empty")
+    assert not list(Path("mlruns").glob("sweeps/*"))
+
+
+def test_a_gpu_that_is_not_there_is_not_replaced(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    one_line(run("tiny.yaml", "--device", "cuda:0"), 2, "`execution.gpus` needs a GPU", "--device cpu")
     assert not list(Path("mlruns").glob("sweeps/*"))
 
 

@@ -56,11 +56,19 @@ def test_a_wrong_name_or_value_is_said(name, value, message):
         ({"accumulate_steps": 0}, "`accumulate_steps >= 1` must hold"),
         ({"loader.num_workers": -1}, "`loader.num_workers >= 0` must hold"),
         ({"loader.prefetch_factor": 0}, "`loader.prefetch_factor >= 1` must hold"),
+        ({"loader.buckets": 0}, "`loader.buckets >= 1` must hold"),
+        ({"loader.kind": "streams"}, "must be one of rows, workers, resident, stream, but got 'streams'"),
+        ({"compile.mode": "graphs"}, "Did you mean `graph`?"),
+        ({"device.malloc": "keep"}, "must be one of retain, default, but got 'keep'"),
         ({"optimizer.lr": 0.0}, "`optimizer.lr > 0` must hold"),
         ({"optimizer.lr": math.nan}, "`optimizer.lr > 0` must hold"),
         ({"optimizer.clip_norm": -1.0}, "`optimizer.clip_norm >= 0` must hold"),
         ({"device.memory_fraction": 1.5}, "`0 <= device.memory_fraction <= 1` must hold"),
-        ({"device.count": 2}, "`device.count` other than 1 is not supported yet"),
+        ({"device.count": 0}, "`device.count >= 1` must hold, but got 0."),
+        (
+            {"device.count": 2, "loader.drop_last": False},
+            "`device.count > 1` needs `loader.drop_last: true`, but got 2.",
+        ),
     ],
 )
 def test_a_broken_rule_is_named_with_the_value(changes, rule):
@@ -74,8 +82,15 @@ def test_open_names_take_any_value_and_have_no_field():
     assert check_value("data.path", "x") == "x"
 
 
+WITHOUT_WORKERS = {
+    "loader.num_workers": 4,
+    "loader.prefetch_factor": 8,
+    "loader.pin_memory": True,
+    "loader.persistent_workers": False,
+}
 INERT = {
-    "resident": {"loader.num_workers": 4, "loader.prefetch_factor": 8, "loader.pin_memory": True},
+    "resident": WITHOUT_WORKERS,
+    "stream": WITHOUT_WORKERS,
     "workers": {"loader.prefetch_factor": 8, "loader.persistent_workers": False},
 }
 
@@ -88,6 +103,21 @@ def test_fields_without_effect_do_not_make_another_trial(kind):
     assert noisy.canonical() == plain.canonical()
     assert noisy.key() == plain.key()
     assert plain.replace({"loader.kind": "workers", "loader.num_workers": 1}).key() != plain.key()
+
+
+@pytest.mark.parametrize("kind", INERT)
+@pytest.mark.parametrize("change", [{"loader.drop_last": False}, {"loader.buckets": 3}])
+def test_fields_with_an_effect_make_another_trial_of_every_kind(kind, change):
+    plain = TrialConfig().replace({"loader.kind": kind})
+    noisy = plain.replace({**INERT[kind], **change})
+    assert noisy.canonical().loader.kind == kind
+    assert noisy.canonical() == plain.replace(change).canonical() != plain.canonical()
+    assert noisy.key() != plain.key()
+
+
+def test_kinds_are_trials_of_their_own():
+    configs = [TrialConfig().replace({"loader.kind": kind}) for kind in FIELDS["loader.kind"].choices]
+    assert len({config.key() for config in configs}) == len(configs) == 4
 
 
 def test_prefetch_counts_where_there_are_workers():
@@ -105,12 +135,14 @@ def test_lr_batch_size_counts_only_with_a_rule():
 OTHER = {
     "loader.kind": "rows",
     "loader.drop_last": False,
+    "device.malloc": "default",
     "device.cpu_threads": 2,
     "device.memory_fraction": 0.5,
     "compile.cudnn_benchmark": True,
 }
 NUMERIC = {
     "batch_size": 128,
+    "loader.buckets": 2,
     "accumulate_steps": 2,
     "seed": 1,
     "precision.amp": "bf16",
@@ -138,6 +170,27 @@ def test_the_loss_depends_on(name):
     changed = TrialConfig().replace({name: NUMERIC[name]})
     assert changed.quality_key() != TrialConfig().quality_key()
     assert changed.key() != TrialConfig().key()
+
+
+def test_a_graph_has_the_loss_of_eager_steps():
+    eager, graph, stream = (
+        TrialConfig().replace(change)
+        for change in ({}, {"compile.mode": "graph"}, {"compile.mode": "graph", "loader.kind": "stream"})
+    )
+    assert eager.quality_key() == graph.quality_key() == stream.quality_key()
+    assert len({eager.key(), graph.key(), stream.key()}) == 3
+    assert graph.quality_key() != graph.replace({"precision.amp": "bf16"}).quality_key()
+    assert graph.quality_key() != graph.replace({"compile.mode": "reduce-overhead"}).quality_key()
+
+
+def test_what_other_devices_take_is_as_if_accumulated():
+    config = TrialConfig().replace({"device.count": 3, "accumulate_steps": 2, "batch_size": 10})
+    alone = config.replace({"device.count": 1, "accumulate_steps": 6})
+    assert config.on_one_device() == alone
+    assert config.global_batch == alone.global_batch == 60
+    assert config.quality_key() == alone.quality_key()
+    assert config.quality_key() != config.replace({"device.count": 2}).quality_key()
+    assert config.key() != alone.key()
 
 
 def test_keys_do_not_depend_on_the_order_of_open_names():

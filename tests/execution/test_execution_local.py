@@ -14,9 +14,9 @@ import pytest
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import LOG, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.core.process import children, tree
 from sweeper.execution.launcher import wait_any
 from sweeper.execution.local import LocalLauncher, leftovers
-from sweeper.telemetry.host import children, tree
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 

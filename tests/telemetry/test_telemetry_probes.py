@@ -10,8 +10,9 @@ import time
 
 import pytest
 
+from sweeper.core.process import children, tree
 from sweeper.telemetry import nvml
-from sweeper.telemetry.host import HostProbe, children, tree
+from sweeper.telemetry.host import HostProbe
 from sweeper.telemetry.nvml import NvmlProbe
 
 BUSY = """

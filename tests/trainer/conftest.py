@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.progress import Silent
 from sweeper.trainer import prepare
 
+HERE = str(Path(__file__).parent)
 MakeJob = Callable[..., Job]
 
 BASE = {"batch_size": 100, "device.cpu_threads": 1, "optimizer.lr": 0.01}
+PLAN = {"window_seconds": 0.1, "repeats": 2, "warmup_cap_seconds": 0.5}
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -38,13 +41,34 @@ def make_job(prepared: Path) -> MakeJob:
     """Returns a job on the small problem; plan values by keyword, config values by dotted name."""
 
     def make(config: dict | None = None, **plan) -> Job:
-        plan = {"window_seconds": 0.1, "repeats": 2, "warmup_cap_seconds": 0.5, **plan}
         return Job(
             uid="t",
             pipeline="sweeper.testing.pipelines",
             prepared=str(prepared),
             config=TrialConfig().replace({**BASE, **(config or {})}),
-            plan=MeasurePlan(**plan),
+            plan=MeasurePlan(**{**PLAN, **plan}),
+        )
+
+    return make
+
+
+@pytest.fixture(params=[False], ids=["tensors"])
+def make_sequence_job(request: pytest.FixtureRequest, tmp_path: Path) -> MakeJob:
+    """Returns a job on sequences of varying length; the parameter says whether they are in a source."""
+    job = Job(
+        uid="s",
+        pipeline="trainer_problems",
+        import_paths=(HERE,),
+        data={"source": request.param},
+        prepared=str(tmp_path / "prepared"),
+    )
+    prepare.run(job, Silent())
+
+    def make(config: dict | None = None, **plan) -> Job:
+        return dataclasses.replace(
+            job,
+            config=TrialConfig().replace({**BASE, **(config or {})}),
+            plan=MeasurePlan(**{**PLAN, **plan}),
         )
 
     return make

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import os
+import shutil
+import threading
 
 import pytest
 import torch
 
+from sweeper.core.process import children
 from sweeper.core.progress import Silent, TrialFailedError
-from sweeper.trainer import measure
-from sweeper.trainer.data import Loader
+from sweeper.trainer import device, measure
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data import make_loader
+from sweeper.trainer.group import Group
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import NoClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+SHORT = {"window_seconds": 0.05, "repeats": 2, "warmup_cap_seconds": 0.05}
 
 
 class Listener(Silent):
@@ -85,8 +93,9 @@ def test_a_slow_first_step_is_a_figure_of_its_own(make_job):
 
 def timing(job):
     pipeline, stepper, _ = set_up(job)
-    loader = Loader(pipeline.train, job.config.loader, job.config.batch_size, 0, stepper.device)
-    return measure._Timing(stepper, loader, NoClock())
+    loader = make_loader(pipeline.train, job.config.loader, job.config.batch_size, 0, stepper.device)
+    loader.start()
+    return measure._Timing(stepper, loader, NoClock(), Group.start(1, lambda *_: None))
 
 
 def test_a_window_covers_whole_prefetch_drains_where_they_fit(make_job):
@@ -151,9 +160,28 @@ def test_skipped_steps_are_those_of_training_not_of_the_quality_pass(make_job, m
 def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
     skipping = timing(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
     skipping.drain_steps = 2
-    window = measure._window(skipping, 0.02, 200)
+    window, lost = measure._window(skipping, 0.02, 200)
     assert window.steps >= 2
     assert window.samples == 0
+    assert lost == 100 * window.steps
+
+
+def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch):
+    trained = timing(make_job())
+    trained.stepper.skipped += 5
+    stretch = trained.stretch
+
+    def skipping(*args):
+        trained.stepper.skipped += 3
+        return stretch(*args)
+
+    monkeypatch.setattr(trained, "stretch", skipping)
+    window, lost = measure._window(trained, 0.05, 100)
+    assert lost == 300
+    assert window.samples == 100 * window.steps - 300
+    measure._check_training(1.0, 9000, 1000)
+    with pytest.raises(TrialFailedError, match="fp16 skipped 11% of its steps"):
+        measure._check_training(1.0, 8900, 1100)
 
 
 @pytest.mark.slow
@@ -164,8 +192,6 @@ def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
     ids=["mlp", "lstm"],
 )
 def test_compile_says_what_really_ran(make_job, tmp_path, monkeypatch, model: dict, effective: dict):
-    import dataclasses
-
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     job = make_job({"compile.mode": "default", **model}, warmup_cap_seconds=5.0, quality_samples=250)
     job = dataclasses.replace(job, cache=str(tmp_path / "compiled"))
@@ -173,14 +199,84 @@ def test_compile_says_what_really_ran(make_job, tmp_path, monkeypatch, model: di
     assert set(result.effective) == set(effective)
     for name, begin in effective.items():
         assert result.effective[name].startswith(begin)
-    assert result.compile_cache == "cold"
+    # Where nothing was compiled there was no cache to be cold or warm.
+    assert result.compile_cache == ("" if effective else "cold")
     assert result.compile_seconds == pytest.approx(result.first_step_seconds, rel=0.5)
     assert result.quality is not None
     if not effective:
+        assert [entry.name for entry in (tmp_path / "compiled").iterdir()] == ["cpu"]
+        assert any((tmp_path / "compiled" / "cpu").iterdir())
         assert measure.run(job, Silent()).compile_cache == "warm"
+        # Another slot has a cache of its own.
+        torch._dynamo.reset()
+        shutil.move(tmp_path / "compiled" / "cpu", tmp_path / "compiled" / "other")
+        assert measure.run(job, Silent()).compile_cache == "cold"
 
 
 def test_settings_that_only_a_gpu_has_are_recorded_as_without_effect(make_job):
     asked = {"precision.tf32": True, "compile.cudnn_benchmark": True}
     result = measure.run(make_job(asked), Silent())
     assert result.effective == {name: "without effect: no GPU" for name in asked}
+
+
+def test_buckets_of_samples_without_lengths_are_recorded_as_without_effect(make_job, make_sequence_job):
+    result = measure.run(make_job({"loader.buckets": 3}, **SHORT), Silent())
+    assert result.effective == {"loader.buckets": "without effect: the samples have no lengths"}
+    result = measure.run(make_sequence_job({"loader.buckets": 3, "batch_size": 32}, **SHORT), Silent())
+    assert result.effective == {}
+
+
+def test_memory_kept_for_an_earlier_trial_is_recorded(make_job):
+    kept = measure.run(make_job(**SHORT), Silent())
+    assert kept.effective == {}
+    assert device._retaining
+    result = measure.run(make_job({"device.malloc": "default"}, **SHORT), Silent())
+    assert result.effective == {"device.malloc": "retain: an earlier trial in this process set it"}
+
+
+@pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
+def test_a_trial_of_every_kind_of_loader(make_sequence_job, kind: str):
+    options = {"batch_size": 32, "loader.buckets": 3, "loader.kind": kind}
+    result = measure.run(make_sequence_job(options, quality_samples=100, **SHORT), Silent())
+    assert all(window.samples == 32 * window.steps for window in result.windows)
+    assert result.train_samples == 600
+    assert result.quality.samples == 100
+    assert result.breakdown.step_s == pytest.approx(result.step_ms / 1e3, rel=0.05)
+    assert result.breakdown.graph_s == 0
+
+
+def test_a_streams_windows_cover_whole_chunks(make_job, monkeypatch):
+    # 100 rows of 9 numbers, two batches a chunk.
+    monkeypatch.setattr("sweeper.trainer.data.stream.CHUNK_BYTES", {"cpu": 2 * 100 * 9 * 4})
+    result = measure.run(make_job({"loader.kind": "stream"}), Silent())
+    for window in result.windows:
+        assert window.steps % 4 == 0 or window.seconds >= 0.2
+
+
+def test_no_worker_and_no_thread_outlives_a_trial(make_job):
+    for options in ({"loader.kind": "stream"}, {"loader.kind": "workers", "loader.num_workers": 2}):
+        measure.run(make_job(options, quality_samples=100, **SHORT), Silent())
+        assert "stream" not in {thread.name for thread in threading.enumerate()}
+        assert list(children(os.getpid())) == []
+
+
+def test_warm_up_waits_for_every_shape_that_is_compiled(make_sequence_job, monkeypatch):
+    trained = timing(make_sequence_job({"batch_size": 32, "loader.buckets": 2}))
+    assert trained.loader.num_shapes == 2
+    asked = []
+
+    def has_seen(num_shapes: int) -> bool:
+        asked.append(num_shapes)
+        return len(asked) > 2
+
+    monkeypatch.setattr(trained.stepper, "has_seen", has_seen)
+    monkeypatch.setattr(measure, "BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(measure, "is_steady", lambda blocks: len(blocks) >= 2)
+    steps, step_s, steady = measure._warm_up(trained, 20.0)
+    assert asked == [2, 2, 2]
+    assert steady
+    assert step_s > 0
+    assert steps >= 4
+    asked.clear()
+    monkeypatch.setattr(trained.stepper, "has_seen", lambda _: False)
+    assert measure._warm_up(trained, 0.1)[2] is False

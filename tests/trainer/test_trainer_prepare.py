@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import torch
 
 from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.progress import Silent
 from sweeper.trainer import prepare, probe
-from sweeper.trainer.pipeline import load_module
+from sweeper.trainer.pipeline import Prepared, Source, load_module
 
 MINE = """
 import numpy as np
@@ -55,7 +57,7 @@ def test_arrays_and_meta_come_back_and_nothing_is_made_twice(tmp_path: Path):
     again = prepare.run(job, Silent())
     assert again.values["notes"] == ["made up"]
     assert (tmp_path / "calls").read_text() == "called\n"
-    loaded = prepare.load(Path(job.prepared))
+    loaded = prepare.load(job)
     assert np.array_equal(loaded.arrays["a"], np.arange(6).reshape(2, 3).T)
     assert loaded.arrays["a"].flags.c_contiguous
     assert loaded.arrays["none"].shape == (0, 4)
@@ -67,17 +69,17 @@ def test_arrays_and_meta_come_back_and_nothing_is_made_twice(tmp_path: Path):
 def test_a_write_is_seen_by_nobody_else(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_b", "Prepared(arrays={'a': np.zeros(5)})")
     prepare.run(job, Silent())
-    first, second = prepare.load(Path(job.prepared)), prepare.load(Path(job.prepared))
+    first, second = prepare.load(job), prepare.load(job)
     first.arrays["a"][:] = 7
     assert first.arrays["a"].sum() == 35
     assert second.arrays["a"].sum() == 0
-    assert prepare.load(Path(job.prepared)).arrays["a"].sum() == 0
+    assert prepare.load(job).arrays["a"].sum() == 0
 
 
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ("{'a': 1}", "mine_c.prepare must return a Prepared, but got dict."),
+        ("{'a': 1}", "mine_c.prepare must return a Prepared or a Source, but got dict."),
         ("Prepared(arrays={}, meta={'n': np.int64(1)})", "Object of type int64 is not JSON serializable"),
         ("Prepared(arrays={}, meta={'n': float('nan')})", "mine_c.prepare must return plain arrays and JSON"),
         ("Prepared(arrays={'a': np.array([{}])})", "Object arrays cannot be saved"),
@@ -97,8 +99,8 @@ def test_the_second_of_two_takes_what_the_first_made(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_d", "Prepared(arrays={'a': np.zeros(5)})")
     prepare.run(job, Silent())
     other = prepare.Prepared(arrays={"a": np.ones(5)})
-    prepare._store(Path(job.prepared), other)
-    assert prepare.load(Path(job.prepared)).arrays["a"].sum() == 0
+    prepare._store(Path(job.prepared), other, from_source=False)
+    assert prepare.load(job).arrays["a"].sum() == 0
     assert list(Path(job.prepared).parent.glob(".*")) == []
 
 
@@ -166,4 +168,91 @@ def test_a_job_keeps_to_the_pipelines_data_section(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_e", "Prepared(arrays={}, meta=dict(data))")
     job = dataclasses.replace(job, data={**job.data, "source": "synthetic"})
     prepare.run(job, Silent())
-    assert prepare.load(Path(job.prepared)).meta == dict(job.data)
+    assert prepare.load(job).meta == dict(job.data)
+
+
+# -- sources --------------------------------------------------------------------------------------------
+
+FROM_SOURCE = """
+import torch
+
+class Numbers:
+    def __init__(self, calls):
+        with open(calls, "a") as file:
+            file.write("opened\\n")
+
+    def __len__(self):
+        return 7
+
+    def read(self, index):
+        return {"n": index * 2}
+
+def prepare(data):
+    return Numbers(data["calls"])
+
+def build(config, prepared):
+    raise NotImplementedError
+"""
+
+
+def test_a_source_is_opened_again_by_every_trial(tmp_path: Path):
+    job = write_pipeline(tmp_path, "mine_source", "", FROM_SOURCE)
+    values = prepare.run(job, Silent()).values
+    assert (values["source"], values["bytes"], values["synthetic"], values["notes"]) == (True, 0, False, [])
+    assert (tmp_path / "calls").read_text() == "opened\n"
+    # What is kept is that there is one; preparing it again opens nothing.
+    assert prepare.run(job, Silent()).values["source"] is True
+    assert (tmp_path / "calls").read_text() == "opened\n"
+    for _ in range(2):
+        source = prepare.load(job)
+        assert isinstance(source, Source)
+        assert source.read(torch.tensor([3, 1]))["n"].tolist() == [6, 2]
+    assert (tmp_path / "calls").read_text() == "opened\n" * 3
+
+
+def test_arrays_are_told_apart_from_a_source(tmp_path: Path):
+    job = write_pipeline(tmp_path, "mine_arrays", "Prepared(arrays={'a': np.zeros(5)})")
+    assert prepare.run(job, Silent()).values["source"] is False
+    assert isinstance(prepare.load(job), Prepared)
+
+
+# -- no timed step waits for a disk ---------------------------------------------------------------------
+
+NUM_PAGES = 4096
+
+
+def mapped_kib(array: np.memmap) -> int:
+    """How much of the array's file this process has in its page table."""
+    mappings = Path("/proc/self/smaps").read_text().split(str(array.filename))[1:]
+    return sum(int(mapping.partition("Rss:")[2].split()[0]) for mapping in mappings)
+
+
+def test_arrays_are_faulted_in_where_they_fit(tmp_path: Path, monkeypatch):
+    returned = f"Prepared(arrays={{'a': np.ones({NUM_PAGES} * 4096, np.uint8), 'none': np.zeros((0, 4))}})"
+    job = write_pipeline(tmp_path, "mine_large", returned)
+    prepare.run(job, Silent())
+    size = NUM_PAGES * 4096
+    assert mapped_kib(prepare.load(job).arrays["a"]) >= size / 1024
+    free = psutil.virtual_memory()._replace(available=2 * size)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert mapped_kib(prepare.load(job).arrays["a"]) >= size / 1024
+    free = free._replace(available=2 * size - 2)
+    array = prepare.load(job).arrays["a"]
+    assert mapped_kib(array) < size / 1024 / 4
+    assert array[::4096].sum() == NUM_PAGES
+    assert mapped_kib(array) >= size / 1024
+    seen = []
+    monkeypatch.setattr(prepare, "_fault_in", seen.append)
+    prepare.load(job)
+    assert seen == []
+    free = free._replace(available=2 * size)
+    prepare.load(job)
+    assert [array.nbytes for array in seen] == [size, 0]
+
+
+def test_a_kernel_without_the_advice_is_no_matter(tmp_path: Path, monkeypatch):
+    job = write_pipeline(tmp_path, "mine_old_kernel", "Prepared(arrays={'a': np.ones(5), 'b': np.ones(3)})")
+    prepare.run(job, Silent())
+    monkeypatch.setattr(prepare, "_MADV_POPULATE_READ", 12345)
+    loaded = prepare.load(job)
+    assert loaded.arrays["a"].sum() + loaded.arrays["b"].sum() == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import measure, quality
@@ -11,6 +12,9 @@ from sweeper.trainer.setup import set_up
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 MODEL = {"model.hidden": 8, "model.dropout": 0.3, "batch_size": 64}
+
+
+SHORT = {"window_seconds": 0.02, "repeats": 1, "warmup_cap_seconds": 0.02}
 
 
 def loss_of(job) -> tuple[float, float]:
@@ -29,6 +33,8 @@ def alone(make_job):
     [
         {"loader.kind": "rows"},
         {"loader.kind": "workers", "loader.num_workers": 2},
+        {"loader.kind": "stream"},
+        {"loader.kind": "stream", "device.malloc": "default"},
         {"loader.kind": "resident", "loader.drop_last": False},
         {"loader.kind": "resident", "device.memory_fraction": 0.5},
     ],
@@ -55,9 +61,10 @@ def test_it_is_told_apart_by_its_key(make_job, alone):
 
 
 def test_it_is_left_out_below_the_mark(make_job):
-    assert measure.run(make_job(quality_samples=100, quality_above=1e12), Silent()).quality is None
-    assert measure.run(make_job(quality_samples=100, quality_above=1.0), Silent()).quality is not None
-    assert measure.run(make_job(), Silent()).quality is None
+    plan = {"quality_samples": 100, **SHORT}
+    assert measure.run(make_job(quality_above=1e12, **plan), Silent()).quality is None
+    assert measure.run(make_job(quality_above=1.0, **plan), Silent()).quality is not None
+    assert measure.run(make_job(**SHORT), Silent()).quality is None
 
 
 def test_a_loss_that_is_not_finite_is_a_finding(make_job):
@@ -75,3 +82,59 @@ def test_micro_batches_left_over_at_the_end_are_learnt_from(make_job):
         quality.measure(pipeline, stepper, samples)
         losses[samples] = stepper.updates
     assert losses == {200: 1, 300: 2}
+
+
+def test_the_same_trial_twice_has_the_same_loss(make_job):
+    job = make_job({**MODEL, "loader.kind": "stream"}, quality_samples=700, **SHORT)
+    assert loss_of(job) == loss_of(job)
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_in_buckets_it_is_the_same_whatever_the_loader(make_sequence_job, buckets: int):
+    common = {"batch_size": 32, "loader.buckets": buckets}
+    alone = quality.run(make_sequence_job(common, quality_samples=700), Silent()).values
+    for loader in (
+        {"loader.kind": "resident"},
+        {"loader.kind": "stream"},
+        {"loader.kind": "workers", "loader.num_workers": 2},
+    ):
+        job = make_sequence_job({**common, **loader}, quality_samples=700, **SHORT)
+        assert loss_of(job) == loss_of(job) == (alone["train_loss"], alone["val_loss"])
+        assert f"{job.config.quality_key()}-700" == alone["key"]
+
+
+def test_buckets_pad_less_and_train_on_other_batches(make_sequence_job):
+    found = [
+        quality.run(make_sequence_job({"batch_size": 32, "loader.buckets": n}, quality_samples=700), Silent())
+        for n in (1, 3)
+    ]
+    first, second = (report.values for report in found)
+    assert first["key"] != second["key"]
+    assert first["val_loss"] != second["val_loss"]
+    assert second["val_loss"] == pytest.approx(first["val_loss"], rel=0.5)
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_validation_is_the_mean_over_all_samples(make_sequence_job, buckets: int):
+    """Bucket by bucket, in batches which do not divide them: the same as sample by sample."""
+    pipeline, stepper, _ = set_up(make_sequence_job({"batch_size": 7, "loader.buckets": buckets}))
+    val = pipeline.val
+    with torch.no_grad():
+        losses = [
+            pipeline.loss(stepper.model, val.read(val.tensors, torch.tensor([i]), int(val.lengths[i]))).item()
+            for i in range(val.length)
+        ]
+    got = quality.validate(pipeline, stepper, stepper.model)
+    assert got == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert stepper.model.training
+
+
+@pytest.mark.parametrize("make_sequence_job", [True], indirect=True, ids=["source"])
+def test_from_a_source_it_is_the_same_whatever_the_loader(make_sequence_job):
+    alone = quality.run(make_sequence_job({"batch_size": 32}, quality_samples=700), Silent()).values
+    for kind in ("rows", "workers", "stream"):
+        job = make_sequence_job({"batch_size": 32, "loader.kind": kind}, quality_samples=700, **SHORT)
+        assert loss_of(job) == (alone["train_loss"], alone["val_loss"])
+    with pytest.raises(TrialFailedError, match="this pipeline reads from a Source") as caught:
+        measure.run(make_sequence_job({"loader.kind": "resident"}), Silent())
+    assert caught.value.kind == "unsupported"

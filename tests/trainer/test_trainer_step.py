@@ -8,9 +8,22 @@ import pytest
 import torch
 
 from sweeper.core.config import OptimizerConfig
-from sweeper.trainer.data import fixed_batches
+from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, HostClock, NoClock
+from sweeper.trainer.data import make_loader
+from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.resident import Reader
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import HostClock, NoClock, make_optimizer
+from sweeper.trainer.step import make_optimizer
+
+# Torch says so where there are fewer cores than workers.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+def first_batches(samples, size: int, num_samples: int):
+    """The batches of a quality pass, seed 0."""
+    read = Reader(samples, torch.device("cpu"))
+    order = Order(samples.length, size, 0, drop_last=False)
+    return [read(index, length) for index, length in order.first(num_samples).batches()]
 
 
 def train(job, steps: int, before=lambda stepper: None):
@@ -19,7 +32,7 @@ def train(job, steps: int, before=lambda stepper: None):
     before(stepper)
     losses = []
     size = job.config.batch_size
-    for batch in fixed_batches(pipeline.train, size, steps * size, 0, stepper.device):
+    for batch in first_batches(pipeline.train, size, steps * size):
         stepper.train(batch, NoClock(), stepper.compiled)
         losses.append(stepper.last_loss.item())
     return stepper, losses
@@ -134,8 +147,68 @@ def test_a_clock_hears_of_every_phase(make_job):
     pipeline, stepper, _ = set_up(make_job())
     clock = HostClock()
     clock.start()
-    for batch in fixed_batches(pipeline.train, 100, 300, 0, stepper.device):
+    for batch in first_batches(pipeline.train, 100, 300):
         stepper.train(batch, clock, stepper.model)
-    data, h2d, forward, backward, optimizer = clock.seconds
-    assert data == h2d == 0.0
+    data, h2d, forward, backward, optimizer, graph = clock.seconds
+    assert tuple(range(6)) == (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, GRAPH)
+    assert data == h2d == graph == 0.0
     assert min(forward, backward, optimizer) > 0.0
+
+
+# -- whatever the loader --------------------------------------------------------------------------------
+
+LOADERS = [
+    {"loader.kind": "rows"},
+    {"loader.kind": "rows", "loader.num_workers": 2},
+    {"loader.kind": "workers"},
+    {"loader.kind": "workers", "loader.num_workers": 2, "loader.persistent_workers": False},
+    {"loader.kind": "stream"},
+    {"loader.kind": "resident"},
+]
+
+
+def losses_through_a_loader(job, steps: int = 30, *, index_only: bool = False) -> list[float]:
+    pipeline, stepper, _ = set_up(job)
+    config = job.config
+    loader = make_loader(
+        pipeline.train, config.loader, config.batch_size, config.seed, stepper.device, index_only=index_only
+    )
+    loader.start()
+    losses = []
+    for _ in range(steps):
+        stepper.step(loader, NoClock())
+        losses.append(stepper.last_loss.item())
+    loader.close()
+    return losses
+
+
+def test_losses_are_those_of_the_first_batches_whatever_the_loader(make_job):
+    # 2,000 samples in batches of 100: an epoch and a half.
+    model = {"model.hidden": 8, "optimizer.lr": 0.03}
+    _, want = train(make_job(model), 30)
+    assert want[-1] < 0.9 * want[0]
+    for options in LOADERS:
+        assert losses_through_a_loader(make_job({**model, **options})) == pytest.approx(want, rel=1e-5)
+    assert losses_through_a_loader(make_job(model), index_only=True) == pytest.approx(want, rel=1e-5)
+    other = losses_through_a_loader(make_job({**model, "seed": 1}))
+    assert other != pytest.approx(want, rel=1e-2)
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_losses_in_buckets_are_the_same_whatever_the_loader(make_sequence_job, buckets: int):
+    common = {"batch_size": 32, "loader.buckets": buckets, "optimizer.lr": 0.03}
+    want = losses_through_a_loader(make_sequence_job({**common, "loader.kind": "rows"}))
+    for options in LOADERS[1:]:
+        got = losses_through_a_loader(make_sequence_job({**common, **options}))
+        assert got == pytest.approx(want, rel=1e-5)
+    got = losses_through_a_loader(make_sequence_job(common), index_only=True)
+    assert got == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("make_sequence_job", [True], indirect=True, ids=["source"])
+def test_losses_from_a_source_are_the_same_whatever_the_loader(make_sequence_job):
+    common = {"batch_size": 32, "optimizer.lr": 0.03}
+    want = losses_through_a_loader(make_sequence_job({**common, **LOADERS[0]}))
+    for options in LOADERS[1:-1]:
+        got = losses_through_a_loader(make_sequence_job({**common, **options}))
+        assert got == pytest.approx(want, rel=1e-5)

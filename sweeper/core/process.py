@@ -1,0 +1,65 @@
+"""Process trees as /proc has them: who is in one, and what it has used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int) -> Iterator[int]:
+    """Yields the processes that `pid` has started or adopted, ended ones that it has not reaped included."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return
+    for task in tasks:
+        with contextlib.suppress(OSError):
+            yield from map(int, (task / "children").read_text().split())
+
+
+def tree(pid: int) -> Iterator[int]:
+    """Yields `pid` and all its descendants, as far as they are alive."""
+    yield pid
+    for child in children(pid):
+        yield from tree(child)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used: processor time, resident memory.
+
+    Attributes:
+        reaped_seconds: Processor time of the children it has waited for.
+    """
+
+    cpu_seconds: float
+    reaped_seconds: float
+    resident_bytes: int
+
+
+def usage(pid: int) -> Usage | None:
+    """Returns what `pid` has used so far, its threads included; None where it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    user, system, user_reaped, system_reaped = map(int, fields[11:15])
+    return Usage((user + system) / _TICKS, (user_reaped + system_reaped) / _TICKS, int(fields[21]) * _PAGE)
+
+
+def involuntary_switches(pid: int) -> int:
+    """Returns how often the kernel took the processor away from the threads of `pid`."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                text = (task / "status").read_text()
+                total += int(text.rpartition("nonvoluntary_ctxt_switches:")[2].split()[0])
+    return total

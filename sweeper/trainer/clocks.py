@@ -1,0 +1,83 @@
+"""Where the time of a step goes: phases on the host's clock or on the device's own."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Protocol
+
+import torch
+
+DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, GRAPH = range(6)
+"""Phases of a step; a captured one has DATA, H2D and GRAPH."""
+
+
+class Clock(Protocol):
+    """Is told where each phase of a step ends."""
+
+    def start(self) -> None:
+        """A step begins."""
+
+    def mark(self, phase: int) -> None:
+        """The phase has ended, and the next begins."""
+
+
+class NoClock:
+    """Measures nothing."""
+
+    def start(self) -> None:
+        """Passes over it."""
+
+    def mark(self, phase: int) -> None:
+        """Passes over it."""
+
+
+class HostClock:
+    """Phase times on the host's clock: true where operations are synchronous (the CPU)."""
+
+    def __init__(self) -> None:
+        self.seconds = [0.0] * 6
+        self._last = 0.0
+
+    def start(self) -> None:
+        """Begins a step."""
+        self._last = time.perf_counter()
+
+    def mark(self, phase: int) -> None:
+        """Adds the time since the last mark to `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._last
+        self._last = now
+
+
+class EventClock:
+    """Phase times on the device's own timeline, read after the last step; no sync in between.
+
+    The host's waits show as idle time of the device between two events, so that the phases of
+    consecutive steps add up to the wall.
+    """
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, torch.cuda.Event]] = []
+
+    def _record(self, phase: int) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append((phase, event))
+
+    def start(self) -> None:
+        """Begins a step."""
+        self._record(-1)
+
+    def mark(self, phase: int) -> None:
+        """Notes the end of a phase; they come in order."""
+        self._record(phase)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds by phase; call after synchronising."""
+        totals = [0.0] * 6
+        for (_, begin), (phase, end) in itertools.pairwise(self._marks):
+            if phase >= 0:
+                totals[phase] += begin.elapsed_time(end) / 1e3
+        return totals

@@ -1,0 +1,55 @@
+"""Loaders: the same batches in the same order, by rows, in workers, on the device, or streamed to it.
+
+          next()                          to_device()        in the step
+rows      rows collated, in workers       copy
+workers   batches gathered, in workers    copy
+resident  some batches gathered at once                      (graph: gather)
+stream    gathered and copied by a thread, ahead of the step
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sweeper.core.config import LoaderConfig
+from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.resident import ResidentLoader
+from sweeper.trainer.data.stream import StreamLoader
+from sweeper.trainer.data.workers import WorkerLoader
+from sweeper.trainer.pipeline import Samples
+
+
+def make_loader(
+    samples: Samples,
+    config: LoaderConfig,
+    batch_size: int,
+    seed: int,
+    device: torch.device,
+    *,
+    index_only: bool = False,
+    share: tuple[int, int] = (0, 1),
+) -> Loader:
+    """Returns the loader of `config`.
+
+    Args:
+        index_only: A resident loader hands over indices, for a step that gathers for itself.
+        share: `(rank, size)` of a group that takes batches together.
+
+    Raises:
+        TrialFailedError: There is not one whole batch, or the data cannot be loaded this way.
+    """
+    order = Order(
+        samples.length,
+        batch_size,
+        seed,
+        drop_last=config.drop_last,
+        lengths=samples.lengths,
+        buckets=config.buckets,
+        share=share,
+    )
+    if config.kind == "resident":
+        return ResidentLoader(samples, order, device, index_only=index_only)
+    if config.kind == "stream":
+        return StreamLoader(samples, order, device)
+    return WorkerLoader(samples, order, config, device)

@@ -1,0 +1,83 @@
+"""What every loader gives, and how several batches are gathered at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from sweeper.trainer.data.order import Epoch, Order
+from sweeper.trainer.pipeline import Batch
+
+
+class Handed(NamedTuple):
+    """What a loader hands over: a batch or its index, its number of samples, its static length or 0."""
+
+    batch: Batch
+    size: int
+    length: int
+
+
+class Loader(Protocol):
+    """An endless stream of training batches, epoch after epoch.
+
+    `next` waits for a batch where it is made, `to_device` is the copy; the two are apart so that the
+    step breakdown can tell waiting from copying. `materialise` is part of the step, and of its
+    graph where one is captured.
+
+    Attributes:
+        drain_steps: Batches in flight when every queue is full; windows cover whole multiples.
+        period_steps: Steps after which its work repeats.
+        num_shapes: Static shapes that whole batches come in.
+    """
+
+    drain_steps: int
+    period_steps: int
+    num_shapes: int
+
+    def start(self) -> None:
+        """Makes the first batch: starts workers and threads, or brings the tensors to the device."""
+
+    def next(self) -> Handed:
+        """Returns the next batch."""
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Returns `batch` on the device; a pinned one is copied asynchronously."""
+
+    def materialise(self, batch: Batch, length: int) -> Batch:
+        """Returns the tensors of `batch`, which may be an index so far."""
+
+    def close(self) -> None:
+        """Ends workers and threads, and lets go of the data."""
+
+
+def chunks(epoch: Epoch, most: int) -> Iterator[tuple[Tensor, list[int], int]]:
+    """Yields `(samples, sizes, length)` of runs of up to `most` batches that can be gathered at once."""
+    batch = at = 0
+    for length, run in groupby(epoch.lengths):
+        left = len(list(run))
+        while left:
+            sizes = epoch.sizes[batch : batch + min(left, most)]
+            yield epoch.index[at : at + sum(sizes)], sizes, length
+            batch, at, left = batch + len(sizes), at + sum(sizes), left - len(sizes)
+
+
+def parts(batch: Batch, sizes: list[int], length: int) -> Iterator[Handed]:
+    """Yields the batches that were gathered at once, as views."""
+    if len(sizes) == 1:
+        yield Handed(batch, sizes[0], length)
+        return
+    names = list(batch)
+    for size, *tensors in zip(sizes, *(batch[name].split(sizes) for name in names), strict=True):
+        yield Handed(dict(zip(names, tensors, strict=True)), size, length)
+
+
+def chunk_size(
+    read: Callable[[Tensor, int], Batch], order: Order, index: Tensor, limit_bytes: int, most: int
+) -> int:
+    """Returns how many of the longest batches fit into `limit_bytes`, 1 to `most`; reads sample `index`."""
+    one = read(index, order.edges[-1] if order.edges else 0)
+    size = order.batch_size * sum(tensor.nbytes for tensor in one.values())
+    return max(1, min(most, limit_bytes // max(size, 1)))

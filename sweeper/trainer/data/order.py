@@ -1,0 +1,178 @@
+"""Which samples make up which batch, epoch after epoch: the same for every loader and device.
+
+Samples of varying length are drawn from buckets, each padded to one static length:
+
+    epoch's order   7 2 9 4 1 8 3 ...      lengths  5 9 4 8 5 9 3 ...
+    bucket <= 5     7 9 1 | 3 ...          a batch stands where its last sample was met
+    bucket <= 9     2 4 8 | ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+
+MAX_DISTINCT = 256
+
+
+def epoch_order(seed: int, epoch: int, length: int) -> Tensor:
+    """Returns the order (int64, shape [length]) in which `epoch` visits the samples.
+
+    Drawn on the host, so that every loader kind and device sees the same one.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(length, generator=generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Batches end to end.
+
+    Attributes:
+        index: Samples (int64) of all batches.
+        sizes: Samples of each batch.
+        lengths: Static length of each batch; 0 where samples have none.
+    """
+
+    index: Tensor
+    sizes: list[int]
+    lengths: list[int]
+
+    def batches(self) -> Iterator[tuple[Tensor, int]]:
+        """Yields each batch's samples and length."""
+        at = 0
+        for size, length in zip(self.sizes, self.lengths, strict=True):
+            yield self.index[at : at + size], length
+            at += size
+
+
+class Order:
+    """The batches of a training run.
+
+    Args:
+        length: Number of samples.
+        lengths: Length of each sample (int64, shape [length]), or None.
+        buckets: Most static lengths to use.
+        drop_last: Leave out what does not fill a batch at the end of an epoch.
+        share: `(rank, size)` of a group which takes batches together, each its own part of them.
+
+    Attributes:
+        edges: The static lengths, ascending; empty where samples have none.
+
+    Raises:
+        TrialFailedError: There is not one whole batch.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        *,
+        drop_last: bool = True,
+        lengths: Tensor | None = None,
+        buckets: int = 1,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        together = batch_size * share[1]
+        if drop_last and length < together:
+            raise TrialFailedError(
+                FailureKind.DATA_TOO_SMALL,
+                f"a batch of {together} needs as many training samples, but there are {length}",
+            )
+        self.length, self.batch_size, self.seed, self.drop_last = length, batch_size, seed, drop_last
+        self._share, self._together = share, together
+        self.edges: list[int] = []
+        if lengths is not None:
+            # A static length is at least 1; 0 stands for none.
+            self.edges = bucket_edges(lengths.clamp(min=1), buckets, together)
+            self._bucket = torch.bucketize(lengths, torch.tensor(self.edges))
+
+    @property
+    def num_shapes(self) -> int:
+        """Static shapes that whole batches come in."""
+        return max(1, len(self.edges))
+
+    def epoch(self, number: int) -> Epoch:
+        """Returns the batches of the epoch `number`, counted from 0."""
+        epoch = self._batched(epoch_order(self.seed, number, self.length), self.drop_last)
+        rank, size = self._share
+        if size == 1:
+            return epoch
+        own = epoch.index.view(-1, size, self.batch_size)[:, rank].reshape(-1)
+        return Epoch(own, [self.batch_size] * len(epoch.sizes), epoch.lengths)
+
+    def first(self, num_samples: int) -> Epoch:
+        """Returns exactly the first `num_samples` samples in batches, whatever the batch size.
+
+        The order runs over the ends of epochs without dropping anything, so that the n-th sample is
+        the same one for every batch size; the last batch (of each length) may be smaller.
+        """
+        epochs = -(-num_samples // self.length)
+        order = torch.cat([epoch_order(self.seed, epoch, self.length) for epoch in range(epochs)])
+        return self._batched(order[:num_samples], drop_last=False)
+
+    def _batched(self, order: Tensor, drop_last: bool) -> Epoch:
+        size = self._together
+        if not self.edges:
+            whole = len(order) // size
+            sizes = [size] * whole
+            if not drop_last and len(order) % size:
+                sizes.append(len(order) % size)
+            return Epoch(order[: sum(sizes)], sizes, [0] * len(sizes))
+        which = self._bucket[order]
+        found: list[tuple[bool, int, Tensor, int]] = []
+        for bucket, edge in enumerate(self.edges):
+            for places in torch.nonzero(which == bucket).squeeze(1).split(size):
+                short = len(places) < size
+                # Of nothing, split makes one empty piece.
+                if len(places) and not (short and drop_last):
+                    found.append((short, int(places[-1]), order[places], edge))
+        found.sort(key=lambda batch: batch[:2])
+        return Epoch(
+            torch.cat([index for _, _, index, _ in found]) if found else order[:0],
+            [len(index) for _, _, index, _ in found],
+            [edge for _, _, _, edge in found],
+        )
+
+
+def bucket_edges(lengths: Tensor, buckets: int, least: int) -> list[int]:
+    """Returns at most `buckets` lengths to pad to, so that the padding over all samples is least.
+
+    Exact by dynamic programming over the distinct lengths (rounded up to at most 256 of them). No
+    bucket has fewer than `least` samples, which would never fill a batch.
+    """
+    coarse = max(1, -(-int(lengths.max()) // MAX_DISTINCT))
+    values, counts = torch.unique(lengths.div(coarse, rounding_mode="floor"), return_counts=True)
+    # The longest of each step, and not the step's own end: the last edge is the data's maximum.
+    longest = torch.zeros(int(values.max()) + 1, dtype=torch.int64)
+    longest.scatter_reduce_(0, lengths.div(coarse, rounding_mode="floor"), lengths, "amax")
+    ends = longest[values].double()
+    below = torch.cat((torch.zeros(1), counts.cumsum(0))).double()
+    held = below[None, 1:] - below[:-1, None]
+    allowed = (held >= least) & torch.ones_like(held, dtype=torch.bool).triu()
+    cost = torch.where(allowed, held * ends[None, :], torch.inf)
+    # best[j]: least padded length of the first j distinct lengths; cuts[k][j]: where its last bucket begins.
+    best = torch.full((len(ends) + 1,), torch.inf, dtype=torch.float64)
+    best[0] = 0.0
+    totals: list[float] = []
+    cuts: list[Tensor] = []
+    for _ in range(min(buckets, len(ends))):
+        total, cut = (best[:-1, None] + cost).min(0)
+        best[0], best[1:] = torch.inf, total
+        totals.append(float(total[-1]))
+        cuts.append(cut)
+    count = totals.index(min(totals)) + 1
+    if totals[count - 1] == torch.inf:
+        return [int(lengths.max())]
+    edges, j = [], len(ends)
+    for cut in reversed(cuts[:count]):
+        edges.append(int(ends[j - 1]))
+        j = int(cut[j - 1])
+    return edges[::-1]

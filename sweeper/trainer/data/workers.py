@@ -1,0 +1,114 @@
+"""`rows` and `workers`: torch's DataLoader over single samples, or over whole batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from sweeper.core.config import LoaderConfig
+from sweeper.trainer.data.loader import Handed
+from sweeper.trainer.data.order import Order
+from sweeper.trainer.pipeline import Batch, Samples
+
+
+class _Batches(Sampler[Any]):
+    """The batches of an epoch, as `(samples, length)`."""
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.epoch = order, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator, so that the epoch is taken with the first index: DataLoader calls iter() twice
+        # before its first batch where it has workers.
+        epoch = self.order.epoch(self.epoch)
+        self.epoch += 1
+        yield from epoch.batches()
+
+
+class _RowsOf(_Batches):
+    """The same as lists of single samples."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index, length in super().__iter__():
+            yield [(i, length) for i in index.tolist()]
+
+
+class _Rows(Dataset[Mapping[str, Any]]):
+    """One Python item per sample, collated by torch: what most hand-written datasets do."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __getitem__(self, picked: tuple[int, int]) -> Mapping[str, Any]:
+        return self.samples.item(*picked)
+
+
+class _Whole(Dataset[Batch]):
+    """Whole batches by index: one gather, no collation."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __getitem__(self, picked: Any) -> Batch:
+        return self.samples.read(self.samples.tensors, *picked)
+
+
+class WorkerLoader:
+    """`rows` and `workers`: torch's DataLoader, with or without worker processes."""
+
+    period_steps = 1
+
+    def __init__(self, samples: Samples, order: Order, config: LoaderConfig, device: torch.device) -> None:
+        self.num_shapes = order.num_shapes
+        self.device = device
+        self.pinned = config.pin_memory and device.type == "cuda"
+        rows, in_workers = config.kind == "rows", config.num_workers > 0
+        self._loader: DataLoader[Any] | None = DataLoader(
+            _Rows(samples) if rows else _Whole(samples),
+            batch_sampler=_RowsOf(order) if rows else None,
+            sampler=None if rows else _Batches(order),
+            batch_size=1 if rows else None,
+            num_workers=config.num_workers,
+            pin_memory=self.pinned,
+            prefetch_factor=config.prefetch_factor if in_workers else None,
+            persistent_workers=config.persistent_workers and in_workers,
+        )
+        self.drain_steps = max(1, config.num_workers * config.prefetch_factor)
+        self._stream = self._handed(order)
+
+    def _handed(self, order: Order) -> Iterator[Handed]:
+        assert self._loader is not None
+        loader: Iterable[Batch] = self._loader
+        while True:
+            for batch in loader:
+                yield Handed(batch, len(next(iter(batch.values()))), 0)
+
+    def start(self) -> None:
+        """Starts the workers, and waits for the first batch."""
+        self._stream = itertools.chain([next(self._stream)], self._stream)
+
+    def next(self) -> Handed:
+        """Returns the next batch, on the host."""
+        return next(self._stream)
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Returns `batch` on the device; a pinned one is copied asynchronously."""
+        if self.device.type == "cpu":
+            return batch
+        return {name: tensor.to(self.device, non_blocking=self.pinned) for name, tensor in batch.items()}
+
+    def materialise(self, batch: Batch, length: int) -> Batch:
+        """Returns `batch`."""
+        return batch
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._stream = iter(())
+        iterator = getattr(self._loader, "_iterator", None)
+        if iterator is not None:
+            iterator._shutdown_workers()
+        self._loader = None

@@ -1,0 +1,114 @@
+"""A whole training step as a CUDA graph: one launch for gather, forward, backward and optimiser.
+
+handed over ──copy──► static tensors ──► [gather ► forward ► backward ► optimiser] replayed
+                      (an index, or a batch)      captured once per shape
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+from sweeper.trainer.pipeline import Batch
+
+EAGER_STEPS = 3
+"""Steps of each shape before it is captured: lazy initialisation must not happen in a capture."""
+
+Body = Callable[[], None]
+
+
+class Capture(Protocol):
+    """Runs a function once, or records what it launches."""
+
+    def run(self, body: Body) -> None:
+        """Runs `body` as it will be recorded."""
+
+    def record(self, body: Body) -> Body:
+        """Records what `body` launches, which runs nothing of it; returns what runs it."""
+
+
+class CudaCapture:
+    """Captures CUDA graphs that share one memory pool.
+
+    They may: what a step leaves to the next (weights, optimiser state, gradients that accumulate) is
+    allocated outside of it, by the steps that run eagerly.
+    """
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._aside = torch.cuda.Stream()
+
+    def run(self, body: Body) -> None:
+        """Runs `body` on a stream of its own, as a capture does."""
+        current = torch.cuda.current_stream()
+        self._aside.wait_stream(current)
+        with torch.cuda.stream(self._aside):
+            body()
+        current.wait_stream(self._aside)
+
+    def record(self, body: Body) -> Body:
+        """Captures `body`."""
+        graph = torch.cuda.CUDAGraph()
+        # What loader threads do meanwhile (pinned memory, events) must not end the capture.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._aside, capture_error_mode="thread_local"):
+            body()
+        return graph.replay
+
+
+class CapturedStep:
+    """Runs a step eagerly a few times, captures it, and replays it from then on.
+
+    Args:
+        step: Trains on a batch; `(batch, length, update)` as `__call__` takes them.
+        capture: How a step is recorded.
+    """
+
+    def __init__(self, step: Callable[[Batch, int, bool], None], capture: Capture) -> None:
+        self._step, self._capture = step, capture
+        self._eager: dict[object, int] = {}
+        self._graphs: dict[object, tuple[Batch, Body]] = {}
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs captured so far."""
+        return len(self._graphs)
+
+    def __call__(self, batch: Batch, length: int, update: bool) -> None:
+        """Trains on `batch` (padded to `length`), with or without an optimiser step at its end.
+
+        Raises:
+            TrialFailedError: The step cannot be captured. What a capture leaves behind when it breaks
+                off is not fit to go on with.
+        """
+        key = (length, update, *((name, tensor.shape, tensor.dtype) for name, tensor in batch.items()))
+        known = self._graphs.get(key)
+        if known is None:
+            seen = self._eager[key] = self._eager.get(key, 0) + 1
+            if seen <= EAGER_STEPS:
+                self._capture.run(lambda: self._step(batch, length, update))
+                return
+            known = self._graphs[key] = self._captured(batch, length, update)
+        static, replay = known
+        for name, tensor in batch.items():
+            static[name].copy_(tensor, non_blocking=True)
+        replay()
+
+    def _captured(self, batch: Batch, length: int, update: bool) -> tuple[Batch, Body]:
+        static = {name: tensor.clone() for name, tensor in batch.items()}
+        try:
+            return static, self._capture.record(lambda: self._step(static, length, update))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            # The first of a chain is the cause; the others come from ending the capture.
+            cause = error
+            while isinstance(cause.__context__, RuntimeError):
+                cause = cause.__context__
+            raise TrialFailedError(
+                FailureKind.UNSUPPORTED,
+                f"the step cannot be captured as a CUDA graph: {str(cause).partition(chr(10))[0]}",
+            ) from error

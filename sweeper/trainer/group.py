@@ -1,0 +1,160 @@
+"""Several devices at one trial: a process each, which step together (DistributedDataParallel).
+
+rank 0 (the trial) ──a byte a step──► rank 1, 2, ...   forked before anything touches a device
+        ▲──── watches ────┘                            one that ends early takes the trial with it
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+CLOSE_SECONDS = 10.0
+GRACE_SECONDS = 2.0
+_LEFT_ALONE = re.compile(r"closed by peer|Broken pipe|gloo|NCCL|ProcessGroup")
+
+
+class Group:
+    """The ranks of a trial; a trial on one device is a group of one, and nothing is started.
+
+    Attributes:
+        rank: This process's place, 0 for the trial itself.
+        size: Number of ranks.
+    """
+
+    def __init__(self, rank: int, size: int, store: Path) -> None:
+        self.rank, self.size = rank, size
+        self._store = store
+        self._pids: list[int] = []
+        self._pipes: list[int] = []
+        self._closing = threading.Event()
+
+    @classmethod
+    def start(cls, size: int, follow: Callable[[Group, int], None]) -> Group:
+        """Forks the ranks 1 to `size - 1`, which run `follow(group, descriptor)`; returns rank 0's group.
+
+        A follower takes a step for every byte that it reads from the descriptor, and ends with it.
+        """
+        folder = tempfile.mkdtemp(prefix="sweeper-group-") if size > 1 else ""
+        group = cls(0, size, Path(folder) / "store")
+        for rank in range(1, size):
+            reads, writes = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                for descriptor in (*group._pipes, writes):
+                    os.close(descriptor)
+                _follower(cls(rank, size, group._store), reads, follow)
+            os.close(reads)
+            group._pids.append(pid)
+            group._pipes.append(writes)
+        if size > 1:
+            threading.Thread(target=group._watch, name="group", daemon=True).start()
+        return group
+
+    def connect(self, device: torch.device) -> None:
+        """Joins the ranks: NCCL between GPUs, gloo between processes of a CPU."""
+        if self.size == 1:
+            return
+        # All ranks are on this machine; which of its names resolves must not matter.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=f"file://{self._store}",
+            rank=self.rank,
+            world_size=self.size,
+        )
+
+    def lead(self) -> None:
+        """Has every follower take a step; rank 0 takes its own right after."""
+        for descriptor in self._pipes:
+            os.write(descriptor, b".")
+
+    def _watch(self) -> None:
+        """Ends this process soon after a follower has ended: what waits for it would wait for ever."""
+        descriptors = [os.pidfd_open(pid) for pid in self._pids]
+        poller = select.poll()
+        for descriptor in descriptors:
+            poller.register(descriptor, select.POLLIN)
+        poller.poll()
+        # An error of all ranks is rank 0's to report.
+        if not self._closing.wait(GRACE_SECONDS):
+            self.share_fate()
+
+    def share_fate(self) -> None:
+        """Ends this process as the first follower ended that has; returns where none has.
+
+        Its last words are in the log that they share, and tell the kind of failure.
+        """
+        ended = {}
+        for rank, pid in enumerate(self._pids, 1):
+            has_ended, status = os.waitpid(pid, os.WNOHANG)
+            if has_ended:
+                ended[rank] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        if not ended:
+            return
+        # A rank that was killed comes first: others may have ended for missing it.
+        rank, number = max(ended.items(), key=lambda item: item[1])
+        how = f" by {signal.Signals(number).name}" if number else ", by an error"
+        print(f"rank {rank} of {self.size} ended early{how}", flush=True)
+        self._forget_store()
+        if number:
+            os.kill(os.getpid(), number)
+            # It may be delivered to another thread, a moment later.
+            time.sleep(1)
+        os._exit(1)
+
+    def blame(self, error: Exception) -> None:
+        """Shares a follower's fate where `error` is but what its end looks like from here."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while _LEFT_ALONE.search(str(error)) and time.monotonic() < deadline:
+            self.share_fate()
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Ends the followers; those that do not are killed."""
+        self._closing.set()
+        for descriptor in self._pipes:
+            os.close(descriptor)
+        self._pipes = []
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while self._pids:
+            for pid in list(self._pids):
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self._pids.remove(pid)
+            time.sleep(0.005)
+        if self.size > 1:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            self._forget_store()
+
+    def _forget_store(self) -> None:
+        shutil.rmtree(self._store.parent, ignore_errors=True)
+
+
+def _follower(group: Group, orders: int, follow: Callable[[Group, int], None]) -> NoReturn:
+    status = 1
+    try:
+        follow(group, orders)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,122 @@
+"""What the device and the data leave of the space, and which device it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from replays import spec_of
+
+from sweeper.core.codec import encode
+from sweeper.core.errors import UserError
+from sweeper.core.machine import cpu_name
+from sweeper.core.measurement import DeviceInfo
+from sweeper.spec import SweepSpec
+from sweeper.sweep import setup
+
+CPU = DeviceInfo(kind="cpu", name="a CPU")
+GPUS = [
+    DeviceInfo(kind="cuda", name=name, uuid=f"GPU-{i}", memory_gib=24.0)
+    for i, name in enumerate(("NVIDIA A10", "NVIDIA A100"))
+]
+GIB = 2**30
+
+
+def machine(spec: SweepSpec, *devices: DeviceInfo, cores: int = 4) -> setup.Machine:
+    values = {"devices": encode(list(devices or [CPU])), "usable_cpus": cores, "lacks": {}}
+    return setup.machine_of(values, spec)
+
+
+def space(**parameters: Any) -> dict[str, Any]:
+    return {"batch_size": {"type": "int", "low": 64, "high": 1024}, **parameters}
+
+
+def test_a_source_cannot_be_resident():
+    spec, lines = setup.restricted(spec_of(), machine(spec_of()), {"source": True})
+    assert lines == [
+        "loader.kind: resident left the space here (the pipeline reads its samples from a Source)."
+    ]
+    assert "loader.kind" not in spec.space
+    assert spec.config({name: p.first() for name, p in spec.space.items()}).loader.kind == "workers"
+
+
+def test_where_nobody_says_how_a_source_is_streamed():
+    asked = spec_of(space=space(), baseline={"batch_size": 64}, also_try=[])
+    spec, lines = setup.restricted(asked, machine(asked), {"source": True})
+    assert lines == [
+        "loader.kind: stream, unless a trial says otherwise (the pipeline reads its samples from a Source)."
+    ]
+    assert spec.baseline_config().loader.kind == "stream"
+    assert spec.config({"batch_size": 64}).loader.kind == "stream"
+
+
+@pytest.mark.parametrize(("held", "leaves"), [(19.0, False), (20.0, True)])
+def test_data_larger_than_the_device_cannot_be_resident(held: float, leaves: bool):
+    spec, lines = setup.restricted(spec_of(), machine(spec_of(), *GPUS), {"bytes": int(held * GIB)})
+    assert ("loader.kind" not in spec.space) == leaves
+    expected = "loader.kind: resident left the space here (the data has 20 GiB, the device 24)."
+    assert lines == ([expected] if leaves else [])
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [{"type": "int", "low": 1, "high": 16}, {"type": "categorical", "choices": [1, 2, 8, 16]}],
+    ids=["int", "categorical"],
+)
+@pytest.mark.parametrize("name", ["loader.num_workers", "device.cpu_threads"])
+def test_workers_and_threads_are_searched_up_to_the_cores_there_are(name: str, parameter: dict):
+    asked = spec_of(space=space(**{name: parameter}))
+    spec, lines = setup.restricted(asked, machine(asked))
+    assert lines == [f"{name}: at most 4 here (4 usable cores)."]
+    assert not spec.space[name].contains(8)
+    assert spec.space[name].contains(2)
+    unchanged, nothing = setup.restricted(asked, machine(asked, cores=16))
+    assert (unchanged.space[name], nothing) == (asked.space[name], [])
+
+
+def gpus(wanted: Any) -> SweepSpec:
+    return spec_of(execution={"gpus": wanted})
+
+
+def test_the_devices_are_those_asked_for():
+    assert [slot.device for slot in machine(gpus("all"), *GPUS).slots] == ["GPU-0", "GPU-1"]
+    assert [slot.device for slot in machine(gpus([1]), *GPUS).slots] == ["GPU-1"]
+    assert [slot.device for slot in machine(gpus("all")).slots] == ["cpu"]
+    assert [slot.device for slot in machine(gpus(0)).slots] == ["cpu"]
+    with pytest.raises(UserError, match="must name GPUs of this machine, but got 2; it has 2"):
+        machine(gpus([2]), *GPUS)
+    with pytest.raises(UserError, match=r"needs a GPU, but got \[0\] where none can be used"):
+        machine(gpus([0]))
+
+
+def slots(wanted: dict, *devices: DeviceInfo) -> list[str]:
+    return [slot.device for slot in machine(spec_of(**wanted), *devices).slots]
+
+
+def test_a_slot_has_as_many_gpus_as_a_trial_may_take():
+    three = [*GPUS, DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-2")]
+    count = {"type": "int", "low": 1, "high": 2}
+    asked = {"space": space(**{"device.count": count})}
+    assert slots(asked, *three) == ["GPU-0,GPU-1"]
+    assert slots(asked, *three, *GPUS) == ["GPU-0,GPU-1", "GPU-2,GPU-0"]
+    assert slots({"fix": {"device.count": 3}}, *three) == ["GPU-0,GPU-1,GPU-2"]
+    assert slots({"also_try": [{"device.count": 2}]}, *three) == ["GPU-0,GPU-1"]
+    assert slots(asked, *three[:1]) == ["GPU-0"]
+    assert slots({}, *three) == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+@pytest.mark.parametrize("devices", [[CPU], GPUS[:1]], ids=["cpu", "one gpu"])
+def test_one_device_is_what_one_device_has(devices: list[DeviceInfo]):
+    asked = spec_of(space=space(**{"device.count": {"type": "int", "low": 1, "high": 8}}))
+    spec, lines = setup.restricted(asked, machine(asked, *devices))
+    assert lines == [f"device.count: at most 1 here ({int(devices == GPUS[:1])} GPUs)."]
+    assert spec.config({"batch_size": 64, "device.count": 1}).device.count == 1
+
+
+def test_no_gpu_is_looked_at_where_none_is_wanted(monkeypatch):
+    assert setup.probe_job(gpus(0)).device == "cpu"
+    assert setup.probe_job(gpus("all")).device == "auto"
+    monkeypatch.setattr(setup, "gpu_names", lambda: [gpu.name for gpu in GPUS])
+    assert setup.device_model() == setup.device_model(2) == "NVIDIA A10"
+    assert setup.device_model([1]) == "NVIDIA A100"
+    assert setup.device_model(0) == cpu_name()

@@ -1,0 +1,114 @@
+"""Memory that is kept between steps, and settings that cannot be applied here."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sweeper.core.config import TrialConfig
+from sweeper.trainer import device as devices
+
+CPU = torch.device("cpu")
+
+STEPS = """
+import resource, sys
+import torch
+from sweeper.core.config import TrialConfig
+from sweeper.trainer import device
+config = TrialConfig().replace({"device.malloc": sys.argv[1], "device.cpu_threads": 1})
+cpu = torch.device("cpu")
+device.apply(config, cpu)
+assert torch.get_num_threads() == 1
+
+def step(i):
+    # Each a little larger than any before, which glibc by itself never has at hand.
+    torch.full((4 * 2**20 + 2**14 * i,), 1.0)
+
+for i in range(5):
+    step(i)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for i in range(5, 30):
+    step(i)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, dict(device.without_effect(config, cpu)))
+"""
+
+
+def page_faults(malloc: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-c", STEPS, malloc], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    faults, _, found = done.stdout.strip().partition(" ")
+    return int(faults), found
+
+
+def test_kept_memory_is_not_faulted_in_again():
+    plain, nothing = page_faults("default")
+    kept, also_nothing = page_faults("retain")
+    assert nothing == also_nothing == "{}"
+    assert plain > 25 * 4000
+    assert kept < 0.1 * plain
+
+
+def retaining_by(monkeypatch, mallopt) -> bool:
+    library = SimpleNamespace() if mallopt is None else SimpleNamespace(mallopt=mallopt)
+    monkeypatch.setattr(devices, "_retaining", False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    devices.retain_memory()
+    return devices._retaining
+
+
+RETAIN, DEFAULT = (TrialConfig().replace({"device.malloc": value}) for value in ("retain", "default"))
+
+
+@pytest.mark.parametrize("mallopt", [None, lambda name, value: 0], ids=["absent", "refused"])
+def test_a_c_library_that_cannot_be_told_is_recorded(monkeypatch, mallopt):
+    assert not retaining_by(monkeypatch, mallopt)
+    assert devices.without_effect(RETAIN, CPU) == {"device.malloc": "default: glibc alone can"}
+    assert devices.without_effect(DEFAULT, CPU) == {}
+
+
+def test_what_was_told_holds_for_the_rest_of_the_process(monkeypatch):
+    assert retaining_by(monkeypatch, lambda name, value: 1)
+    assert devices.without_effect(RETAIN, CPU) == {}
+    found = devices.without_effect(DEFAULT, CPU)
+    assert found == {"device.malloc": "retain: an earlier trial in this process set it"}
+    # A trial that does not ask for it does not take it back.
+    monkeypatch.setattr(devices, "retain_memory", lambda: pytest.fail("not asked for"))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    devices.apply(DEFAULT, CPU)
+    assert devices.without_effect(DEFAULT, CPU) == found
+
+
+def test_no_more_is_asked_than_every_glibc_grants(monkeypatch):
+    """Older ones refuse a threshold above 32 MiB (M_MMAP_THRESHOLD); no mmap at all, none refuses."""
+    asked = {}
+
+    def mallopt(name: int, value: int) -> int:
+        asked[name] = value
+        return int(name != -3 or value <= 32 * 2**20)
+
+    assert retaining_by(monkeypatch, mallopt)
+    assert asked[-4] == 0
+    assert asked[-1] > 2**30
+    assert all(0 <= value < 2**31 for value in asked.values())
+
+
+def test_settings_of_a_gpu_are_without_effect_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(devices, "_retaining", True)
+    asked = {
+        "precision.tf32": True,
+        "loader.pin_memory": True,
+        "compile.cudnn_benchmark": True,
+        "device.memory_fraction": 0.5,
+    }
+    for name, value in asked.items():
+        found = devices.without_effect(TrialConfig().replace({name: value}), CPU)
+        assert found == {name: "without effect: no GPU"}
+    assert devices.without_effect(TrialConfig(), CPU) == {}
+    assert devices.without_effect(TrialConfig().replace(asked), torch.device("cuda", 0)) == {}
+    both = TrialConfig().replace({"device.malloc": "default", "precision.tf32": True})
+    assert set(devices.without_effect(both, CPU)) == {"device.malloc", "precision.tf32"}

@@ -1,0 +1,77 @@
+"""A trial of several ranks: it ends as soon as one of them does, and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import LOG, PREPARE_RUNNER, Job, MeasurePlan, write_job
+from sweeper.core.measurement import FailureKind, Measurement
+from sweeper.core.process import children, tree
+from sweeper.testing.conformance import WAIT_SECONDS
+
+PIPELINE = "sweeper.testing.pipelines"
+
+
+def submit(launcher, tmp_path: Path, plan: MeasurePlan, **options: object):
+    prepared = str(tmp_path / "prepared")
+    write_job(tmp_path / "data", Job(uid="d", runner=PREPARE_RUNNER, pipeline=PIPELINE, prepared=prepared))
+    launcher.submit(tmp_path / "data").result(timeout=WAIT_SECONDS)
+    config = TrialConfig().replace({"device.count": 3, "device.cpu_threads": 1, **options})
+    write_job(tmp_path / "job", Job(uid="t", pipeline=PIPELINE, prepared=prepared, config=config, plan=plan))
+    return launcher.submit(tmp_path / "job")
+
+
+def ranks(launcher) -> list[int]:
+    """Waits until the trial has its followers; returns them."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        for pid in tree(launcher._process.pid):
+            below = list(children(pid))
+            if len(below) == 2:
+                return below
+        time.sleep(0.01)
+    raise AssertionError("no trial with two followers")
+
+
+def test_a_whole_trial_of_three_ranks(launcher, tmp_path):
+    plan = MeasurePlan(window_seconds=0.2, repeats=1, warmup_cap_seconds=0.5, quality_samples=600)
+    outcome = submit(launcher, tmp_path, plan).result(timeout=WAIT_SECONDS)
+    assert isinstance(outcome, Measurement), outcome
+    (window,) = outcome.windows
+    assert window.samples == 3 * 64 * window.steps
+    assert outcome.quality is not None
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (signal.SIGKILL, FailureKind.LOST, "the trial was killed (SIGKILL) from outside"),
+        (signal.SIGBUS, FailureKind.SHM, "the trial died of SIGBUS"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["early", "training"])
+def test_a_ranks_death_is_the_trials(launcher, tmp_path, number, kind, message, seconds):
+    handle = submit(launcher, tmp_path, MeasurePlan(window_seconds=60, repeats=1))
+    followers = ranks(launcher)
+    time.sleep(seconds)
+    os.kill(followers[1], number)
+    began = time.monotonic()
+    outcome = handle.result(timeout=WAIT_SECONDS)
+    assert time.monotonic() - began < 15
+    assert outcome.kind is kind
+    assert outcome.message.startswith(message)
+    assert "rank 2 of 3 ended early by SIG" in (tmp_path / "job" / LOG).read_text()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in followers)
+
+
+def test_an_error_of_all_ranks_is_reported_once(launcher, tmp_path):
+    options = {"model.fault": "oom", "model.fault_at": 3}
+    outcome = submit(launcher, tmp_path, MeasurePlan(), **options).result(timeout=WAIT_SECONDS)
+    assert outcome.kind is FailureKind.OOM
+    assert outcome.message.startswith("RuntimeError: CUDA out of memory")
