@@ -32,7 +32,7 @@ check: $(READY) test
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
-	PYTHONPATH=. $(BIN)/python benchmarks/trainer.py
+	$(BIN)/python benchmarks/trainer.py
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak

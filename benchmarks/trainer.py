@@ -175,7 +175,9 @@ def against_bare(
         eager = Ours(workload, {**given, "compile.mode": "eager"}) if GPU else ours
         percent = data_share(eager)
         figures += [
-            dataclasses.replace(ratio(rates, "ours", "bare"), figure=f"{name} {precision} / bare", bar=least),
+            dataclasses.replace(
+                ratio(rates, "ours", "bare"), figure=f"{name} {precision} / bare", bar=least, noisy=True
+            ),
             Figure(
                 figure=f"{name} {precision} data path / step",
                 value=percent,

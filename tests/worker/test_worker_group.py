@@ -49,13 +49,13 @@ def test_a_whole_trial_of_three_ranks(launcher, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "message"),
+    ("number", "kind", "message", "seconds"),
     [
-        (signal.SIGKILL, FailureKind.LOST, "the trial was killed (SIGKILL) from outside"),
-        (signal.SIGBUS, FailureKind.SHM, "the trial died of SIGBUS"),
+        (signal.SIGKILL, FailureKind.LOST, "the trial was killed (SIGKILL) from outside", 0.0),
+        (signal.SIGBUS, FailureKind.SHM, "the trial died of SIGBUS", 1.0),
     ],
+    ids=["early", "training"],
 )
-@pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["early", "training"])
 def test_a_ranks_death_is_the_trials(launcher, tmp_path, number, kind, message, seconds):
     handle = submit(launcher, tmp_path, MeasurePlan(window_seconds=60, repeats=1))
     followers = ranks(launcher)
