@@ -17,6 +17,7 @@ ALL = (
     "precision.tf32",
     "compile.mode",
     "model.hidden_size",
+    "device.malloc",
 )
 
 
@@ -32,6 +33,9 @@ ALL = (
             "bs2048 rows w4 pf2 pin fp32 h64",
         ),
         ({"compile.mode": "max-autotune"}, "bs2048 res fp32 comp-max h64"),
+        ({"compile.mode": "graph"}, "bs2048 res fp32 graph h64"),
+        ({"loader.kind": "stream", "loader.num_workers": 4}, "bs2048 stream fp32 h64"),
+        ({"device.malloc": "default"}, "bs2048 res fp32 h64 plain-malloc"),
     ],
 )
 def test_a_label_says_what_is_in_effect(changes, expected):
