@@ -42,6 +42,7 @@ class Group:
         self._pids: list[int] = []
         self._pipes: list[int] = []
         self._closing = threading.Event()
+        self._ending = threading.Lock()
 
     @classmethod
     def start(cls, size: int, follow: Callable[[Group, int], None]) -> Group:
@@ -99,12 +100,15 @@ class Group:
 
         Its last words are in the log that they share, and tell the kind of failure.
         """
+        # Not given back by the thread that goes on to end the process.
+        self._ending.acquire()
         ended = {}
         for rank, pid in enumerate(self._pids, 1):
             has_ended, status = os.waitpid(pid, os.WNOHANG)
             if has_ended:
                 ended[rank] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         if not ended:
+            self._ending.release()
             return
         # A rank that was killed comes first: others may have ended for missing it.
         rank, number = max(ended.items(), key=lambda item: item[1])

@@ -45,18 +45,10 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     began = time.perf_counter()
     config, samples = stepper.config, pipeline.train
     stepper.reset()
-    order = Order(
-        samples.length,
-        config.batch_size,
-        config.seed,
-        drop_last=False,
-        lengths=samples.lengths,
-        buckets=config.loader.buckets,
-    )
     reader = Reader(samples, stepper.device)
     clock = NoClock()
     total = torch.zeros((), device=stepper.device)
-    for index, length in order.first(num_samples).batches():
+    for index, length in _order(samples, config).first(num_samples).batches():
         whole = len(index) == config.batch_size
         stepper.train(reader(index, length), clock, stepper.compiled if whole else stepper.model)
         total += stepper.last_loss * len(index)
@@ -98,6 +90,10 @@ def _in_order(samples: Samples, config: TrialConfig) -> Epoch:
         index = torch.arange(samples.length)
         sizes = [len(part) for part in index.split(VALIDATION_BATCH)]
         return Epoch(index, sizes, [0] * len(sizes))
+    return _order(samples, config).epoch(0)
+
+
+def _order(samples: Samples, config: TrialConfig) -> Order:
     return Order(
         samples.length,
         config.batch_size,
@@ -105,4 +101,4 @@ def _in_order(samples: Samples, config: TrialConfig) -> Epoch:
         drop_last=False,
         lengths=samples.lengths,
         buckets=config.loader.buckets,
-    ).epoch(0)
+    )

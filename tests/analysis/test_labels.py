@@ -35,7 +35,7 @@ ALL = (
         ({"compile.mode": "max-autotune"}, "bs2048 res fp32 comp-max h64"),
         ({"compile.mode": "graph"}, "bs2048 res fp32 graph h64"),
         ({"loader.kind": "stream", "loader.num_workers": 4}, "bs2048 stream fp32 h64"),
-        ({"device.malloc": "default"}, "bs2048 res fp32 h64 plain-malloc"),
+        ({"device.malloc": "default"}, "bs2048 res fp32 plain-malloc h64"),
     ],
 )
 def test_a_label_says_what_is_in_effect(changes, expected):
