@@ -172,11 +172,6 @@ class TrialConfig:
             "`accumulate_steps >= 1` must hold",
             self.accumulate_steps,
         )
-        _require(
-            self.loader.drop_last or self.device.count == 1,
-            "`device.count > 1` needs `loader.drop_last: true`",
-            self.device.count,
-        )
 
     @property
     def global_batch(self) -> int:

@@ -43,7 +43,8 @@ def make_loader(
         samples.length,
         batch_size,
         seed,
-        drop_last=config.drop_last,
+        # Ranks step together: none may have a smaller batch, or none.
+        drop_last=config.drop_last or share[1] > 1,
         lengths=samples.lengths,
         buckets=config.buckets,
         share=share,
