@@ -32,7 +32,7 @@ class CompileWatch:
         torch._inductor.config.compile_threads = min(
             torch._inductor.config.compile_threads or threads, threads
         )
-        # Each static length of a bucket is a compilation of its own, and so is a ragged batch.
+        # Each static length of a bucket is a compilation of its own.
         torch._dynamo.config.recompile_limit = max(LEAST_RECOMPILES, config.loader.buckets + 1)
 
     @property

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
+from burning import TELL, child
+
 from sweeper.core.process import children, involuntary_switches, tree, usage
-
-BURN = """
-import os, sys, time
-def burn(seconds):
-    end = time.process_time() + seconds
-    while time.process_time() < end: pass
-"""
-# What it asks for stays until it is told to go on.
-TELL = "\nprint('ready', flush=True); sys.stdin.readline()\n"
-
-
-@contextmanager
-def child(code: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that runs `code`; it has come to its first TELL."""
-    arguments = [sys.executable, "-S", "-c", BURN + code]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def wait_for(holds: Callable[[], object], seconds: float = 20.0) -> bool:

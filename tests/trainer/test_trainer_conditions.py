@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from burning import TELL, child
 
 from sweeper.core.progress import Silent
 from sweeper.trainer import conditions, measure
 from sweeper.trainer.conditions import canary_ms, read_conditions
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
-BURN = """
-import os, sys, time
-def burn(seconds):
-    end = time.process_time() + seconds
-    while time.process_time() < end: pass
-"""
-STAY = "\nprint('ready', flush=True); sys.stdin.readline()\n"
-
-
-@contextmanager
-def child(code: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that has run `code`, and stays until the end."""
-    arguments = [sys.executable, "-S", "-c", BURN + code + STAY]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def own_seconds() -> float:
@@ -50,7 +27,7 @@ IN_A_CHILD_OF_ITS_OWN = "\nif os.fork():\n    os.wait()\nelse:\n    burn(0.4); o
 @pytest.mark.parametrize("code", ["burn(0.4)", IN_A_CHILD_OF_ITS_OWN], ids=["itself", "reaped"])
 def test_processor_time_has_that_of_children_alive_and_waited_for(code: str):
     before, own = read_conditions(), own_seconds()
-    with child(code) as process:
+    with child(code + TELL) as process:
         alive = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
         assert 0.35 <= alive < 0.8
     assert process.returncode is not None
@@ -62,7 +39,7 @@ def test_processor_time_has_that_of_children_alive_and_waited_for(code: str):
 def test_processor_time_has_that_of_children_of_children():
     code = "r, w = os.pipe()\nif not os.fork():\n    burn(0.4); os.write(w, b'x'); sys.stdin.readline()\n"
     before, own = read_conditions(), own_seconds()
-    with child(code + "    os._exit(0)\nos.read(r, 1)") as process:
+    with child(code + "    os._exit(0)\nos.read(r, 1)" + TELL) as process:
         alive = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
         assert 0.35 <= alive < 0.8
         process.communicate("\n\n")
@@ -79,7 +56,7 @@ def test_two_that_share_a_core_are_taken_off_it():
     core = min(os.sched_getaffinity(0))
     code = f"os.sched_setaffinity(0, {{{core}}})\nif os.fork():\n    burn(0.4); os.wait()\n"
     before = read_conditions()
-    with child(code + "else:\n    burn(0.4); os._exit(0)"):
+    with child(code + "else:\n    burn(0.4); os._exit(0)" + TELL):
         # Of both: the one that lives on, and the one it has waited for counts with its processor time.
         assert read_conditions().involuntary_switches - before.involuntary_switches >= 5
     assert read_conditions().involuntary_switches - before.involuntary_switches >= 10
@@ -97,7 +74,7 @@ def test_the_canary_takes_longer_on_a_core_it_has_to_share():
     os.sched_setaffinity(0, core)
     try:
         alone = min(canary_ms() for _ in range(4))
-        with child("import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()"):
+        with child("import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()" + TELL):
             shared = max(canary_ms() for _ in range(6))
     finally:
         os.sched_setaffinity(0, before)
