@@ -33,6 +33,8 @@ check: $(READY) test
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/trainer.py
+	$(BIN)/python benchmarks/telemetry.py
+	$(BIN)/python benchmarks/verdicts.py
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak

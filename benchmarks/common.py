@@ -66,9 +66,15 @@ def publish(name: str, figures: Sequence[Figure], command: str) -> None:
         shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(each).items()}
         del shown["noisy"]
         rows.append({**shown, "command": command, "commit": commit, "device": device})
+    show(figures)
+    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def show(figures: Sequence[Figure]) -> None:
+    """Prints the figures as a table."""
+    for each in figures:
         verdict = {True: "met", False: "MISSED", None: ""}[each.met]
         print(
             f"{each.figure:<40} {each.value:10.2f} {each.unit:<4} [{each.low:.2f}, {each.high:.2f}]"
             f"  {each.bar:<8} {verdict}"
         )
-    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

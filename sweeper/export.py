@@ -36,6 +36,8 @@ def exported(summary: Any, spec: SweepSpec, number: int | None = None) -> dict[s
         warnings.append("Measured on made-up data: measure again on your own before you rely on it.")
     if ratio is None:
         warnings.append("Not confirmed by repeats: the throughput is that of a single trial.")
+    if disturbance := summary.disturbance_of(record):
+        warnings.append(f"Its timings were disturbed to the end: {disturbance}.")
     return {
         "schema": SCHEMA,
         "pipeline": spec.pipeline,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
@@ -21,6 +21,7 @@ class Row:
         name: The trial's run name.
         x_baseline: Confirmed where there is a confirmation, else as searched; so is `throughput`.
         confirmed: Whether they are confirmed.
+        disturbed: Whether something else disturbed them to the end.
     """
 
     title: str
@@ -29,6 +30,7 @@ class Row:
     x_baseline: float | None
     throughput: float
     confirmed: bool = False
+    disturbed: bool = False
 
     @property
     def epoch_seconds(self) -> float | None:
@@ -50,6 +52,7 @@ class Summary:
         per_size: The fastest feasible trial of each model size.
         per_loader: The fastest feasible trial of each loader kind, of the baseline's size.
         counts: Trials by outcome.
+        disturbed: Processes of confirmation that something disturbed to the end, by trial number.
     """
 
     name: str
@@ -66,6 +69,14 @@ class Summary:
     counts: Mapping[str, int]
     production_samples: float | None
     records: tuple[TrialRecord, ...]
+    disturbed: Mapping[int, int] = field(default_factory=dict)
+
+    def disturbance_of(self, record: TrialRecord) -> str:
+        """Returns what is not clean about the figures shown of a record; empty where they are."""
+        if self.ratio is not None and record.number in self.disturbed:
+            count = self.disturbed[record.number]
+            return f"{count} of {len(self.ratio.rounds)} confirming processes" if count else ""
+        return ", ".join(record.measurement.contamination) if record.measurement else ""
 
     def throughput_of(self, record: TrialRecord) -> float:
         """Returns the winner's and the baseline's confirmed throughput, any other's as searched."""
@@ -140,10 +151,23 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
         "number": record.number,
         "outcome": "running" if record.outcome is None else _outcome(record),
         "feasible": record.feasible,
-        "verdict": None,
+        **_verdict(record),
         "stage": stage,
         "config": record.config.canonical().flatten(),
         "metrics": metrics_of(record),
+    }
+
+
+def _verdict(record: TrialRecord) -> dict[str, Any]:
+    found = record.verdict
+    if found is None or record.measurement is None:
+        return {"verdict": None}
+    return {
+        "verdict": found.kind.value,
+        "why": found.why,
+        "next": found.next,
+        "next_changes": dict(found.changes),
+        "contamination": list(record.measurement.contamination),
     }
 
 

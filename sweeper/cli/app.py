@@ -140,6 +140,23 @@ def ui(
     raise typer.Exit(ui_command(home, name, port))
 
 
+@app.command()
+def doctor(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Say whether this machine is fit for sweeps, and measure what it can do: 10 to 60 s, GPU or none.
+
+    Exits with 1 where a check failed, each with its remedy; warnings are allowed.
+
+    --json: {"ok": bool, "checks": [{"name", "state": "ok"|"warn"|"fail", "text", "remedy"}],
+    "ceilings": [{"name", "value", "unit"}]}; ceilings are named cpu.matmul_fp32, cuda:0.memory_copy,
+    loader.rows, and so on, and are absent where nothing was measured.
+
+    Example: sweeper doctor
+    """
+    from sweeper.cli.examining import doctor_command
+
+    raise typer.Exit(doctor_command(home, as_json=as_json))
+
+
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,

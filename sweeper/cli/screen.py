@@ -100,6 +100,10 @@ def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
     ]
     if record.quality is not None:
         parts.append(f"loss {loss(record.quality.val_loss)}")
+    if record.verdict is not None:
+        parts.append(record.verdict.kind.value)
+    if record.measurement is not None and record.measurement.contamination:
+        parts.append(f"disturbed ({', '.join(record.measurement.contamination)})")
     over = [name for name, amount in record.violations.items() if amount > 0]
     if over:
         parts.append(f"beyond the limit on {', '.join(over)}")
@@ -154,11 +158,13 @@ def decision(summary: Summary) -> list[str]:
             best = max(faster, key=lambda row: row.throughput)
             return [
                 f"{summary.name}: {best.name} is {times(best.x_baseline)} your baseline in a single trial, "
-                f"unconfirmed (`confirm.rounds` says so); {summary.reason}."
+                f"unconfirmed (`confirm.rounds` says so); {summary.reason}.",
+                *why_lines(summary, best.record),
             ]
         return [
             f"{summary.name}: nothing is better than your baseline "
-            f"({seconds(summary.epoch_seconds(base.baseline))} an epoch); {summary.reason}."
+            f"({seconds(summary.epoch_seconds(base.baseline))} an epoch); {summary.reason}.",
+            *why_lines(summary, None),
         ]
     lines = [
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
@@ -185,6 +191,23 @@ def decision(summary: Summary) -> list[str]:
     if not base.loss_tells:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
     lines.append(f"  The search ended because {summary.reason}.")
+    lines += [f"  {line}" for line in why_lines(summary, winner)]
+    return lines
+
+
+def why_lines(summary: Summary, winner: TrialRecord | None) -> list[str]:
+    """Returns what limits the baseline, and what limits the winner now; and what was not clean."""
+    assert summary.yardstick is not None
+    lines = []
+    for title, record in (("Your baseline", summary.yardstick.baseline), ("The winner", winner)):
+        verdict = record.verdict if record else None
+        if record is None or verdict is None:
+            continue
+        lines.append(f"{title} is {verdict.kind}: {verdict.why}.")
+        if verdict.next:
+            lines.append(f"  Next: {verdict.next}.")
+        if disturbance := summary.disturbance_of(record):
+            lines.append(f"  Its timings were disturbed to the end: {disturbance}.")
     return lines
 
 
@@ -201,7 +224,7 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
             row.name,
             seconds(row.epoch_seconds),
             f"{row.throughput:,.0f}",
-            times(row.x_baseline) + (" *" if row.confirmed else "  "),
+            times(row.x_baseline) + (" *" if row.confirmed else "  ") + ("~" if row.disturbed else " "),
             loss(record.metric("val_loss")),
         )
     if all(row.record.number != baseline.number for row in rows):
@@ -210,12 +233,13 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
             "000 baseline",
             seconds(baseline.metric("epoch_seconds")),
             rate(baseline.metric("throughput")).removesuffix("/s"),
-            "1x  ",
+            "1x   ",
             loss(baseline.metric("val_loss")),
         )
-    if any(row.confirmed for row in rows):
-        table.caption = "* confirmed by interleaved repeats"
-        table.caption_justify = "left"
+    notes = ["* confirmed by interleaved repeats"] if any(row.confirmed for row in rows) else []
+    notes += ["~ disturbed by something else"] if any(row.disturbed for row in rows) else []
+    if notes:
+        table.caption, table.caption_justify = "  ".join(notes), "left"
     return table
 
 

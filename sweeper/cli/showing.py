@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from sweeper.analysis.summary import brief, metrics_of, to_json, trial_json
+from sweeper.analysis.summary import brief, to_json, trial_json
 from sweeper.cli.running import home_option
-from sweeper.cli.screen import console, print_summary, rate, seconds, times, trial_line
+from sweeper.cli.screen import console, print_summary, times, trial_line
+from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
-from sweeper.core.record import METRICS
 from sweeper.export import exported, rendered
 from sweeper.spec import CategoricalParameter, load
 from sweeper.sweep.fingerprint import fingerprint
@@ -91,26 +91,9 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
         print(json.dumps(encode({**trial_json(record, stage), "outcome": record.outcome}), indent=1))
         return
     out = console()
-    out.print(Text(f"{sweep.name_of(record)} ({sweep.stages()[number]})"), soft_wrap=True)
-    for field, value in record.config.canonical().flatten().items():
-        out.print(Text(f"  {field}: {value}"), soft_wrap=True)
-    failure, measured = record.failure, record.measurement
-    if failure is not None:
-        out.print(Text(f"{failure.kind} in stage `{failure.stage}`: {failure.message}"), soft_wrap=True)
-        out.print(Text(failure.detail), soft_wrap=True)
-    if measured is not None:
-        for metric, value in metrics_of(record).items():
-            out.print(Text(f"  {metric}: {value:g} {METRICS[metric].unit}"), soft_wrap=True)
-        parts = measured.breakdown
-        out.print(f"A step of {1e3 * parts.step_s:.3g} ms:")
-        for part in ("data", "h2d", "forward", "backward", "optimizer", "host_gap"):
-            share = getattr(parts, f"{part}_s") / parts.step_s
-            out.print(f"  {part:<10} {share:6.1%} {'█' * round(40 * share)}")
-        rates = ", ".join(rate(w.samples / w.seconds) for w in measured.windows)
-        out.print(f"Windows: {rates}; warm-up {seconds(measured.warmup_seconds)}.", soft_wrap=True)
-        for field, what in measured.effective.items():
-            out.print(Text(f"{field}: {what}"), soft_wrap=True)
-    out.print(Text(f"All of it is in {record.folder}."), soft_wrap=True)
+    stage = sweep.stages()[number]
+    for line in trial_lines(record, sweep.name_of(record), stage, sweep.operations(number)):
+        out.print(Text(line), soft_wrap=True)
 
 
 def export_command(home: Path, name: str, form: str, trial: int | None, out: Path | None) -> None:

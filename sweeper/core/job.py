@@ -17,11 +17,15 @@ CONFIG = "config.json"
 OUTCOME = "outcome.json"
 LOG = "worker.log"
 SERIES = "series"
+TELEMETRY_LOG = "telemetry.log"
+TRACE = "trace.json.gz"
 
 TRIAL_RUNNER = "sweeper.trainer.measure:run"
 QUALITY_RUNNER = "sweeper.trainer.quality:run"
 PREPARE_RUNNER = "sweeper.trainer.prepare:run"
 PROBE_RUNNER = "sweeper.trainer.probe:run"
+TRACE_RUNNER = "sweeper.trainer.tracing:run"
+CEILINGS_RUNNER = "sweeper.trainer.ceilings:run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class MeasurePlan:
         quality_samples: Training samples of the quality pass; 0 leaves it out.
         quality_above: Throughput below which the trial could not win, so that no pass is run.
         quality_cap_seconds: No pass is run that would take longer, by the steps measured.
+        quiet_canary_ms: The canary's time when nothing else runs on the machine; 0 where unknown.
+        diagnose: Whether the parts of a step are run on their own after the windows.
     """
 
     window_seconds: float = 3.0
@@ -45,6 +51,8 @@ class MeasurePlan:
     quality_samples: int = 0
     quality_above: float = 0.0
     quality_cap_seconds: float = 600.0
+    quiet_canary_ms: float = 0.0
+    diagnose: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +65,7 @@ class Job:
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
         cache: Folder for compile caches and the like.
+        trace: File that a tracing job writes.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
             takes the first `device.count` of them.
         cpus: Cores to stay on; empty means all that are usable.
@@ -74,6 +83,7 @@ class Job:
     plan: MeasurePlan = field(default_factory=MeasurePlan)
     prepared: str = ""
     cache: str = ""
+    trace: str = ""
     device: str = "cpu"
     cpus: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

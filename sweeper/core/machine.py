@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -14,13 +14,19 @@ _SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 
 def usable_cpus() -> int:
     """Returns the smallest of affinity, control-group quotas and SLURM allocation, at least 1."""
-    limits = [float(len(os.sched_getaffinity(0))), *_cgroup_quotas()]
-    limits += [float(value) for name in _SLURM if (value := os.environ.get(name, "")).isdigit()]
-    return max(1, int(min(limits)))
+    return max(1, int(min(cpu_limits().values())))
 
 
-def _cgroup_quotas() -> Iterator[float]:
-    """Yields the quotas, in cores, of this process's control groups and of all above them."""
+def cpu_limits() -> Mapping[str, float]:
+    """Returns how many cores each of the limits on this process leaves, by the limit's name."""
+    limits = {"affinity": float(len(os.sched_getaffinity(0)))}
+    if quotas := list(_cgroup_quotas()):
+        limits["the control group's quota"] = min(quotas)
+    return limits | {name: float(value) for name in _SLURM if (value := os.environ.get(name, "")).isdigit()}
+
+
+def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
+    """Yields folder and version (1 or 2) of this process's control groups and of all above them."""
     try:
         lines = _OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -28,18 +34,24 @@ def _cgroup_quotas() -> Iterator[float]:
     for line in lines or ["0::/"]:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            root, quota = _CGROUPS, _quota_v2
-        elif "cpu" in controllers.split(","):
-            root, quota = _CGROUPS / "cpu", _quota_v1
+            root, version = _CGROUPS, 2
+        elif controller in controllers.split(","):
+            root, version = _CGROUPS / controller, 1
         else:
             continue
         # In a container the path may be the host's, which is not there; its root always is.
         group = root / path.strip("/")
         for folder in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):
-                yield quota(folder)
+            yield folder, version
             if folder == root:
                 break
+
+
+def _cgroup_quotas() -> Iterator[float]:
+    """Yields the quotas, in cores, of this process's control groups and of all above them."""
+    for folder, version in control_groups("cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            yield _quota_v2(folder) if version == 2 else _quota_v1(folder)
 
 
 def _quota_v2(folder: Path) -> float:

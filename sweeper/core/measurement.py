@@ -24,7 +24,13 @@ class Window:
             where the kernel does not tell.
         load: Processes that wanted a core, averaged over a minute, at the window's end.
         canary_ms: Time of some fixed work, the slower of before and after: the same for all
-            trials on a quiet machine.
+            trials on a quiet machine; 0 where the trial's own loader ran beside it.
+        helper_cpu_seconds: Of `cpu_seconds`, what the tree's other processes took: loader workers.
+        waited_seconds: Time in which threads of the tree wanted a core and had none; None where
+            the kernel does not tell.
+        others_cpu_seconds: Processor time that others took on the cores this trial may use.
+        minor_faults: Pages the kernel had to map, and to clear, for the training process.
+        flags: Why the window is not the configuration's own doing (`sweeper.core.contamination`).
     """
 
     start_s: float
@@ -37,6 +43,11 @@ class Window:
     pressure_seconds: float | None = None
     load: float = 0.0
     canary_ms: float = 0.0
+    helper_cpu_seconds: float = 0.0
+    waited_seconds: float | None = None
+    others_cpu_seconds: float = 0.0
+    minor_faults: int = 0
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +83,40 @@ class Breakdown:
     def data_fraction(self) -> float:
         """Share of the step that is the data path: waiting, gathering, copying."""
         return (self.data_s + self.h2d_s) / self.step_s if self.step_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What short runs after the windows say about the parts of a step, each on its own.
+
+    A figure is None where it could not be taken: a verdict that needs it is then not given.
+
+    Attributes:
+        device_samples_s: Samples per second of steps on one batch that lies on the device already.
+        loader_samples_s: Samples per second that the loader hands over while nothing trains.
+        half_step_s: Seconds of such a step on half of the batch (eager steps only).
+        full_step_s: Seconds of a step on the whole of it, taken in turn with the half.
+        blocked_s: Seconds of a step's arithmetic in which the process neither ran nor wanted a
+            core: it waited for something else (CPU only).
+        busy_s: Seconds of work that a step is for the device, queued ahead (CUDA only).
+        issue_s: Seconds that the host needs to launch a step (CUDA only).
+        sync_places: Lines of the user's code that wait for the device in every step (CUDA only).
+        fits_device: Whether the training data could lie on the device.
+        native_bf16: Whether the device computes in bf16 itself.
+        usable_cpus: Cores that the trial may use.
+    """
+
+    device_samples_s: float | None = None
+    loader_samples_s: float | None = None
+    half_step_s: float | None = None
+    full_step_s: float | None = None
+    blocked_s: float | None = None
+    busy_s: float | None = None
+    issue_s: float | None = None
+    sync_places: tuple[str, ...] | None = None
+    fits_device: bool | None = None
+    native_bf16: bool | None = None
+    usable_cpus: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +169,10 @@ class Measurement:
         effective: What really ran where it differs from what was asked, by field name.
         gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
         host_mem_peak_gib: Peak resident set of the training process.
+        diagnosis: What a step's parts do on their own; None where it was not asked for.
+        repeated_windows: Windows that were measured again because something else disturbed them.
         telemetry: Summaries by series name, units in the names; absent where not supported.
+        telemetry_missing: Why a series is absent, or ended early, by its name.
         versions: torch, CUDA and driver versions.
     """
 
@@ -147,10 +195,18 @@ class Measurement:
     gpu_mem_peak_gib: float | None = None
     host_mem_peak_gib: float | None = None
     quality: Quality | None = None
+    diagnosis: Diagnosis | None = None
+    repeated_windows: int = 0
     effective: Mapping[str, str] = field(default_factory=dict)
     telemetry: Mapping[str, Stats] = field(default_factory=dict)
+    telemetry_missing: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     finished_at: float = 0.0
+
+    @property
+    def contamination(self) -> tuple[str, ...]:
+        """Why timings among its windows are not the configuration's own doing; empty where they are."""
+        return tuple(dict.fromkeys(flag for window in self.windows for flag in window.flags))
 
 
 class FailureKind(StrEnum):
@@ -174,6 +230,19 @@ class FailureKind(StrEnum):
     NO_RESULT = "no_result"
     CRASH = "crash"
     USER_ERROR = "user_error"
+
+
+class Bottleneck(StrEnum):
+    """What keeps a trial from being faster."""
+
+    INPUT = "input-bound"
+    TRANSFER = "transfer-bound"
+    SYNC = "sync-bound"
+    CAPACITY = "memory-capacity-limited"
+    LAUNCH = "launch-bound"
+    BANDWIDTH = "memory-bandwidth-bound"
+    COMPUTE = "compute-bound"
+    INCONCLUSIVE = "inconclusive"
 
 
 INFEASIBLE = frozenset(

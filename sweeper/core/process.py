@@ -63,3 +63,22 @@ def involuntary_switches(pid: int) -> int:
                 text = (task / "status").read_text()
                 total += int(text.rpartition("nonvoluntary_ctxt_switches:")[2].split()[0])
     return total
+
+
+def ran_seconds(pid: int) -> float | None:
+    """Returns the processor time of `pid`'s living threads, to the nanosecond; None where it is not told."""
+    return _scheduled(pid, 0)
+
+
+def waited_seconds(pid: int) -> float | None:
+    """Returns how long threads of `pid` were ready to run and had no core; None where it is not told."""
+    return _scheduled(pid, 1)
+
+
+def _scheduled(pid: int, column: int) -> float | None:
+    total = None
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                total = (total or 0) + int((task / "schedstat").read_text().split()[column])
+    return None if total is None else total / 1e9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from sweeper.core.measurement import DeviceInfo, Window
@@ -16,8 +17,8 @@ class Progress(Protocol):
     def device(self, info: DeviceInfo) -> None:
         """The job runs on this device."""
 
-    def window(self, window: Window) -> None:
-        """A timed window has ended."""
+    def window(self, window: Window) -> Sequence[str]:
+        """A timed window has ended; returns what disturbed it, as far as telemetry tells."""
 
 
 class Silent:
@@ -33,8 +34,9 @@ class Silent:
     def device(self, info: DeviceInfo) -> None:
         """Passes over it."""
 
-    def window(self, window: Window) -> None:
-        """Passes over it."""
+    def window(self, window: Window) -> Sequence[str]:
+        """Knows nothing of it."""
+        return ()
 
 
 class TrialFailedError(Exception):

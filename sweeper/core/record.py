@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
+from sweeper.core.verdict import Verdict, verdict_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,11 @@ class TrialRecord:
         return self.outcome if isinstance(self.outcome, Failure) else None
 
     @property
+    def verdict(self) -> Verdict | None:
+        """Why it is not faster; None where there is no measurement."""
+        return verdict_of(self.measurement, self.config) if self.measurement is not None else None
+
+    @property
     def feasible(self) -> bool:
         """Measured, and no constraint is violated."""
         return self.measurement is not None and all(v <= 0 for v in self.violations.values())
@@ -79,14 +85,28 @@ def _of_measurement(read: Callable[[Measurement], float | None]) -> Callable[[Tr
     return lambda rec: read(rec.measurement) if rec.measurement is not None else None
 
 
-def _series(name: str) -> Callable[[TrialRecord], Any]:
-    return _of_measurement(lambda m: m.telemetry[name].mean if name in m.telemetry else None)
+def _series(name: str, part: str = "mean") -> Callable[[TrialRecord], Any]:
+    return _of_measurement(lambda m: getattr(m.telemetry[name], part) if name in m.telemetry else None)
+
+
+def _summaries(name: str, unit: str, direction: str) -> Iterator[Metric]:
+    """Yields mean, median and 95th percentile of a telemetry series inside the windows."""
+    yield Metric(name, unit, direction, _series(name))
+    for part in ("p50", "p95"):
+        yield Metric(f"{name}_{part}", unit, direction, _series(name, part))
 
 
 def _memory_fraction(m: Measurement) -> float | None:
     if m.gpu_mem_peak_gib is None or not m.device.memory_gib:
         return None
     return m.gpu_mem_peak_gib / m.device.memory_gib
+
+
+def _busy(m: Measurement) -> float | None:
+    """Returns the share of the time in which the device had work, by its own events."""
+    if m.diagnosis is None or m.diagnosis.busy_s is None or not m.step_ms:
+        return None
+    return min(100.0, 1e5 * m.diagnosis.busy_s / m.step_ms)
 
 
 _TABLE = (
@@ -97,11 +117,14 @@ _TABLE = (
     Metric("data_pct", "%", "minimize", _of_measurement(lambda m: 100 * m.breakdown.data_fraction)),
     Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
     Metric("compile_s", "s", "minimize", _of_measurement(lambda m: m.compile_seconds)),
-    Metric("gpu_util_pct", "%", "maximize", _series("gpu_util_pct")),
-    Metric("gpu_power_w", "W", "minimize", _series("gpu_power_w")),
+    *_summaries("gpu_util_pct", "%", "maximize"),
+    *_summaries("gpu_sm_active_pct", "%", "maximize"),
+    Metric("gpu_busy_pct", "%", "maximize", _of_measurement(_busy)),
+    *_summaries("gpu_power_w", "W", "minimize"),
     Metric("gpu_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.gpu_mem_peak_gib)),
     Metric("gpu_mem_peak_fraction", "", "minimize", _of_measurement(_memory_fraction)),
-    Metric("cpu_util_pct", "%", "maximize", _series("cpu_util_pct")),
+    *_summaries("cpu_util_pct", "%", "maximize"),
+    Metric("tree_cpu_pct", "%", "minimize", _series("tree_cpu_pct")),
     Metric("host_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.host_mem_peak_gib)),
 )
 

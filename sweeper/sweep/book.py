@@ -87,6 +87,11 @@ class Book:
         """Returns the searched trials that have ended."""
         return [rec for rec in self.finished() if rec.stage == "search"]
 
+    def quiet_canary_ms(self) -> float:
+        """Returns the shortest canary beside any window so far; 0 where there is none."""
+        seen = [w.canary_ms for r in self.finished() if r.measurement for w in r.measurement.windows]
+        return min((ms for ms in seen if ms), default=0.0)
+
     def taken(self) -> set[str]:
         """Returns the keys of all configurations that were asked."""
         return {record.config.key() for record in self.records.values()}

@@ -52,7 +52,7 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
         (entry.job.params["round"], entry.job.params["trial"]): entry.folder
         for entry in supervisor.journal.confirmations()
     }
-    rounds: list[dict[int, float]] = []
+    rounds: list[dict[int, Measurement]] = []
     longest = 0.0
     for index in range(spec.confirm.rounds):
         left = supervisor.seconds_left
@@ -67,26 +67,28 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
             longest = max(longest, before - after)
         supervisor.done = index + 1
     configs = {number: book.records[number].config for number in numbers}
-    found = ratios(rounds, BASELINE)
-    winner = decide(rounds, BASELINE, configs)
+    speeds = [{number: found.throughput for number, found in each.items()} for each in rounds]
     return {
-        "winner": winner,
-        "ratios": [encode(ratio) for ratio in found],
-        "rounds": [{str(n): value for n, value in each.items()} for each in rounds],
+        "winner": decide(speeds, BASELINE, configs),
+        "ratios": [encode(ratio) for ratio in ratios(speeds, BASELINE)],
+        "rounds": [{str(n): value for n, value in each.items()} for each in speeds],
+        "disturbed": {
+            str(n): sum(bool(each[n].contamination) for each in rounds if n in each) for n in numbers
+        },
     }
 
 
 def _round(
     supervisor: Supervisor, index: int, order: list[int], folders: dict[tuple[int, int], Path]
-) -> dict[int, float]:
+) -> dict[int, Measurement]:
     journal, book = supervisor.journal, supervisor.book
-    found: dict[int, float] = {}
+    found: dict[int, Measurement] = {}
     for number in order:
         # By round and trial, not by place: with other candidates than before, the places shift.
         folder = folders.setdefault((index, number), journal.confirm_folder(len(folders)))
         outcome = supervisor.runner.run(folder, _job(supervisor, book.records[number], index))
         if isinstance(outcome, Measurement):
-            found[number] = outcome.throughput
+            found[number] = outcome
     return found
 
 
@@ -97,6 +99,9 @@ def _job(supervisor: Supervisor, record: TrialRecord, index: int) -> Job:
         window_seconds=measure.window_seconds,
         repeats=1,
         warmup_cap_seconds=min(QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds),
-        cap_seconds=measure.window_seconds,
+        # Room for one repetition, where something disturbs it.
+        cap_seconds=1.5 * measure.window_seconds,
+        quiet_canary_ms=supervisor.quiet_canary_ms(),
+        diagnose=False,
     )
     return dataclasses.replace(job, plan=plan)

@@ -11,6 +11,7 @@ from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.core.job import CONFIG, read_job, read_outcome
+from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.book import BASELINE, NUM_SEEDS, Book, quality_of
@@ -64,6 +65,12 @@ class LoadedSweep:
             found[BASELINE] = Confirmation(throughput=statistics.fmean(values), rounds=values)
         return found
 
+    def operations(self, number: int) -> Mapping[str, float]:
+        """Returns milliseconds in a step by operation, of the trials that were traced."""
+        outcome = read_outcome(self.journal.setup_folder(f"trace-{number}"))
+        found: Mapping[str, float] = outcome.values["operations"] if isinstance(outcome, Report) else {}
+        return found
+
     def stages(self) -> dict[int, str]:
         """Returns how far each trial came: `confirmed` for the winner, `finalist` beside it."""
         stages = {number: record.stage for number, record in self.book.records.items()}
@@ -109,6 +116,8 @@ def summarise(sweep: LoadedSweep) -> Summary:
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
     looked_at = {r.number for r in records if r.quality is not None or not book.quality_samples}
 
+    disturbed = {int(number): count for number, count in result.get("disturbed", {}).items()}
+
     def row(title: str, record: TrialRecord) -> Row:
         ratio = ratios.get(record.number)
         return Row(
@@ -118,6 +127,11 @@ def summarise(sweep: LoadedSweep) -> Summary:
             x_baseline=ratio.ratio if ratio else book.x_baseline(record),
             throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
             confirmed=ratio is not None,
+            disturbed=bool(
+                disturbed.get(record.number)
+                if ratio
+                else record.measurement and record.measurement.contamination
+            ),
         )
 
     # The fastest whose loss was looked at, and where there is none, the fastest.
@@ -144,6 +158,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         counts=counts_of(records),
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
+        disturbed=disturbed,
     )
 
 

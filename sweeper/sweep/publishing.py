@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sweeper.analysis.card import card
 from sweeper.analysis.labels import run_name
 from sweeper.core.codec import encode
 from sweeper.core.errors import StorageError
 from sweeper.core.files import write_atomic
+from sweeper.core.job import TRACE
 from sweeper.core.record import TrialRecord
 from sweeper.tracking import Confirmation, RunView, SweepInfo, Tracker
 
@@ -39,8 +41,9 @@ class Publisher:
     def publish(self, record: TrialRecord, view: RunView) -> None:
         """Shows one record, unless it is shown like this already."""
         marker = Path(record.folder) / MARKER
+        traced = (Path(record.folder) / TRACE).exists()
         state = hashlib.sha256(
-            json.dumps([encode(view), encode(record.violations), encode(record.quality)]).encode()
+            json.dumps([encode(view), encode(record.violations), encode(record.quality), traced]).encode()
         ).hexdigest()
         if marker.exists() and marker.read_text(encoding="utf-8") == state:
             return
@@ -81,19 +84,27 @@ def view_of(
     confirmation: Confirmation | None = None,
 ) -> RunView:
     """Returns how a record is shown."""
-    note = ""
+    note = _card_note(record) if record.measurement is not None else ""
     if record.failure is not None:
         note = f"**{record.failure.kind}**: {record.failure.message}"
     elif record.violations and not record.feasible:
         over = [f"`{name}` by {amount:.1%}" for name, amount in record.violations.items() if amount > 0]
-        note = f"Not feasible: beyond the limit on {', '.join(over)}."
-    elif record.measurement is not None and record.measurement.effective:
-        note = "; ".join(f"`{key}`: {value}" for key, value in record.measurement.effective.items())
+        note = f"Not feasible: beyond the limit on {', '.join(over)}.\n\n{note}"
     return RunView(
         label=run_name(record.number, record.stage, record.config, varied),
         stage=stage or record.stage,  # type: ignore[arg-type]
         rank=rank,
         x_baseline=x_baseline,
+        verdict=record.verdict.kind.value if record.verdict else None,
+        contamination=", ".join(record.measurement.contamination) if record.measurement else "",
         confirmation=confirmation,
         note=note,
     )
+
+
+def _card_note(record: TrialRecord) -> str:
+    """Returns the card as Markdown: words as paragraphs, which wrap, and the tree as it stands."""
+    lines = list(card(record))
+    tree = [line for line in lines if line.startswith(" ")]
+    words = [line for line in lines if not line.startswith(" ")]
+    return "\n\n".join([words[0], "\n".join(["```", *tree, "```"]), *words[1:]])

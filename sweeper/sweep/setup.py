@@ -32,12 +32,14 @@ class Machine:
         slots: One per device (or per as many as one trial may take), each with its own share of the
             cores.
         lacks: `field=value` -> why this device cannot take it.
+        canary_ms: Time of the canary on the machine at its quietest; 0 where unknown.
     """
 
     devices: tuple[DeviceInfo, ...]
     usable_cpus: int
     lacks: Mapping[str, str]
     slots: tuple[Slot, ...]
+    canary_ms: float = 0.0
 
     @property
     def line(self) -> str:
@@ -119,6 +121,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         usable_cpus=values["usable_cpus"],
         lacks=values["lacks"],
         slots=tuple(Slot(n, c) for n, c in zip(names, _shares(len(names)), strict=True)),
+        canary_ms=values.get("canary_ms", 0.0),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from sweeper.analysis.labels import run_name
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError
-from sweeper.core.job import QUALITY_RUNNER, Job, MeasurePlan
+from sweeper.core.job import QUALITY_RUNNER, TRACE, TRACE_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
@@ -107,7 +107,13 @@ class Supervisor:
             quality_samples=samples,
             quality_above=above,
             quality_cap_seconds=QUALITY_CAP_SHARE * (self.spec.search.minutes or 100.0) * 60,
+            quiet_canary_ms=self.quiet_canary_ms(),
         )
+
+    def quiet_canary_ms(self) -> float:
+        """Returns the canary's time on the quiet machine, by the probe and by all windows so far."""
+        known = (self.machine.canary_ms, self.book.quiet_canary_ms())
+        return min((ms for ms in known if ms), default=0.0)
 
     def timeout(self) -> float:
         """Returns the seconds a job may take: its own limit, and hardly more than the sweep has left."""
@@ -192,8 +198,26 @@ class Supervisor:
         self.total = self.spec.search.trials
         reason = self._search()
         result = {"reason": reason, **confirm(self)}
+        self._trace([BASELINE, result["winner"]])
         self.journal.finish(result)
         return result
+
+    def _trace(self, numbers: Sequence[int | None]) -> None:
+        """Leaves a profiler trace of some steps in the folders of the trials `numbers`."""
+        self.phase = "tracing"
+        for number in numbers:
+            record = self.book.records.get(number) if number is not None else None
+            if record is None:
+                continue
+            job = dataclasses.replace(
+                self.job("trace", record.config.on_one_device()),
+                runner=TRACE_RUNNER,
+                trace=str(self.journal.trial_folder(record.number).resolve() / TRACE),
+                plan=MeasurePlan(repeats=0, warmup_cap_seconds=self.spec.measure.warmup_cap_seconds),
+            )
+            outcome = self.runner.run(self.journal.setup_folder(f"trace-{record.number}"), job)
+            if isinstance(outcome, Failure):
+                self.observer.line(f"No trace of {self.name(record)} ({outcome.kind}: {outcome.message}).")
 
     def _seconds_on_disk(self) -> float:
         entries = [*self.journal.trials(), *self.journal.confirmations()]

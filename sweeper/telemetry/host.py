@@ -1,54 +1,80 @@
-"""Readings of the host: processor, memory and disk, of the machine and of the trial's own tree."""
+"""Readings of the host: cores, memory, disks, pressure and /dev/shm, and the trial's own tree."""
 
 from __future__ import annotations
 
-import time
+import os
+from collections.abc import Callable, Mapping, Sequence
 
-import psutil
-
-from sweeper.core.process import tree
-from sweeper.core.process import usage as usage_of
+from sweeper.telemetry.host_parts import Cores, Disks, Memory, Part, Pressure, Shm
+from sweeper.telemetry.host_tree import Tree
 from sweeper.telemetry.probe import Reading
-
-GIB = 1024**3
-MIB = 1024**2
 
 
 class HostProbe:
-    """CPU, memory and disk through psutil and /proc; rates are over the time since the last read."""
+    """What the machine and the trial's tree do, out of /proc and /sys.
+
+    The files stay open and are read in place, because a reading takes time of a core that the trial may want.
+
+    Attributes:
+        name: Of its own cost's series.
+        missing: Why a series is absent, by its name.
+    """
+
+    name = "host"
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._last: tuple[float, float, float] | None = None
+        self._why: dict[str, str] = {}
+        self.missing: Mapping[str, str] = self._why
+        self._parts: list[Part] = []
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Begins with the trial's process."""
-        self._pid = pid
-        psutil.cpu_percent(None)
+        """Begins with the trial's process, and takes the counters' first values."""
+        kinds: list[tuple[Sequence[str], Callable[[], Part]]] = [
+            (Cores.names, lambda: Cores(_usable(pid))),
+            (Tree.names, lambda: Tree(pid)),
+            (Memory.names, Memory),
+            (Disks.names, Disks),
+            (("disk_wait_pct",), lambda: Pressure("io", "disk_wait_pct")),
+            (("cpu_pressure_pct",), lambda: Pressure("cpu", "cpu_pressure_pct")),
+            (("memory_pressure_pct",), lambda: Pressure("memory", "memory_pressure_pct")),
+            (Shm.names, Shm),
+        ]
+        for names, begin in kinds:
+            try:
+                self._parts.append(begin())
+            except Exception as error:
+                self._drop(names, error)
+        self.read()
 
     def read(self) -> Reading:
-        """Returns machine-wide CPU use and memory, the tree's CPU and memory, and the disk reads."""
-        now = time.perf_counter()
-        cpu_seconds, resident = self._tree()
-        disk = psutil.disk_io_counters()
-        read_bytes = float(disk.read_bytes) if disk else 0.0
-        values = {
-            "cpu_util_pct": psutil.cpu_percent(None),
-            "host_mem_used_gib": (lambda m: (m.total - m.available) / GIB)(psutil.virtual_memory()),
-            "tree_mem_gib": resident / GIB,
-        }
-        if self._last is not None:
-            then, cpu_then, disk_then = self._last
-            elapsed = max(now - then, 1e-6)
-            # A worker that ended takes its CPU seconds with it.
-            values["tree_cpu_pct"] = max(0.0, 100 * (cpu_seconds - cpu_then) / elapsed)
-            values["disk_read_mib_s"] = (read_bytes - disk_then) / MIB / elapsed
-        self._last = (now, cpu_seconds, read_bytes)
+        """Returns the present values; rates are over the time since the last reading."""
+        values: dict[str, float] = {}
+        for part in list(self._parts):
+            try:
+                values.update(part.read())
+            except Exception as error:
+                self._drop(part.names, error)
+                self._parts.remove(part)
+                part.close()
         return values
 
-    def _tree(self) -> tuple[float, float]:
-        found = [usage for pid in tree(self._pid) if (usage := usage_of(pid))]
-        return sum(each.cpu_seconds for each in found), sum(each.resident_bytes for each in found)
+    def between(self) -> Reading:
+        """Returns nothing: all of it is cheap."""
+        return {}
 
     def close(self) -> None:
-        """Has nothing to end."""
+        """Closes the files."""
+        while self._parts:
+            self._parts.pop().close()
+
+    def _drop(self, names: Sequence[str], error: Exception) -> None:
+        place = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else ""
+        self._why.update(dict.fromkeys(names, place or str(error) or type(error).__name__))
+
+
+def _usable(pid: int) -> list[int]:
+    """Returns the cores that the trial may run on, which can be fewer than the keeper's."""
+    try:
+        return sorted(os.sched_getaffinity(pid))
+    except OSError:
+        return sorted(os.sched_getaffinity(0))

@@ -2,100 +2,138 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from sweeper.telemetry.gpus import GpuFacts, describe_gpus, driver_problem, gpu_names
+from sweeper.telemetry.nvml_library import find, is_final, is_lost, problem, reason, start
+from sweeper.telemetry.nvml_processes import Foreign
+from sweeper.telemetry.nvml_readings import NOT_OF_A_PART, Source, readings
 from sweeper.telemetry.probe import Reading
 
-GIB = 1024**3
+__all__ = ["GpuFacts", "NvmlProbe", "describe_gpus", "driver_problem", "gpu_names"]
+
+FAILURES_IN_A_ROW = 3
+"""So often may NVML fail to give a reading that it has not refused for good."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A source, and those of its series that are still asked for."""
+
+    source: Source
+    wanted: set[str]
 
 
 class NvmlProbe:
-    """Utilisation (NVML's own: share of time with any kernel running), memory, power, clocks, throttling.
+    """Memory, power, heat, clocks and traffic; how much of the GPU works (GPM), or that any of it does.
+
+    `gpu_util_pct` is NVML's own: the share of time with any kernel running, be it on one SM of 132.
 
     Attributes:
-        missing: Why a series is absent, by its name.
+        name: Of its own cost's series.
+        missing: Why a series is absent or has ended, by its name; `gpu` where there is none at all.
+        lost: Whether the GPU went away meanwhile.
     """
 
+    name = "nvml"
+
     def __init__(self) -> None:
-        self.missing: dict[str, str] = {}
+        self._why: dict[str, str] = {}
+        self.missing: Mapping[str, str] = self._why
+        self.lost = False
         self._nvml: Any = None
-        self._calls: dict[str, Callable[[], float]] = {}
+        self._cheap: list[_Kept] = []
+        self._dear: list[_Kept] = []
+        self._sources: list[Source] = []
+        self._in_a_row: dict[str, int] = {}
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Finds the GPU. Where there is no driver, the reason is kept and nothing is read."""
+        """Finds the GPU and takes the counters' first values; without a GPU, asks NVML nothing."""
         if not device_uuid:
             return
         try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(device_uuid)
+            self._nvml = start()
+            device = find(self._nvml, device_uuid)
         except Exception as error:
-            self.missing["gpu"] = str(error)
+            self._give_up(error)
             return
-        nvml = self._nvml = pynvml
-        held_down = (
-            nvml.nvmlClocksThrottleReasonSwPowerCap
-            | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
-            | nvml.nvmlClocksThrottleReasonHwSlowdown
-            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-            | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-        )
-        self._calls = {
-            "gpu_util_pct": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            "gpu_mem_used_gib": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / GIB,
-            "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-            "gpu_temperature_c": lambda: float(
-                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            ),
-            "gpu_sm_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "gpu_mem_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-            # 1 while power, heat or a brake hold the clocks down; its mean is the share of the time.
-            "gpu_throttled": lambda: float(
-                bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & held_down)
-            ),
-            "gpu_energy_j": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,
-        }
+        if device.is_part:
+            self._why.update(NOT_OF_A_PART)
+        for source in readings(self._nvml, device):
+            self._keep(self._cheap, source, source.names)
+        foreign = Foreign(self._nvml, device, pid)
+        self._keep(self._dear, Source(foreign.names, foreign.read), foreign.names)
+        self._read(self._cheap)
 
     def read(self) -> Reading:
-        """Returns what the device supports; a call that fails once is not made again."""
-        values: dict[str, float] = {}
-        for name, call in list(self._calls.items()):
-            try:
-                values[name] = call()
-            except Exception as error:
-                self.missing[name] = str(error)
-                del self._calls[name]
-        return values
+        """Returns what the device tells for next to nothing."""
+        return self._read(self._cheap)
+
+    def between(self) -> Reading:
+        """Returns who else was on the GPU since the last call, or since `open`."""
+        return self._read(self._dear)
 
     def close(self) -> None:
         """Releases NVML."""
+        for source in self._sources:
+            with contextlib.suppress(Exception):
+                source.close()
+        for kept in (self._sources, self._cheap, self._dear):
+            kept.clear()
         if self._nvml is not None:
-            self._nvml.nvmlShutdown()
+            with contextlib.suppress(Exception):
+                self._nvml.nvmlShutdown()
             self._nvml = None
 
+    def _keep(self, into: list[_Kept], source: Source, names: tuple[str, ...]) -> None:
+        for kept in into:
+            if kept.source is source:
+                kept.wanted.update(names)
+                return
+        self._sources.append(source)
+        into.append(_Kept(source, set(names)))
 
-def gpu_names() -> list[str]:
-    """Returns the model names of the GPUs this process may use, without making a CUDA context."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = [name.strip() for name in visible.split(",")] if visible is not None else None
-    try:
-        import pynvml
+    def _read(self, sources: list[_Kept]) -> dict[str, float]:
+        values: dict[str, float] = {}
+        # A source that replaces another is appended meanwhile, and read at once; a lost GPU empties the list.
+        for kept in sources:
+            try:
+                found = kept.source.read()
+            except Exception as error:
+                found = dict.fromkeys(kept.source.names, error)
+            for name in kept.source.names:
+                value = found.get(name)
+                if name not in kept.wanted or value is None:
+                    continue
+                if isinstance(value, Exception):
+                    self._failed(sources, kept, name, value)
+                else:
+                    values[name] = value
+                    self._in_a_row.pop(name, None)
+        sources[:] = [kept for kept in sources if kept.wanted]
+        return values
 
-        pynvml.nvmlInit()
-    except Exception:
-        return []
-    try:
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = pynvml.nvmlDeviceGetUUID(handle)
-            if wanted is None or any(w and (w == str(index) or uuid.startswith(w)) for w in wanted):
-                found.append(str(pynvml.nvmlDeviceGetName(handle)))
-        return found
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
+    def _failed(self, sources: list[_Kept], kept: _Kept, name: str, error: Exception) -> None:
+        if is_lost(error):
+            self._give_up(error)
+            return
+        failures = self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
+        if not is_final(error) and failures < FAILURES_IN_A_ROW:
+            return
+        kept.wanted.discard(name)
+        del self._in_a_row[name]
+        instead = kept.source.instead
+        if instead is not None and name in instead.names:
+            self._keep(sources, instead, (name,))
+        else:
+            often = "" if is_final(error) else f", {failures} times in a row"
+            self._why[name] = reason(error) + often
+
+    def _give_up(self, error: Exception) -> None:
+        self.lost = is_lost(error)
+        self._why["gpu"] = problem(error)
+        self._cheap.clear()
+        self._dear.clear()

@@ -10,13 +10,24 @@ Reading = Mapping[str, float]
 
 
 class Probe(Protocol):
-    """A source of readings. `read` is cheap, and may leave out whatever it cannot tell."""
+    """A source of readings, used by one thread; none of its calls raises.
+
+    Attributes:
+        name: Short; its own cost is a series called `<name>_read_ms`.
+        missing: Why a series is absent or has ended, by the series' name.
+    """
+
+    name: str
+    missing: Mapping[str, str]
 
     def open(self, pid: int, device_uuid: str) -> None:
         """Begins: the trial's process, and the NVML UUID of its GPU (empty on a machine without)."""
 
     def read(self) -> Reading:
-        """Returns the present values."""
+        """Returns the present values. Cheap: it is called while a window is open."""
+
+    def between(self) -> Reading:
+        """Returns values that cost more; called before the first window and after each."""
 
     def close(self) -> None:
         """Ends."""

@@ -7,47 +7,71 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sweeper.core.measurement import Stats, Window
 from sweeper.telemetry.probe import Probe
 
 INTERVAL_SECONDS = 0.25
+ANSWER_SECONDS = 0.2
 TIME = "time_s"
 
 
 class Sampler:
-    """Reads all probes at a steady pace in a thread of the keeper, never of the trial.
+    """Reads all probes at a steady pace in threads of the keeper, never of the trial.
 
     Each probe has a thread of its own, so that one which hangs costs its own series and no other.
     """
 
     def __init__(self, probes: Sequence[Probe], interval_seconds: float = INTERVAL_SECONDS) -> None:
-        self._probes = probes
-        self._interval = interval_seconds
-        self._ended = threading.Event()
         self._lock = threading.Lock()
         self._rows: list[tuple[float, Mapping[str, float]]] = []
+        self._watches = [_Watch(probe, interval_seconds, self._take) for probe in probes]
 
     def start(self, pid: int, device_uuid: str) -> None:
         """Begins to sample the trial `pid` on the GPU `device_uuid` (empty where there is none)."""
-        for probe in self._probes:
-            threading.Thread(target=self._sample, args=(probe, pid, device_uuid), daemon=True).start()
+        for watch in self._watches:
+            watch.start(pid, device_uuid)
 
-    def _sample(self, probe: Probe, pid: int, device_uuid: str) -> None:
-        probe.open(pid, device_uuid)
-        while not self._ended.wait(self._interval):
-            began = time.perf_counter()
-            values = probe.read()
-            if values:
-                with self._lock:
-                    self._rows.append(((began + time.perf_counter()) / 2, values))
-        probe.close()
+    def _take(self, moment: float, values: Mapping[str, float]) -> None:
+        with self._lock:
+            self._rows.append((moment, values))
+
+    def look_around(self) -> None:
+        """Asks every probe for what it reads between windows; does not wait for it."""
+        for watch in self._watches:
+            watch.ask()
+
+    def means(self, window: Window) -> Mapping[str, float]:
+        """Returns the means over a window that has just ended, by what has been read so far.
+
+        What is only read between windows is read now. A probe that hangs is waited for once, and
+        not for long.
+        """
+        self.look_around()
+        for watch in self._watches:
+            watch.wait(ANSWER_SECONDS)
+        columns = self.columns()
+        found = {name: stats.mean for name, stats in summarise(columns, [window]).items()}
+        since = window.start_s + window.seconds
+        with self._lock:
+            around = [values for moment, values in self._rows if moment >= since]
+        for values in around:
+            found.update({name: value for name, value in values.items() if name not in found})
+        return found
+
+    def missing(self) -> dict[str, str]:
+        """Returns why series are absent, by name."""
+        found: dict[str, str] = {}
+        for watch in self._watches:
+            found.update(watch.missing())
+        return found
 
     def stop(self) -> None:
         """Ends sampling; a probe that hangs is left behind."""
-        self._ended.set()
+        for watch in self._watches:
+            watch.end()
 
     def columns(self) -> dict[str, list[float]]:
         """Returns the series on one common time axis (`time_s`, monotonic), NaN where not read."""
@@ -58,6 +82,66 @@ class Sampler:
         for name in names:
             table[name] = [float(values.get(name, math.nan)) for _, values in rows]
         return table if rows else {}
+
+
+class _Watch:
+    """One probe and the thread that reads it."""
+
+    def __init__(
+        self, probe: Probe, interval: float, take: Callable[[float, Mapping[str, float]], None]
+    ) -> None:
+        self._probe, self._interval, self._take = probe, interval, take
+        self._woken = threading.Event()
+        self._answered = threading.Event()
+        self._asked = self._ended = self._stuck = self._started = False
+
+    def start(self, pid: int, device_uuid: str) -> None:
+        self._started = True
+        threading.Thread(target=self._run, args=(pid, device_uuid), daemon=True).start()
+
+    def ask(self) -> None:
+        # In this order: the thread may wake up at any moment, and answer.
+        self._answered.clear()
+        self._asked = True
+        self._woken.set()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the answer; a probe that once kept this waiting in vain is not waited for again."""
+        if self._started and not self._stuck:
+            self._stuck = not self._answered.wait(seconds)
+
+    def missing(self) -> dict[str, str]:
+        late = {self._probe.name: "a reading did not come back in time"} if self._stuck else {}
+        return {**late, **self._probe.missing}
+
+    def end(self) -> None:
+        self._ended = True
+        self._woken.set()
+
+    def _run(self, pid: int, device_uuid: str) -> None:
+        self._probe.open(pid, device_uuid)
+        due = time.perf_counter() + self._interval
+        while not self._ended:
+            self._woken.wait(max(0.0, due - time.perf_counter()))
+            self._woken.clear()
+            if self._asked and not self._ended:
+                self._asked = False
+                self._read(self._probe.between, asked=True)
+                self._answered.set()
+            if time.perf_counter() >= due and not self._ended:
+                due = max(due + self._interval, time.perf_counter())
+                self._read(self._probe.read, asked=False)
+        self._probe.close()
+
+    def _read(self, read: Callable[[], Mapping[str, float]], *, asked: bool) -> None:
+        began = time.perf_counter()
+        values = read()
+        ended = time.perf_counter()
+        self._stuck = False
+        if values:
+            # What a reading costs is a series of its own; the looks around are not inside a window.
+            cost = {} if asked else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
+            self._take(ended if asked else (began + ended) / 2, {**values, **cost})
 
 
 def summarise(columns: Mapping[str, Sequence[float]], windows: Sequence[Window]) -> dict[str, Stats]:

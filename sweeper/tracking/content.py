@@ -76,7 +76,7 @@ def run_content(record: TrialRecord, view: RunView, varied: tuple[str, ...]) -> 
     stretches a chart's scale.
     """
     flat = record.config.flatten()
-    series = _read_series(record) if record.measurement is not None else {}
+    series = _read_series(record) if record.measurement is not None else _Series({}, ())
     start, end = _span(record, series)
     return RunContent(
         params={_key(name): _param(flat[name]) for name in varied if name in flat},
@@ -127,11 +127,12 @@ def _tags(record: TrialRecord, view: RunView) -> dict[str, str]:
         "sweeper.outcome": outcome_of(record),
         "sweeper.rank": "" if view.rank is None else str(view.rank),
         "sweeper.verdict": view.verdict or "",
+        "sweeper.contaminated": view.contamination,
     }
     return {name: text(value) for name, value in found.items()}
 
 
-def _measured(record: TrialRecord, series: dict[str, Any], end_ms: int) -> Iterator[Point]:
+def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Point]:
     found = record.measurement
     if found is None:
         return
@@ -145,8 +146,8 @@ def _measured(record: TrialRecord, series: dict[str, Any], end_ms: int) -> Itera
         if window.seconds > 0:
             ended = _ms(wall + window.start_s + window.seconds)
             yield Point("train/throughput", rounded(window.samples / window.seconds, _DIGITS), ended, step)
-    times = series.get("time_s", ())
-    for name, values in series.items():
+    times = series.columns.get("time_s", ())
+    for name, values in series.columns.items():
         if name != "time_s":
             for step, (at, value) in enumerate(zip(times, values, strict=True)):
                 yield Point(_key(f"system/{name}"), rounded(value, _DIGITS), _ms(wall + at), step)
@@ -183,36 +184,55 @@ def _finite(points: Iterator[Point]) -> Iterator[Point]:
     return (point._replace(value=point.value + 0.0) for point in points if math.isfinite(point.value))
 
 
-def _read_series(record: TrialRecord) -> dict[str, Any]:
-    """Returns the telemetry columns as lists of equal length, thinned to block means.
+class _Series(NamedTuple):
+    """The telemetry inside the windows, and the times at which all of it began and ended."""
+
+    columns: dict[str, list[float]]
+    span: tuple[float, ...]
+
+
+def _read_series(record: TrialRecord) -> _Series:
+    """Returns columns of equal length, thinned to block means.
 
     A column that cannot be read is left out: it is the least of what a trial has to show.
     """
     folder = Path(record.folder) / SERIES
     if not record.folder or not (folder / "time_s.npy").is_file():
-        return {}
+        return _Series({}, ())
     import numpy as np
 
     columns = {}
-    for path in sorted(folder.glob("*.npy")):
+    # A chart for each core would bury the others; they stay in the folder.
+    for path in sorted(path for path in folder.glob("*.npy") if not path.stem.startswith("cpu_core_")):
         with contextlib.suppress(OSError, ValueError, EOFError):
             columns[path.stem] = np.load(path, allow_pickle=False)
-    count = len(columns.get("time_s", ()))
-    columns = {name: column for name, column in columns.items() if len(column) == count}
+    times = columns.get("time_s", np.empty(0))
+    columns = {name: column for name, column in columns.items() if len(column) == len(times)}
+    inside = np.zeros(len(times), dtype=bool)
+    for window in record.measurement.windows if record.measurement else ():
+        inside |= (times >= window.start_s) & (times <= window.start_s + window.seconds)
+    columns = {name: column[inside] for name, column in columns.items()}
+    count = int(inside.sum())
     blocks = np.array_split(np.arange(count), min(count, MAX_SERIES_POINTS)) if count else []
-    return {
-        name: [float(np.mean(column[block], dtype=np.float64)) for block in blocks]
-        for name, column in columns.items()
-    }
+    means = {name: [_mean(column[block]) for block in blocks] for name, column in columns.items()}
+    return _Series(means, (float(times[0]), float(times[-1])) if len(times) else ())
 
 
-def _wall(found: Measurement, series: dict[str, Any]) -> float:
+def _mean(values: Any) -> float:
+    """Returns the mean of what was read; NaN, which is not sent, where nothing was."""
+    import numpy as np
+
+    known = values[~np.isnan(values)]
+    return float(np.mean(known, dtype=np.float64)) if len(known) else math.nan
+
+
+def _wall(found: Measurement, series: _Series) -> float:
     """Returns wall time minus the monotonic clock: the last thing timed ended at `finished_at`."""
-    ends = [window.start_s + window.seconds for window in found.windows] + list(series.get("time_s", ())[-1:])
+    ends = [*series.span, *(window.start_s + window.seconds for window in found.windows)]
     return found.finished_at - max(ends, default=0.0)
 
 
-def _span(record: TrialRecord, series: dict[str, Any]) -> tuple[float, float]:
+def _span(record: TrialRecord, series: _Series) -> tuple[float, float]:
     """Returns wall seconds of start and end; the end is 0 while the trial runs."""
     found = record.measurement
     if record.failure is not None:
@@ -220,7 +240,7 @@ def _span(record: TrialRecord, series: dict[str, Any]) -> tuple[float, float]:
     if found is None:
         return 0.0, 0.0
     before = found.startup_seconds + found.first_step_seconds + found.warmup_seconds
-    begins = [window.start_s - before for window in found.windows[:1]] + list(series.get("time_s", ())[:1])
+    begins = [*series.span, *(window.start_s - before for window in found.windows[:1])]
     return _wall(found, series) + min(begins, default=0.0), found.finished_at
 
 

@@ -6,12 +6,12 @@ import contextlib
 import getpass
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.core.errors import StorageError, UserError
-from sweeper.core.job import CONFIG, LOG, OUTCOME
+from sweeper.core.job import CONFIG, LOG, OUTCOME, TELEMETRY_LOG, TRACE
 from sweeper.core.record import TrialRecord
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
 from sweeper.tracking.tracker import RunView, SweepInfo
@@ -195,13 +195,22 @@ def _update(client: MlflowClient, run: Any, content: RunContent, folder: Path | 
         params=[Param(key, value) for key, value in content.params.items() if key not in run.data.params],
         tags=[RunTag(key, value) for key, value in tags.items() if run.data.tags.get(key, "") != value],
     )
-    if done or content.end_ms is None:
+    if content.end_ms is None:
         return
-    for name in (CONFIG, OUTCOME, LOG):
-        if folder is not None and (folder / name).is_file():
-            client.log_artifact(run_id, str(folder / name))
+    # A trace is made after the search, of two trials.
+    _log_files(client, run_id, folder, (TRACE,) if done else (CONFIG, OUTCOME, LOG, TELEMETRY_LOG, TRACE))
+    if done:
+        return
     # Last, so that a run which says it is done has all of its points and files.
     client.set_terminated(run_id, status=status, end_time=content.end_ms)
+
+
+def _log_files(client: MlflowClient, run_id: str, folder: Path | None, names: Sequence[str]) -> None:
+    for name in names:
+        if folder is not None and (folder / name).is_file():
+            there = {each.path for each in client.list_artifacts(run_id)} if name == TRACE else set()
+            if name not in there:
+                client.log_artifact(run_id, str(folder / name))
 
 
 def _kept(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:

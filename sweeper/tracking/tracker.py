@@ -63,6 +63,7 @@ class RunView:
         rank: 1 for the winner; None where it has no place.
         x_baseline: Throughput over the baseline's as searched; None until the baseline has one.
         verdict: Why it was slow, in a word or two.
+        contamination: What disturbed its timings to the end; empty where they are clean.
         confirmation: None until there is one.
         note: Markdown for the person who opens the run.
     """
@@ -72,6 +73,7 @@ class RunView:
     rank: int | None = None
     x_baseline: float | None = None
     verdict: str | None = None
+    contamination: str = ""
     confirmation: Confirmation | None = None
     note: str = ""
 

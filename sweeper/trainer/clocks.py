@@ -11,6 +11,9 @@ import torch
 DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, GRAPH = range(6)
 """Phases of a step; a captured one has DATA, H2D and GRAPH."""
 
+NUM_PHASES = 6
+ARITHMETIC = (FORWARD, BACKWARD, OPTIMIZER, GRAPH)
+
 
 class Clock(Protocol):
     """Is told where each phase of a step ends."""
@@ -36,7 +39,7 @@ class HostClock:
     """Phase times on the host's clock: true where operations are synchronous (the CPU)."""
 
     def __init__(self) -> None:
-        self.seconds = [0.0] * 6
+        self.seconds = [0.0] * NUM_PHASES
         self._last = 0.0
 
     def start(self) -> None:
@@ -48,6 +51,26 @@ class HostClock:
         now = time.perf_counter()
         self.seconds[phase] += now - self._last
         self._last = now
+
+
+class BusyClock:
+    """Wall and processor seconds by phase; the latter is of all threads of this process."""
+
+    def __init__(self) -> None:
+        self.wall = [0.0] * NUM_PHASES
+        self.cpu = [0.0] * NUM_PHASES
+        self._last = (0.0, 0.0)
+
+    def start(self) -> None:
+        """Begins a step."""
+        self._last = (time.perf_counter(), time.process_time())
+
+    def mark(self, phase: int) -> None:
+        """Adds the time since the last mark to `phase`."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.wall[phase] += wall - self._last[0]
+        self.cpu[phase] += cpu - self._last[1]
+        self._last = (wall, cpu)
 
 
 class EventClock:
@@ -76,7 +99,7 @@ class EventClock:
     @property
     def seconds(self) -> list[float]:
         """Seconds by phase; call after synchronising."""
-        totals = [0.0] * 6
+        totals = [0.0] * NUM_PHASES
         for (_, begin), (phase, end) in itertools.pairwise(self._marks):
             if phase >= 0:
                 totals[phase] += begin.elapsed_time(end) / 1e3

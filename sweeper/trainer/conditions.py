@@ -1,4 +1,4 @@
-"""What else went on while a window was open: processor time, stolen cores, pressure, a canary."""
+"""What else went on while a window was open: processor time, waiting, stolen cores, a canary."""
 
 from __future__ import annotations
 
@@ -9,43 +9,85 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.process import involuntary_switches, tree, usage
+from sweeper.core.process import involuntary_switches, ran_seconds, tree, usage, waited_seconds
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CANARY = bytes(2**20)
 _CANARY_ROUNDS = 18
+_BESIDE = 0.1
+# Columns of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
+_BUSY, _STEAL = (0, 1, 2, 5, 6), 7
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Counters at one moment; of two moments, the difference is what happened between them."""
+    """Counters at one moment; of two moments, the difference is what happened between them.
+
+    Attributes:
+        cpu_seconds: Of this process's tree.
+        helper_cpu_seconds: Of the other processes in it.
+        waited_seconds: Threads of the tree ready to run, without a core; None where not told.
+        busy_seconds: Of all processes, on the cores this one may use.
+        steal_seconds: What the host gave to others, of those cores.
+        pressure_seconds: Any process of the machine waiting for a core; None where not told.
+    """
 
     cpu_seconds: float
-    involuntary_switches: int
+    helper_cpu_seconds: float
+    waited_seconds: float | None
+    busy_seconds: float
     steal_seconds: float
     pressure_seconds: float | None
+    involuntary_switches: int
+    minor_faults: int
     load: float
 
 
 def read_conditions() -> Conditions:
     """Returns the counters of this process's tree, and of the machine, now."""
     own, reaped = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = own.ru_utime + own.ru_stime + reaped.ru_utime + reaped.ru_stime
+    helpers = reaped.ru_utime + reaped.ru_stime
     switches = own.ru_nivcsw + reaped.ru_nivcsw
-    for pid in tree(os.getpid()):
-        found = usage(pid) if pid != os.getpid() else None
+    waited = waited_seconds(os.getpid())
+    for pid in _helpers():
+        found = usage(pid)
         if found is not None:
-            cpu += found.cpu_seconds + found.reaped_seconds
+            helpers += found.cpu_seconds + found.reaped_seconds
             switches += involuntary_switches(pid)
-    return Conditions(cpu, switches, _steal_seconds(), _pressure_seconds(), os.getloadavg()[0])
+            if waited is not None:
+                waited += waited_seconds(pid) or 0.0
+    busy, steal = _core_seconds()
+    return Conditions(
+        cpu_seconds=own.ru_utime + own.ru_stime + helpers,
+        helper_cpu_seconds=helpers,
+        waited_seconds=waited,
+        busy_seconds=busy,
+        steal_seconds=steal,
+        pressure_seconds=_pressure_seconds(),
+        involuntary_switches=switches,
+        minor_faults=own.ru_minflt,
+        load=os.getloadavg()[0],
+    )
 
 
-def _steal_seconds() -> float:
+def _helpers() -> list[int]:
+    return [pid for pid in tree(os.getpid()) if pid != os.getpid()]
+
+
+def _core_seconds() -> tuple[float, float]:
+    """Returns busy and stolen seconds of the cores this process may use."""
+    cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    busy = steal = 0
     try:
         with open("/proc/stat", encoding="ascii") as file:
-            return int(file.readline().split()[8]) / _TICKS
+            for line in file:
+                name, *columns = line.split()
+                if name in cores:
+                    busy += sum(int(columns[i]) for i in _BUSY)
+                    steal += int(columns[_STEAL])
     except (OSError, IndexError, ValueError):
-        return 0.0
+        return 0.0, 0.0
+    return busy / _TICKS, steal / _TICKS
 
 
 def _pressure_seconds() -> float | None:
@@ -66,3 +108,19 @@ def canary_ms() -> float:
     for _ in range(_CANARY_ROUNDS):
         hashlib.blake2b(_CANARY)
     return 1e3 * (time.perf_counter() - began)
+
+
+def undisturbed_canary_ms() -> float:
+    """Returns `canary_ms`, or 0 where this process's own loader ran beside it.
+
+    After a window the queues fill up again: that slows the canary, and is the trial's own doing.
+    """
+    before = _beside_seconds()
+    found = canary_ms()
+    return found if _beside_seconds() - before < _BESIDE * found / 1e3 else 0.0
+
+
+def _beside_seconds() -> float:
+    """Returns processor seconds of this tree, this thread left out."""
+    beside = time.process_time() - time.thread_time()
+    return beside + sum(ran_seconds(pid) or 0.0 for pid in _helpers())

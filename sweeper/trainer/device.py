@@ -112,23 +112,25 @@ class Pace:
 
     A captured step is one launch, and a thousand of them fit into the queue. An event every eighth
     step tells how far the device is; waiting for an old one leaves it 24 steps or more to go on with.
+    Of steps that take long, two are enough, and more would take a window far beyond its end.
     """
 
-    EVERY, DEPTH = 8, 4
+    EVERY, DEPTH, LONG_SECONDS = 8, 4, 0.01
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, step_s: float = 0.0) -> None:
         self._on = device.type == "cuda"
+        self._every, self._depth = (1, 2) if step_s > self.LONG_SECONDS else (self.EVERY, self.DEPTH)
         self._steps = 0
         self._events: deque[torch.cuda.Event] = deque()
 
     def step(self) -> None:
         """Is told that a step was launched."""
         self._steps += 1
-        if self._on and self._steps % self.EVERY == 0:
+        if self._on and self._steps % self._every == 0:
             event = torch.cuda.Event()
             event.record()
             self._events.append(event)
-            if len(self._events) > self.DEPTH:
+            if len(self._events) > self._depth:
                 self._events.popleft().synchronize()
 
 

@@ -1,14 +1,13 @@
-"""A trial: build, warm up until steady, timed windows, step breakdown, quality pass.
+"""A trial: build, warm up until steady, timed windows, step breakdown, diagnosis, quality pass.
 
-build │ first step │ blocks until steady │ window │ window │ window │ breakdown │ quality
-──────┼────────────┼─────────────────────┼────────┼────────┼────────┼───────────┼────────
-startup  compile     warm-up             sync  sync     sync     sync (CUDA only)  (once per key)
+build │ first step │ blocks until steady │ window │ window │ window │ breakdown │ diagnosis │ quality
+──────┼────────────┼─────────────────────┼────────┼────────┼────────┼───────────┼───────────┼────────
+startup  compile     warm-up             sync  sync     sync     sync (CUDA only)  parts alone  (once per key)
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import time
@@ -17,7 +16,7 @@ from collections.abc import Mapping
 import torch
 
 from sweeper.core.job import Job
-from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Quality, Window
+from sweeper.core.measurement import Breakdown, Diagnosis, FailureKind, Measurement, Quality
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.trainer import device as devices
 from sweeper.trainer import quality
@@ -28,24 +27,21 @@ from sweeper.trainer.clocks import (
     GRAPH,
     H2D,
     OPTIMIZER,
-    Clock,
     EventClock,
-    HostClock,
     NoClock,
 )
 from sweeper.trainer.compiling import CompileWatch
-from sweeper.trainer.conditions import canary_ms, read_conditions
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.diagnose import diagnose
 from sweeper.trainer.group import Group
 from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.steady import is_steady
 from sweeper.trainer.step import Stepper
+from sweeper.trainer.timing import Timing, Windows
 
-BLOCK_SECONDS = 0.1
-SETTLE_SECONDS = 0.02
-EVENT_STEPS, MAX_EVENT_STEPS = 50, 2000
+MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
+BREAKDOWN_SECONDS = 3.0
 
 
 def run(job: Job, progress: Progress) -> Measurement:
@@ -78,40 +74,25 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     info = devices.describe(device)
     progress.device(info)
     loader.start()
-    clock: Clock = HostClock() if device.type == "cpu" else NoClock()
-    timing = _Timing(stepper, loader, clock, group)
+    timing = Timing(stepper, loader, group)
     startup = time.perf_counter() - started
 
     progress.stage("warmup")
-    first, _, _ = timing.stretch(0.0, 0.0)
+    first, _, _ = timing.stretch(NoClock(), 0.0, 0.0)
     warmup_began = time.perf_counter()
-    warmup_steps, steady_step, steady = _warm_up(timing, plan.warmup_cap_seconds)
-    timing.reset_clock()
+    warmup_steps, steady_step, steady = timing.warm_up(plan.warmup_cap_seconds)
 
     progress.stage("window")
-    windows: list[Window] = []
-    lost = 0
     measuring = time.perf_counter()
-    canary = canary_ms()
-    while len(windows) < plan.repeats:
-        timing.settle()
-        window, skipped = _window(timing, plan.window_seconds, config.global_batch)
-        lost += skipped
-        before, canary = canary, canary_ms()
-        windows.append(dataclasses.replace(window, canary_ms=max(before, canary)))
-        progress.window(windows[-1])
-        if time.perf_counter() - measuring > plan.cap_seconds:
-            break
+    timed = timing.windows(plan, config.global_batch, progress)
     # Training's own peaks: the quality pass has all samples on the device, whatever the loader.
     gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
-    seconds = sum(window.seconds for window in windows)
-    steps = sum(window.steps for window in windows)
-    samples = sum(window.samples for window in windows)
-    throughput = samples / seconds
-    _check_training(stepper.last_loss.item(), samples, lost)
-    breakdown = _breakdown(timing, seconds / steps, steps)
-    effective = _effective(job, pipeline, stepper, watch)
+    throughput = timed.samples / timed.seconds
+    _check_training(stepper.last_loss.item(), timed.samples, timed.lost)
+    breakdown = _breakdown(timing, timed)
     skipped_steps = int(stepper.skipped.item())
+    effective = _effective(job, pipeline, stepper, watch)
+    diagnosis = _diagnosis(timing, pipeline, timed) if plan.diagnose else None
     loader.close()
     group.close()
     if group.size > 1:
@@ -124,10 +105,10 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
         result = quality.measure(pipeline, stepper, plan.quality_samples)
     return Measurement(
         throughput=throughput,
-        step_ms=1e3 * seconds / steps,
+        step_ms=1e3 * timed.seconds / timed.steps,
         epoch_seconds=pipeline.train.length / throughput,
         train_samples=pipeline.train.length,
-        windows=tuple(windows),
+        windows=timed.kept,
         breakdown=breakdown,
         device=info,
         startup_seconds=startup,
@@ -142,6 +123,8 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
         gpu_mem_peak_gib=gpu_peak,
         host_mem_peak_gib=host_peak,
         quality=result,
+        diagnosis=diagnosis,
+        repeated_windows=timed.repeated,
         effective=effective,
         versions=devices.versions(),
         finished_at=time.time(),
@@ -195,91 +178,6 @@ def _effective(job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWat
     return found
 
 
-class _Timing:
-    """Steps in timed stretches, synchronised at their edges only."""
-
-    def __init__(self, stepper: Stepper, loader: Loader, clock: Clock, group: Group) -> None:
-        self.stepper, self.loader, self.clock, self.group = stepper, loader, clock, group
-        self.drain_steps = loader.drain_steps
-
-    def reset_clock(self) -> None:
-        if isinstance(self.clock, HostClock):
-            self.clock = HostClock()
-
-    def settle(self) -> None:
-        """Trains for a moment, untimed: queues which filled up during a pause are drained again."""
-        clock, self.clock = self.clock, NoClock()
-        self.stretch(SETTLE_SECONDS, SETTLE_SECONDS)
-        self.clock = clock
-
-    def stretch(self, seconds: float, cap_seconds: float) -> tuple[float, int, int]:
-        """Runs whole prefetch drains for about `seconds`; returns wall seconds, steps and samples.
-
-        A drain that does not fit into `cap_seconds` is cut.
-        """
-        stepper, loader, clock, whole = self.stepper, self.loader, self.clock, self.drain_steps
-        group = self.group
-        devices.synchronize(stepper.device)
-        began = time.perf_counter()
-        steps = samples = 0
-        pace = devices.Pace(stepper.device)
-        while True:
-            group.lead()
-            samples += group.size * stepper.step(loader, clock)
-            steps += 1
-            pace.step()
-            elapsed = time.perf_counter() - began
-            if elapsed >= cap_seconds or (elapsed >= seconds and steps % whole == 0):
-                break
-        devices.synchronize(stepper.device)
-        return time.perf_counter() - began, steps, samples
-
-
-def _warm_up(timing: _Timing, cap_seconds: float) -> tuple[int, float, bool]:
-    """Trains in blocks until they are steady; returns steps, seconds a step, and whether so.
-
-    A block is at least one drain of the prefetch queues, so that batches made during start-up are
-    spent before anything is timed. Each shape that is compiled or captured must have come by.
-    """
-    began = time.perf_counter()
-    blocks: list[float] = []
-    total = 0
-    while True:
-        left = cap_seconds - (time.perf_counter() - began)
-        seconds, steps, _ = timing.stretch(BLOCK_SECONDS, left)
-        total += steps
-        blocks.append(seconds / steps)
-        if is_steady(blocks) and timing.stepper.has_seen(timing.loader.num_shapes):
-            return total, blocks[-1], True
-        if time.perf_counter() - began > cap_seconds:
-            return total, blocks[-1], False
-
-
-def _window(timing: _Timing, seconds: float, global_batch: int) -> tuple[Window, int]:
-    """Returns a timed window, and the samples of steps in it that the scaler skipped."""
-    skipped = timing.stepper.skipped.clone()
-    before = read_conditions()
-    start = time.perf_counter()
-    elapsed, steps, samples = timing.stretch(seconds, 2 * seconds)
-    after = read_conditions()
-    lost = int((timing.stepper.skipped - skipped).item()) * global_batch
-    window = Window(
-        start_s=start,
-        seconds=elapsed,
-        steps=steps,
-        samples=max(0, samples - lost),
-        cpu_seconds=after.cpu_seconds - before.cpu_seconds,
-        # A thread that ends takes its count with it.
-        involuntary_switches=max(0, after.involuntary_switches - before.involuntary_switches),
-        steal_seconds=after.steal_seconds - before.steal_seconds,
-        pressure_seconds=None
-        if after.pressure_seconds is None or before.pressure_seconds is None
-        else after.pressure_seconds - before.pressure_seconds,
-        load=after.load,
-    )
-    return window, lost
-
-
 def _check_training(loss: float, samples: int, lost: int) -> None:
     """Speed counts only for training that works: `lost` samples went into steps that were skipped."""
     if lost > 0.1 * (samples + lost):
@@ -291,18 +189,29 @@ def _check_training(loss: float, samples: int, lost: int) -> None:
         raise TrialFailedError(FailureKind.NON_FINITE, f"the training loss became {loss} while measuring")
 
 
-def _breakdown(timing: _Timing, step_s: float, steps: int) -> Breakdown:
+def _diagnosis(timing: Timing, pipeline: Pipeline, timed: Windows) -> Diagnosis | None:
+    """Returns the diagnosis; None where the memory that is left does not do for it: the trial is measured."""
+    try:
+        return diagnose(timing, pipeline.train, timed.seconds / timed.steps)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
+
+
+def _breakdown(timing: Timing, timed: Windows) -> Breakdown:
     """Returns the phases of a step: of the windows themselves on the CPU, of some more steps on CUDA."""
+    step_s = timed.seconds / timed.steps
     if timing.stepper.device.type == "cuda":
         clock = EventClock()
-        timing.clock = clock
         period = timing.loader.period_steps
-        timing.drain_steps = min(-(-EVENT_STEPS // period) * period, MAX_EVENT_STEPS)
-        wall, steps, _ = timing.stretch(0.0, step_s * timing.drain_steps * 2)
+        wanted = max(MIN_EVENT_STEPS, min(EVENT_STEPS, int(BREAKDOWN_SECONDS / step_s)))
+        drain = min(
+            -(-wanted // period) * period, MAX_EVENT_STEPS, max(wanted, int(BREAKDOWN_SECONDS / step_s))
+        )
+        wall, steps, _ = timing.stretch(clock, 0.0, step_s * drain * 2, drain)
         phases = [seconds / steps * (step_s / (wall / steps)) for seconds in clock.seconds]
     else:
-        assert isinstance(timing.clock, HostClock)
-        phases = [seconds / steps for seconds in timing.clock.seconds]
+        phases = [seconds / timed.steps for seconds in timed.phases]
     return Breakdown(
         data_s=phases[DATA],
         h2d_s=phases[H2D],

@@ -12,16 +12,20 @@ import torch
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
 from sweeper.core.machine import usable_cpus
-from sweeper.core.measurement import Report
+from sweeper.core.measurement import DeviceInfo, Report
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
+from sweeper.trainer.conditions import canary_ms
+
+CANARIES = 5
 
 
 def run(job: Job, progress: Progress) -> Report:
     """Returns the devices, the usable cores, and the reasons against choices the first cannot take.
 
     `job.device` is a device's name or `auto`, which finds the GPUs this process may see, or else the
-    CPU. `lacks` maps `field=value` to why; what is not in it can be tried.
+    CPU. `lacks` maps `field=value` to why; what is not in it can be tried. `canary_ms` is the time of
+    the canary when the machine was at its quietest.
     """
     progress.stage("probe")
     if job.device == "auto":
@@ -31,22 +35,34 @@ def run(job: Job, progress: Progress) -> Report:
     infos = [devices.describe(each) for each in found or [torch.device("cpu")]]
     info = infos[0]
     progress.device(info)
-    lacks = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
-    if not shutil.which("gcc") and not shutil.which("clang") and not shutil.which("cc"):
-        for mode in ("default", "reduce-overhead", "max-autotune"):
-            lacks[f"compile.mode={mode}"] = "no C compiler was found"
-    elif not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
-        for mode in ("default", "reduce-overhead", "max-autotune"):
-            lacks[f"compile.mode={mode}"] = "Python.h was not found"
     return Report(
         values={
             "devices": encode(infos),
             "usable_cpus": usable_cpus(),
-            "lacks": lacks,
+            "lacks": lacks(info),
             "versions": dict(devices.versions()),
+            "canary_ms": min(canary_ms() for _ in range(CANARIES)),
         },
         finished_at=time.time(),
     )
+
+
+def lacks(info: DeviceInfo) -> dict[str, str]:
+    """Returns why this device cannot take a choice, by `field=value`; what is not in it can be tried."""
+    found = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
+    if why := lacks_compiler():
+        for mode in ("default", "reduce-overhead", "max-autotune"):
+            found[f"compile.mode={mode}"] = why
+    return found
+
+
+def lacks_compiler() -> str:
+    """Returns what torch.compile needs and does not find here; empty where all is there."""
+    if not any(map(shutil.which, ("gcc", "clang", "cc"))):
+        return "no C compiler was found"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "Python.h was not found"
+    return ""
 
 
 def _lacks_cuda(capability: str) -> dict[str, str]:

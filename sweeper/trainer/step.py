@@ -18,7 +18,7 @@ from sweeper.core.config import OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
-from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.data.loader import Handed, Loader
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 
@@ -172,6 +172,11 @@ class Stepper:
             self._shapes.add(tuple(tensor.shape for tensor in batch.values()))
         self.train(batch, clock, self.compiled if whole else self.model)
         return size
+
+    def replay(self, handed: Handed) -> None:
+        """Takes a captured step on what a loader handed over, which lies on the device."""
+        assert self.captured is not None
+        self.captured(handed.batch, handed.length, self._next())
 
     def has_seen(self, num_shapes: int) -> bool:
         """Returns whether steps of so many shapes have been compiled or captured, where they are."""

@@ -1,7 +1,7 @@
 """The keeper of one job: starts it, listens, samples telemetry, ends its whole process tree.
 
     keeper ──fork──► trial ──► loader workers, compilers, daemons, ...
-       ▲  ◄──report pipe── stage, device, windows, result
+       ▲  ◄──socket──► stage, device, windows, result; and back: what disturbed a window
        │  ◄──output pipe── worker.log, bounded
        └─ subreaper: whatever the trial leaves behind becomes the keeper's child, and is killed
 
@@ -15,8 +15,10 @@ import ctypes
 import dataclasses
 import json
 import os
+import resource
 import select
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -25,7 +27,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sweeper.core.codec import decode
-from sweeper.core.job import LOG, OUTCOME, SERIES, Job, decode_outcome, read_job, write_outcome
+from sweeper.core.contamination import of_gpu
+from sweeper.core.job import (
+    LOG,
+    OUTCOME,
+    SERIES,
+    TELEMETRY_LOG,
+    Job,
+    decode_outcome,
+    read_job,
+    write_outcome,
+)
 from sweeper.core.measurement import (
     DeviceInfo,
     Failure,
@@ -38,6 +50,7 @@ from sweeper.core.measurement import (
 from sweeper.core.process import tree
 from sweeper.telemetry.host import HostProbe
 from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise
 from sweeper.worker import classify
 from sweeper.worker.log import BoundedLog, last_lines
@@ -96,9 +109,10 @@ class _Keeper:
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
         self.log = BoundedLog(folder / LOG)
-        self.sampler = Sampler([HostProbe(), NvmlProbe()])
-        self.windows: list[Window] = []
+        self.gpu = NvmlProbe()
+        self.sampler = Sampler([HostProbe(), self.gpu])
         self.stage = "start"
+        self.device_uuid = ""
         self.result: Outcome | Report | None = None
         self._partial = b""
         self.pid = 0
@@ -111,7 +125,7 @@ class _Keeper:
     def run(self, start: Start) -> Outcome | Report:
         began = time.perf_counter()
         kills_before = _oom_kills()
-        reports, report_end = os.pipe()
+        reports, report_end = (end.detach() for end in socket.socketpair())
         output, output_end = os.pipe()
         me = os.getpid()
         self.pid = os.fork()
@@ -130,7 +144,7 @@ class _Keeper:
         while True:
             left = deadline - time.perf_counter()
             events = dict(poller.poll(max(0.0, left) * 1e3))
-            if reports in events and not self._drain(reports, self._listen):
+            if reports in events and not self._drain(reports, lambda data: self._listen(data, reports)):
                 poller.unregister(reports)
             if output in events and not self._drain(output, self.log.write):
                 poller.unregister(output)
@@ -142,7 +156,7 @@ class _Keeper:
                 break
         _, status = os.waitpid(self.pid, 0)
         end_tree(me)
-        self._drain(reports, self._listen)
+        self._drain(reports, lambda data: self._listen(data, None))
         self._drain(output, self.log.write)
         self.log.close()
         self.sampler.stop()
@@ -167,6 +181,7 @@ class _Keeper:
             os.close(nothing)
             os.close(output_end)
             os.environ.update(self.job.env)
+            raise_open_files()
             with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
                 file.write("500")
             if self.job.cpus:
@@ -188,32 +203,55 @@ class _Keeper:
                 data = os.read(descriptor, 65536)
             except BlockingIOError:
                 return True
+            except ConnectionResetError:
+                # How a socket ends whose other end had not read everything.
+                return False
             if not data:
                 return False
             take(data)
         return True
 
-    def _listen(self, data: bytes) -> None:
+    def _listen(self, data: bytes, answer: int | None) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
             if "stage" in message:
                 self.stage = message["stage"]
+                if self.stage == "window" and self.device_uuid:
+                    self.sampler.look_around()
             elif "device" in message:
                 info = decode(DeviceInfo, message["device"])
+                self.device_uuid = info.uuid
                 if self.job.plan.repeats:
                     self.sampler.start(self.pid, info.uuid)
             elif "window" in message:
-                self.windows.append(decode(Window, message["window"]))
+                if answer is not None:
+                    line = _line(self._disturbed(decode(Window, message["window"])))
+                    # It may have ended meanwhile.
+                    with contextlib.suppress(OSError):
+                        os.write(answer, line)
             else:
                 self.result = decode_outcome(message["result"])
+
+    def _disturbed(self, window: Window) -> tuple[str, ...]:
+        """Returns what disturbed a window on the GPU; of the host the trial itself knows."""
+        return of_gpu(self.sampler.means(window)) if self.device_uuid else ()
+
+    def _not_looked_at(self) -> dict[str, str]:
+        count = self.job.config.device.count
+        return {"other_gpus": f"only the first of {count} GPUs is looked at"} if count > 1 else {}
 
     def _conclude(self, status: int, timed_out: bool, seconds: float, oom_kills: int) -> Outcome | Report:
         tail = last_lines(self.folder / LOG)
         columns = self.sampler.columns()
         save(columns, self.folder / SERIES)
+        write_log(columns, self.folder / TELEMETRY_LOG)
         if isinstance(self.result, Measurement):
-            return dataclasses.replace(self.result, telemetry=summarise(columns, self.windows))
+            return dataclasses.replace(
+                self.result,
+                telemetry=summarise(columns, self.result.windows),
+                telemetry_missing={**self.sampler.missing(), **self._not_looked_at()},
+            )
         if isinstance(self.result, Report):
             return self.result
         if isinstance(self.result, Failure):
@@ -224,6 +262,8 @@ class _Keeper:
             message = f"no result within {self.job.timeout_seconds:g} s (in stage `{self.stage}`)"
         else:
             kind, message = classify.of_exit(status, tail, oom_kills)
+        if self.gpu.lost:
+            kind, message = FailureKind.DEVICE_LOST, f"{self.gpu.missing.get('gpu', 'GPU lost')}: {message}"
         return Failure(
             kind=kind,
             message=message,
@@ -233,6 +273,17 @@ class _Keeper:
             seconds=seconds,
             finished_at=time.time(),
         )
+
+
+def _line(answer: Any) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
+
+
+def raise_open_files() -> None:
+    """Lets this process open as many files as it may ask for: loader workers pass batches as descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def end_tree(root: int) -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,10 +29,11 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 
 
 class PipeProgress:
-    """Progress as JSON lines on a pipe to the keeper."""
+    """Progress as JSON lines to the keeper, which answers one about a window with what disturbed it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._answers = open(descriptor, "rb", closefd=False)  # noqa: SIM115
         self.reached = "start"
 
     def send(self, **message: Any) -> None:
@@ -49,9 +51,11 @@ class PipeProgress:
         """Says which device it runs on."""
         self.send(device=encode(info))
 
-    def window(self, window: Window) -> None:
-        """Says that a window has ended."""
+    def window(self, window: Window) -> Sequence[str]:
+        """Says that a window has ended, and waits for the keeper's answer."""
         self.send(window=encode(window))
+        answer: list[str] = json.loads(self._answers.readline() or "[]")
+        return answer
 
 
 def run(job: Job, progress: Progress) -> Measurement | Report | Failure:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 
 import pytest
-from replays import PIPELINE, Bench
+from measurements import measurement
+from replays import PIPELINE, Bench, spec_of, throughput
 
 from sweeper.cli import main
+from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import METRICS
 from sweeper.spec import read_yaml
 
@@ -58,6 +61,14 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     assert "toy: 50.8x your baseline, confirmed (95 % interval" in out
     assert f"sweeper export toy --home {home}" in out
     assert "The data was made up" in out
+    assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
+    assert "Your baseline is compute-bound: arithmetic takes 100 % of the step." in out
+    assert "The winner is compute-bound" in out
+    assert "disturbed" not in out
+
+
+TRIAL = {"number", "outcome", "feasible", "stage", "config", "metrics"}
+VERDICT = {"verdict", "why", "next", "next_changes", "contamination"}
 
 
 def test_show_json_is_as_documented(cli, home):
@@ -70,7 +81,10 @@ def test_show_json_is_as_documented(cli, home):
     assert set(found["winner"]) == {"number", "config", "metrics", "ratio", "ratio_low", "ratio_high"}
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:
-        assert set(trial) == {"number", "outcome", "feasible", "verdict", "stage", "config", "metrics"}
+        assert set(trial) == TRIAL | VERDICT
+        assert (trial["verdict"], trial["why"]) == ("compute-bound", "arithmetic takes 100 % of the step")
+        assert trial["next"].startswith("the device is at its limit")
+        assert (trial["next_changes"], trial["contamination"]) == ({}, [])
         assert trial["metrics"].keys() <= METRICS.keys()
         assert trial["outcome"] == "measured"
     by_number = {trial["number"]: trial for trial in found["trials"]}
@@ -84,11 +98,18 @@ def test_show_one_trial(cli, home):
     code, out, _ = cli("show", "toy", "--trial", "0", "--home", home)
     assert code == 0
     assert out.splitlines()[0] == "000 baseline (baseline)"
-    assert "  loader.kind: rows" in out.splitlines()
+    lines = out.splitlines()
+    assert "  loader.kind: rows" in lines
+    card = lines.index("compute-bound: arithmetic takes 100 % of the step")
+    assert lines[card + 2] == "  └─ forward             100 % " + 40 * "█" + "  ◄ the cause"
+    assert card < lines.index("Result") < lines.index("  throughput: 64 samples/s") < lines.index("Times")
+    assert "  window of 1 s: 64/s, 0.00 cores busy (0.00 by others)" in lines
     code, out, _ = cli("show", "toy", "--trial", "2", "--home", home, "--json")
     found = json.loads(out)
     assert found["outcome"]["throughput"] > 0
     assert found["number"] == 2
+    assert set(found) == TRIAL | VERDICT | {"outcome"}
+    assert found["verdict"] == "compute-bound"
 
 
 def test_export_prints_what_production_needs(cli, home):
@@ -149,6 +170,44 @@ def test_exporting_without_a_winner(cli, tmp_path, monkeypatch):
     code, out, _ = cli("show", "toy", "--home", "home")
     assert "nothing is better than your baseline" in out
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
+
+
+def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
+    """Of the searched trials the first fails; all others wait for data, beside something else."""
+    failures = [Failure(kind=FailureKind.OOM, message="CUDA out of memory")]
+
+    def answer(config):
+        if config.loader.kind != "rows" and failures:
+            return failures.pop()
+        flags = () if config.loader.kind == "rows" else ("other processes took cores",)
+        found = measurement(data=0.6, fits_device=True, windows={"flags": flags})
+        return dataclasses.replace(found, throughput=throughput(config))
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
+    Bench(tmp_path / "home").run(spec_of(confirm={"rounds": 0}), answer)
+    _, out, _ = cli("show", "toy", "--home", "home")
+    lines = [line for line in out.splitlines() if line.startswith("  0")]
+    assert "oom: CUDA out of memory" in lines[2]
+    said = [line.partition("input-bound")[2] for line in lines]
+    assert said == ["", "", ""] + ["  disturbed (other processes took cores)"] * 7
+    assert "~ disturbed by something else" in out
+    # The best is only searched: what its own windows say.
+    decision = out[out.index("toy: ") :]
+    assert "Your baseline is input-bound: data wait 60 % of the step." in decision
+    assert "Next: `loader.kind: resident`." in decision
+    assert "The winner is input-bound" in decision
+    assert decision.count("disturbed to the end: other processes took cores.") == 1
+
+    trials = json.loads(cli("show", "toy", "--home", "home", "--json")[1])["trials"]
+    assert set(trials[2]) == TRIAL | {"verdict"}
+    assert (trials[2]["outcome"], trials[2]["verdict"]) == ("oom", None)
+    assert (trials[0]["verdict"], trials[0]["contamination"]) == ("input-bound", [])
+    assert trials[0]["why"] == "data wait 60 % of the step"
+    assert trials[0]["next_changes"] == {"loader.kind": "resident"}
+    assert {tuple(trial["contamination"]) for trial in trials[3:]} == {("other processes took cores",)}
+    assert "disturbed" in cli("show", "toy", "--trial", "3", "--home", "home")[1]
+    assert "oom in stage" in cli("show", "toy", "--trial", "2", "--home", "home")[1]
 
 
 def test_another_system_than_linux_is_one_line(cli, monkeypatch):

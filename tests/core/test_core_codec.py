@@ -14,6 +14,7 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import (
     Breakdown,
     DeviceInfo,
+    Diagnosis,
     Failure,
     FailureKind,
     Measurement,
@@ -42,7 +43,14 @@ def random_config(rng: random.Random) -> TrialConfig:
 
 
 def random_measurement(rng: random.Random) -> Measurement:
-    window = Window(start_s=rng.random() * 1e6, seconds=rng.random(), steps=rng.randint(1, 99), samples=7)
+    window = Window(
+        start_s=rng.random() * 1e6,
+        seconds=rng.random(),
+        steps=rng.randint(1, 99),
+        samples=7,
+        waited_seconds=rng.choice([None, 0.5]),
+        flags=("one", "the other")[: rng.randint(0, 2)],
+    )
     return Measurement(
         throughput=rng.random() * 1e9,
         step_ms=rng.random(),
@@ -57,6 +65,11 @@ def random_measurement(rng: random.Random) -> Measurement:
         warmup_steps=4,
         gpu_mem_peak_gib=rng.choice([None, 1.25]),
         quality=rng.choice([None, Quality(key="k", samples=1, seconds=1.0, train_loss=0.5, val_loss=0.25)]),
+        diagnosis=rng.choice(
+            [None, Diagnosis(), Diagnosis(busy_s=rng.random(), sync_places=("a.py:1",), fits_device=True)]
+        ),
+        repeated_windows=rng.randint(0, 3),
+        telemetry_missing={"gpu_power_w": "not supported"},
         effective={"compile.mode": "eager"},
         telemetry={"gpu_util_pct": Stats(mean=1.0, p50=2.0, p95=3.0)},
     )

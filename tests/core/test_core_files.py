@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import signal
@@ -17,6 +18,7 @@ from sweeper.core.measurement import (
     INFEASIBLE,
     RETRIED,
     DeviceInfo,
+    Diagnosis,
     Failure,
     FailureKind,
     Quality,
@@ -120,8 +122,6 @@ def test_metrics_of_a_measurement_and_of_none():
 
 
 def test_absent_and_not_finite_are_none_and_never_0():
-    import dataclasses
-
     measured = dataclasses.replace(
         record().measurement,
         gpu_mem_peak_gib=6.0,
@@ -131,12 +131,22 @@ def test_absent_and_not_finite_are_none_and_never_0():
     )
     got = record(outcome=measured, quality=Quality(key="", samples=1, seconds=1, train_loss=1, val_loss=0.5))
     assert got.metric("gpu_mem_peak_fraction") == 0.25
-    assert got.metric("gpu_power_w") == 100.0
+    assert [got.metric(f"gpu_power_w{part}") for part in ("", "_p50", "_p95")] == [100.0, 1.0, 2.0]
+    assert [got.metric(f"cpu_util_pct{part}") for part in ("", "_p50", "_p95")] == [None] * 3
     assert got.metric("val_loss") == 0.5
     assert got.metric("throughput") is None
     with pytest.raises(KeyError):
         got.metric("speed")
     assert {metric.direction for metric in METRICS.values()} == {"maximize", "minimize"}
+
+
+@pytest.mark.parametrize(("busy", "percent"), [(None, None), (0.25e-3, 25.0), (2e-3, 100.0)])
+def test_a_gpu_is_busy_for_a_share_of_the_step(busy: float | None, percent: float | None):
+    # The step that was made up takes 1 ms.
+    diagnosis = Diagnosis(busy_s=busy)
+    found = record(outcome=dataclasses.replace(record().measurement, diagnosis=diagnosis))
+    assert found.metric("gpu_busy_pct") == pytest.approx(percent)
+    assert record().metric("gpu_busy_pct") is None
 
 
 def test_feasible_needs_a_measurement_and_every_constraint():

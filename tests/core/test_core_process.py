@@ -10,7 +10,7 @@ from pathlib import Path
 
 from burning import TELL, child
 
-from sweeper.core.process import children, involuntary_switches, tree, usage
+from sweeper.core.process import children, involuntary_switches, tree, usage, waited_seconds
 
 
 def wait_for(holds: Callable[[], object], seconds: float = 20.0) -> bool:
@@ -96,7 +96,7 @@ def test_a_name_with_brackets_and_blanks_is_no_matter():
         assert usage(process.pid).resident_bytes > 2**20
 
 
-def test_involuntary_switches_are_those_of_all_threads():
+def test_involuntary_switches_and_waiting_are_those_of_all_threads():
     code = (
         "import threading\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "pid = os.fork()\n"
@@ -111,10 +111,13 @@ def test_involuntary_switches_are_those_of_all_threads():
         main = Path(f"/proc/{process.pid}/task/{process.pid}/status").read_text()
         of_main = int(main.rpartition("nonvoluntary_ctxt_switches:")[2])
         assert involuntary_switches(process.pid) >= of_main + 5
+        # Of the time in which both ran, each had half.
+        assert 0.1 < waited_seconds(process.pid) < 3
 
 
 def test_what_was_never_there_has_used_nothing():
     pid = 2**22 + 1
     assert usage(pid) is None
     assert involuntary_switches(pid) == 0
+    assert waited_seconds(pid) is None
     assert list(children(pid)) == []

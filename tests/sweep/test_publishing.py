@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from replays import Bench
+from measurements import measurement, record_of
+from replays import Bench, spec_of
 
+from sweeper.core.config import TrialConfig
 from sweeper.core.errors import StorageError
+from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.sweep.publishing import view_of
 from sweeper.tracking import RunView, SweepInfo
 
 
@@ -97,6 +102,45 @@ def test_every_trial_is_shown_as_it_stands_at_the_end(bench):
     assert winner.confirmation is not None
     assert winner.confirmation.ratio is not None
     assert winner.x_baseline == pytest.approx(winner.confirmation.ratio)
+
+
+def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):
+    def answer(config: TrialConfig) -> Measurement | Failure:
+        if config.loader.kind == "rows":
+            return measurement(data=0.5, fits_device=True)
+        if config.batch_size > 400:
+            return Failure(kind=FailureKind.OOM, message="CUDA out of memory")
+        return measurement(windows={"flags": ("other processes took cores", "the host took cores (steal)")})
+
+    shelf = Shelf()
+    bench.run(spec_of(search={"trials": 12}, confirm={"rounds": 0}), answer, tracker=shelf)
+    baseline = shelf.shown[0]
+    assert (baseline.verdict, baseline.contamination) == ("input-bound", "")
+    lines = baseline.note.splitlines()
+    assert "input-bound: data wait 50 % of the step" in lines
+    assert any(line.startswith("next: `loader.kind: resident`") for line in lines)
+    # The tree as it stands, words as words.
+    fence, end = (number for number, line in enumerate(lines) if line == "```")
+    assert [line.startswith(" ") for line in lines[fence + 1 : end]] == [True] * 5
+    assert not any(line.startswith(" ") for line in lines[:fence] + lines[end:])
+    others = [view for number, view in shelf.shown.items() if number > 1]
+    failed = [view for view in others if view.verdict is None]
+    assert 0 < len(failed) < len(others)
+    assert {(view.note, view.contamination) for view in failed} == {("**oom**: CUDA out of memory", "")}
+    for view in others:
+        if view.verdict is not None:
+            assert view.verdict == "compute-bound"
+            assert view.contamination == "other processes took cores, the host took cores (steal)"
+            assert "do not rely on its figures" in view.note
+
+
+def test_what_is_not_feasible_says_that_before_its_card():
+    beyond = dataclasses.replace(record_of(measurement(data=0.5)), violations={"val_loss": 0.031, "b": -1.0})
+    first, *card = view_of(beyond, (), 1.5).note.splitlines()
+    assert first == "Not feasible: beyond the limit on `val_loss` by 3.1%."
+    assert card[0] == ""
+    assert card[1].startswith("input-bound")
+    assert any("◄ the cause" in line for line in card)
 
 
 def test_a_record_is_sent_once_for_every_state(bench):

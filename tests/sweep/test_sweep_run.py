@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -11,8 +12,9 @@ from replays import Bench, failing, spec_of, surface, throughput
 from sweeper.cli.screen import decision
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError, UserError
-from sweeper.core.job import read_job, read_outcome
-from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
+from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
+from sweeper.export import exported
 from sweeper.sweep import run, supervisor
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise
@@ -298,9 +300,13 @@ def test_without_rounds_the_best_is_said_to_be_unconfirmed(bench):
     bench.run(spec_of(confirm={"rounds": 0}))
     summary = summarise(load_sweep(Journal(folder_of(bench))))
     assert summary.winner is None
-    (line,) = decision(summary)
-    assert "your baseline in a single trial, unconfirmed" in line
-    assert "nothing is better" not in line
+    first, *why = decision(summary)
+    assert "your baseline in a single trial, unconfirmed" in first
+    assert "nothing is better" not in first
+    assert [line.partition(" is ")[0] for line in why if " is compute-bound" in line] == [
+        "Your baseline",
+        "The winner",
+    ]
 
 
 def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
@@ -312,3 +318,147 @@ def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
     rows = summarise(load_sweep(journal)).per_loader
     assert {row.title for row in rows} == measured
     assert any(row.record.quality is None for row in rows)
+
+
+# -- timings that are not clean -------------------------------------------------------------------------
+
+BUSY = "other processes took cores"
+
+
+def disturbed_in(*turns: int, canary_ms: float = 0.0):
+    """A surface on which a resident trial is disturbed in these of its turns; the first is the search."""
+    taken: dict[str, int] = {}
+
+    def answer(config: TrialConfig) -> Measurement:
+        found = surface(config)
+        assert isinstance(found, Measurement)
+        turn = taken[config.key()] = taken.get(config.key(), -1) + 1
+        flags = (BUSY,) if config.loader.kind == "resident" and turn in turns else ()
+        windows = (dataclasses.replace(found.windows[0], flags=flags, canary_ms=canary_ms),)
+        return dataclasses.replace(found, windows=windows)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ((0, 1, 2, 3), "3 of 3 confirming processes"),
+        ((2,), "1 of 3 confirming processes"),
+        # What counts are the rounds.
+        ((0,), ""),
+    ],
+)
+def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, ...], said: str):
+    bench.run(answer=disturbed_in(*turns))
+    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    assert summary.winner is not None
+    assert summary.winner.config.loader.kind == "resident"
+    assert summary.disturbance_of(summary.winner) == said
+    assert summary.disturbance_of(summary.yardstick.baseline) == ""
+    lines = [line.strip() for line in decision(summary) if "disturbed" in line]
+    assert lines == ([f"Its timings were disturbed to the end: {said}."] if said else [])
+    for row in summary.per_size:
+        assert row.disturbed == bool(said)
+    warnings = exported(summary, spec_of())["warnings"]
+    assert any("disturbed to the end" in warning for warning in warnings) == bool(said)
+
+
+def test_an_unconfirmed_best_says_what_disturbed_its_search(bench):
+    bench.run(spec_of(confirm={"rounds": 0}), disturbed_in(0))
+    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    lines = decision(summary)
+    assert [line.strip() for line in lines if "disturbed" in line] == [
+        f"Its timings were disturbed to the end: {BUSY}."
+    ]
+    # Of the best and not of the baseline, whose line comes first.
+    where = next(i for i, line in enumerate(lines) if "disturbed" in line)
+    assert any("The winner is" in line for line in lines[:where])
+
+
+def test_disturbed_rounds_are_counted_by_trial(bench):
+    bench.run(answer=disturbed_in(1, 2))
+    result = result_of(bench)
+    assert set(result["disturbed"]) == {
+        str(number) for number in (0, *(r["number"] for r in result["ratios"]))
+    }
+    assert result["disturbed"]["0"] == 0
+    assert result["disturbed"][str(result["winner"])] == 2
+
+
+def test_every_trial_knows_the_canary_of_the_quiet_machine(bench):
+    times = iter([25.0, 0.0, 21.0, 23.0])
+
+    def answer(config: TrialConfig) -> Measurement:
+        return disturbed_in(canary_ms=next(times, 30.0))(config)
+
+    bench.run(spec_of(), answer)
+    told = [job.plan.quiet_canary_ms for job in bench.launcher.jobs if job.plan.repeats]
+    # Of a window beside the trial's own loader there is none; else the shortest so far.
+    assert told[:5] == [0.0, 25.0, 25.0, 21.0, 21.0]
+    assert set(told[5:]) == {21.0}
+
+
+@pytest.mark.parametrize(
+    ("probed", "seen", "quiet"), [(0.0, 0.0, 0.0), (20.0, 0.0, 20.0), (0.0, 25.0, 25.0), (20.0, 19.0, 19.0)]
+)
+def test_the_quiet_canary_is_the_shortest_of_probe_and_windows(probed: float, seen: float, quiet: float):
+    known = SimpleNamespace(
+        machine=SimpleNamespace(canary_ms=probed), book=SimpleNamespace(quiet_canary_ms=lambda: seen)
+    )
+    assert supervisor.Supervisor.quiet_canary_ms(known) == quiet
+
+
+def test_rounds_are_single_windows_with_room_for_one_repetition(bench):
+    bench.run(spec_of(measure={"window_seconds": 2.0}))
+    rounds = bench.jobs("confirm")
+    assert len(rounds) == 9
+    for job in rounds:
+        plan = job.plan
+        assert (plan.repeats, plan.window_seconds, plan.cap_seconds, plan.diagnose) == (1, 2.0, 3.0, False)
+    assert all(job.plan.diagnose for job in bench.jobs("search"))
+
+
+# -- traces ---------------------------------------------------------------------------------------------
+
+
+def traced(bench: Bench) -> list[Job]:
+    return [job for job in bench.launcher.jobs if job.runner == TRACE_RUNNER]
+
+
+def test_baseline_and_winner_are_traced_at_the_end(bench):
+    bench.run()
+    winner = result_of(bench)["winner"]
+    trials = folder_of(bench).resolve() / "trials"
+    baseline, best = traced(bench)
+    assert bench.launcher.jobs[-2:] == [baseline, best]
+    assert [job.trace for job in (baseline, best)] == [
+        str(trials / f"{number:04d}" / "trace.json.gz") for number in (0, winner)
+    ]
+    records = load_sweep(Journal(folder_of(bench))).book.records
+    assert [job.config.key() for job in (baseline, best)] == [records[n].config.key() for n in (0, winner)]
+    # Nothing of them is timed, and none is a trial.
+    assert {job.plan.repeats for job in (baseline, best)} == {0}
+    assert len(records) == 10
+
+
+def test_a_trace_that_fails_costs_a_line(bench):
+    def answer(config: TrialConfig) -> Measurement | Failure:
+        if bench.launcher.jobs[-1].runner == TRACE_RUNNER:
+            return Failure(kind=FailureKind.CRASH, message="no profiler here")
+        return surface(config)
+
+    assert bench.run(answer=answer).ran
+    lines = [line for line in bench.watcher.lines if "No trace" in line]
+    assert lines[0] == "No trace of 000 baseline (crash: no profiler here)."
+    assert len(lines) == 2
+    assert summarise(load_sweep(Journal(folder_of(bench)))).winner is not None
+
+
+def test_operations_are_those_of_the_trace(bench):
+    bench.run()
+    sweep = load_sweep(Journal(folder_of(bench)))
+    assert sweep.operations(0) == {}
+    write_outcome(sweep.journal.setup_folder("trace-0"), Report(values={"operations": {"aten::mm": 1.25}}))
+    assert sweep.operations(0) == {"aten::mm": 1.25}
+    assert sweep.operations(1) == {}

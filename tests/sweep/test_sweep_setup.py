@@ -27,6 +27,13 @@ def machine(spec: SweepSpec, *devices: DeviceInfo, cores: int = 4) -> setup.Mach
     return setup.machine_of(values, spec)
 
 
+def test_the_probe_tells_how_long_the_canary_takes_on_the_quiet_machine():
+    values = {"devices": encode([CPU]), "usable_cpus": 4, "lacks": {}}
+    assert setup.machine_of({**values, "canary_ms": 20.5}, spec_of()).canary_ms == 20.5
+    # A folder from before it did.
+    assert setup.machine_of(values, spec_of()).canary_ms == 0
+
+
 def space(**parameters: Any) -> dict[str, Any]:
     return {"batch_size": {"type": "int", "low": 64, "high": 1024}, **parameters}
 

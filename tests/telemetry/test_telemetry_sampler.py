@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sweeper.core.measurement import Window
+from sweeper.telemetry import sampler as under_test
 from sweeper.telemetry.sampler import TIME, Sampler, save, summarise
 
 
 class Counting:
     def __init__(self, name: str):
         self.name, self.count, self.opened, self.closed = name, 0, None, threading.Event()
+        self.missing = {}
+        self.looked = 0
 
     def open(self, pid, device_uuid):
         self.opened = (pid, device_uuid)
@@ -24,6 +29,10 @@ class Counting:
     def read(self):
         self.count += 1
         return {self.name: float(self.count), "second": 1.0} if self.count > 1 else {self.name: 1.0}
+
+    def between(self):
+        self.looked += 1
+        return {f"{self.name}_around": float(self.looked)}
 
     def close(self):
         self.closed.set()
@@ -38,6 +47,35 @@ class Hanging(Counting):
         self.release.wait()
         return {}
 
+    def between(self):
+        self.release.wait()
+        return super().between()
+
+
+SECONDS = 30.0
+"""For what must come to pass; far more than it takes."""
+
+
+def wait_for(holds: Callable[[], object]) -> bool:
+    deadline = time.perf_counter() + SECONDS
+    while not holds():
+        if time.perf_counter() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+@contextlib.contextmanager
+def sampling(*probes, interval: float = SECONDS) -> Iterator[Sampler]:
+    """Samples `probes`, which are open; by default only where they are asked."""
+    sampler = Sampler(probes, interval_seconds=interval)
+    sampler.start(123, "GPU-1")
+    assert wait_for(lambda: all(probe.opened for probe in probes))
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
 
 def test_each_probe_is_read_and_one_that_hangs_costs_nothing_of_the_others():
     release = threading.Event()
@@ -45,17 +83,15 @@ def test_each_probe_is_read_and_one_that_hangs_costs_nothing_of_the_others():
     sampler = Sampler([hung, first, other], interval_seconds=0.01)
     began = time.perf_counter()
     sampler.start(123, "GPU-1")
-    deadline = began + 30
-    while min(first.count, other.count) < 5 and time.perf_counter() < deadline:
-        time.sleep(0.01)
+    assert wait_for(lambda: min(first.count, other.count) >= 5)
     sampler.stop()
     columns = sampler.columns()
-    assert first.closed.wait(30)
-    assert other.closed.wait(30)
+    assert first.closed.wait(SECONDS)
+    assert other.closed.wait(SECONDS)
     release.set()
-    assert hung.closed.wait(30)
+    assert hung.closed.wait(SECONDS)
     assert first.opened == hung.opened == (123, "GPU-1")
-    assert set(columns) == {TIME, "a", "b", "second"}
+    assert set(columns) == {TIME, "a", "b", "second", "a_read_ms", "b_read_ms"}
     assert len({len(values) for values in columns.values()}) == 1
     assert columns[TIME] == sorted(columns[TIME])
     assert began < columns[TIME][0] < columns[TIME][-1] < time.perf_counter()
@@ -63,6 +99,180 @@ def test_each_probe_is_read_and_one_that_hangs_costs_nothing_of_the_others():
         read = [value for value in columns[name] if not math.isnan(value)]
         assert read[:4] == [1.0, 2.0, 3.0, 4.0]
     assert all(math.isnan(a) != math.isnan(b) for a, b in zip(columns["a"], columns["b"], strict=True))
+
+
+def window(start: float, seconds: float) -> Window:
+    return Window(start_s=start, seconds=seconds, steps=1, samples=1)
+
+
+def window_of(seconds: float = 0.0) -> Window:
+    """A window that has just ended."""
+    return window(time.perf_counter() - seconds, seconds)
+
+
+class Lasting(Counting):
+    """Its readings take a while, and only the first has something to tell."""
+
+    def read(self):
+        time.sleep(0.02)
+        return {} if self.count == 1 else super().read()
+
+
+def test_what_a_reading_costs_is_a_series():
+    probe = Lasting("slow")
+    with sampling(probe, interval=0.001) as sampler:
+        assert wait_for(lambda: sampler.columns())
+        sampler.look_around()
+        assert wait_for(lambda: "slow_around" in sampler.columns())
+    columns = sampler.columns()
+    costs = [(cost, value) for cost, value in zip(columns["slow_read_ms"], columns["slow"], strict=True)]
+    told = [cost for cost, value in costs if not math.isnan(value)]
+    assert told
+    assert all(20 <= cost < 5000 for cost in told)
+    # Neither of what told nothing nor of the looks between windows.
+    assert all(math.isnan(cost) == math.isnan(value) for cost, value in costs)
+
+
+def test_looks_around_arrive_without_being_waited_for():
+    probe = Counting("a")
+    with sampling(probe) as sampler:
+        assert sampler.columns() == {}
+        began = time.perf_counter()
+        sampler.look_around()
+        assert wait_for(lambda: sampler.columns())
+        sampler.look_around()
+        assert wait_for(lambda: probe.looked == 2 and len(sampler.columns()[TIME]) == 2)
+    columns = sampler.columns()
+    assert columns["a_around"] == [1.0, 2.0]
+    assert set(columns) == {TIME, "a_around"}
+    assert began < columns[TIME][0] < columns[TIME][1] < time.perf_counter()
+    assert probe.count == 0
+
+
+def test_of_a_window_that_has_just_ended_there_is_what_was_read_in_it_and_around_it():
+    first, other = Counting("a"), Counting("b")
+    with sampling(first, other, interval=0.01) as sampler:
+        assert wait_for(lambda: first.count >= 3)
+        start = time.perf_counter()
+        before = first.count
+        assert wait_for(lambda: min(first.count, other.count) >= before + 5)
+        within = window_of(time.perf_counter() - start)
+        found = sampler.means(within)
+    inside = summarise(sampler.columns(), [within])
+    # By what was there when it was asked.
+    assert found["a"] == pytest.approx(inside["a"].mean)
+    assert found["a"] > before
+    assert found["second"] == 1.0
+    assert (found["a_around"], found["b_around"]) == (1.0, 1.0)
+
+
+def test_what_was_read_inside_a_window_comes_before_what_was_read_after_it():
+    probe = Counting("a")
+    with sampling(probe, interval=0.01) as sampler:
+        sampler.look_around()
+        assert wait_for(lambda: "a_around" in sampler.columns())
+        within = window_of(SECONDS)
+        found = sampler.means(within)
+        assert found["a_around"] == 1.0
+        assert sampler.means(window_of())["a_around"] == 3.0
+    assert probe.looked == 3
+
+
+def test_a_look_from_before_the_window_says_nothing_about_it():
+    release = threading.Event()
+    probe = Hanging(release)
+    with sampling(probe) as sampler:
+        release.set()
+        sampler.look_around()
+        assert wait_for(lambda: sampler.columns())
+        release.clear()
+        assert sampler.means(window_of()) == {}
+        release.set()
+
+
+def test_a_probe_that_hangs_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr(under_test, "ANSWER_SECONDS", 0.1)
+    release = threading.Event()
+    hung, other = Hanging(release), Counting("b")
+    other.missing["b_second"] = "not told here"
+    with sampling(hung, other) as sampler:
+        assert sampler.missing() == {"b_second": "not told here"}
+        began = time.perf_counter()
+        assert sampler.means(window_of()) == {"b_around": 1.0}
+        first = time.perf_counter() - began
+        assert sampler.missing() == {
+            "hung": "a reading did not come back in time",
+            "b_second": "not told here",
+        }
+        # What does not come back is not what is waited for, however long.
+        monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
+        began = time.perf_counter()
+        assert sampler.means(window_of()) == {"b_around": 2.0}
+        assert time.perf_counter() - began < SECONDS / 2
+        assert 0.1 <= first < SECONDS / 2
+        # It comes back, and is waited for again.
+        release.set()
+        assert wait_for(lambda: "hung" not in sampler.missing())
+        assert sampler.means(window_of())["hung_around"] >= 1.0
+
+
+class Opening(Counting):
+    """Does not come back from `open`."""
+
+    def __init__(self, release: threading.Event):
+        super().__init__("opening")
+        self.release = release
+
+    def open(self, pid, device_uuid):
+        super().open(pid, device_uuid)
+        self.release.wait()
+
+
+def test_a_probe_that_never_opens_costs_one_wait(monkeypatch):
+    monkeypatch.setattr(under_test, "ANSWER_SECONDS", 0.05)
+    release = threading.Event()
+    probe = Opening(release)
+    with sampling(probe) as sampler:
+        assert sampler.means(window_of()) == {}
+        assert "opening" in sampler.missing()
+        monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
+        assert sampler.means(window_of()) == {}
+    release.set()
+    assert probe.closed.wait(SECONDS)
+    assert (probe.count, probe.looked) == (0, 0)
+
+
+def test_without_a_start_nothing_is_asked_nor_waited_for(monkeypatch):
+    monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
+    sampler = Sampler([Counting("a")])
+    sampler.look_around()
+    assert sampler.means(window_of()) == {}
+    assert sampler.missing() == {}
+
+
+class Late(threading.Event):
+    """Is cleared only after the probe's thread had its chance to answer what it was asked so far."""
+
+    def __init__(self, probe: Counting):
+        super().__init__()
+        self.probe = probe
+
+    def clear(self):
+        before, deadline = self.probe.looked, time.perf_counter() + 0.1
+        while self.probe.looked == before and time.perf_counter() < deadline:
+            time.sleep(0.001)
+        super().clear()
+
+
+def test_an_answer_is_not_lost_to_a_thread_that_wakes_up_meanwhile(monkeypatch):
+    monkeypatch.setattr(under_test, "ANSWER_SECONDS", 1.0)
+    probe = Counting("a")
+    with sampling(probe, interval=0.005) as sampler:
+        (watch,) = sampler._watches
+        watch._answered = Late(probe)
+        began = time.perf_counter()
+        assert sampler.means(window_of())["a_around"] >= 1.0
+        assert time.perf_counter() - began < 0.9
 
 
 def test_nothing_read_is_no_series(tmp_path: Path):
@@ -82,10 +292,6 @@ def test_numpy_reads_the_files(tmp_path: Path, length: int):
     assert np.array_equal(loaded, np.array(values, dtype=np.float64), equal_nan=True)
     assert np.array_equal(np.load(tmp_path / "series" / "time_s.npy"), np.arange(length))
     assert (tmp_path / "series" / "time_s.npy").stat().st_size % 64 == (8 * length) % 64
-
-
-def window(start: float, seconds: float) -> Window:
-    return Window(start_s=start, seconds=seconds, steps=1, samples=1)
 
 
 def test_summaries_are_of_the_windows_alone():

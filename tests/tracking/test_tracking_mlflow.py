@@ -17,7 +17,7 @@ from mlflow.entities import Run, ViewType
 from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, some_trials
 
 from sweeper.core.errors import StorageError, UserError
-from sweeper.core.measurement import FailureKind
+from sweeper.core.measurement import Diagnosis, FailureKind, Stats
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker
 from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker
@@ -118,10 +118,27 @@ def test_series_carry_the_wall_time_at_which_they_were_measured(
     windows = client.get_metric_history(run_id, "train/throughput")
     assert [(point.step, point.timestamp - end) for point in windows] == [(0, -6000), (1, -3000), (2, 0)]
     power = client.get_metric_history(run_id, "system/gpu_power_w")
-    # The last of the twelve samples is not a number.
+    # The first two of the twelve samples are of the time before the windows, the last is not a number.
     assert [(point.step, point.timestamp - end) for point in power] == [
-        (i, -11000 + 1000 * i) for i in range(11)
+        (i, -9000 + 1000 * i) for i in range(9)
     ]
+
+
+def test_what_comes_after_the_windows_is_not_shown_and_moves_nothing(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    """The parts on their own and the quality pass: 11 s in which telemetry goes on."""
+    tracker.open(SWEEP)
+    tracker.track(measured(tmp_path, points=23, until=520.0), VIEW)
+
+    run = only_run(client, home)
+    end = round((FINISHED + 140) * 1000)
+    power = client.get_metric_history(run.info.run_id, "system/gpu_power_w")
+    assert len(power) == 10
+    windows = client.get_metric_history(run.info.run_id, "train/throughput")
+    assert [point.timestamp - end for point in windows] == [-17000, -14000, -11000]
+    assert [power[0].timestamp - end, power[-1].timestamp - end] == [-20000, -11000]
+    assert run.info.end_time - run.info.start_time == 22350
 
 
 def test_a_long_series_is_thinned_to_block_means(
@@ -132,7 +149,7 @@ def test_a_long_series_is_thinned_to_block_means(
 
     run_id = only_run(client, home).info.run_id
     points = client.get_metric_history(run_id, "system/gpu_util_pct")
-    assert len(points) == 99  # Of 100; the block with the NaN is left out.
+    assert len(points) == 100
     assert all(abs(point.value - 90) < 2 for point in points)
 
 
@@ -223,6 +240,41 @@ def test_a_loss_that_comes_later_is_shown_once(
     tracker.track(record, VIEW)
     assert only_run(client, home).data.metrics["result/val_loss"] == 0.681235
     assert rows(home) == after
+
+
+def test_what_disturbed_a_trial_is_a_tag(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+    assert "sweeper.contaminated" not in only_run(client, home).data.tags
+    reasons = "other processes took cores, the host took cores (steal)"
+    tracker.track(record, dataclasses.replace(VIEW, contamination=reasons))
+    assert only_run(client, home).data.tags["sweeper.contaminated"] == reasons
+    assert only_run(client, home).data.tags["sweeper.verdict"] == "compute-bound"
+
+
+def test_at_most_thirty_metrics_sum_a_trial_up(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    """Of one that has all there is: more would not be a table any more."""
+    full = measured(tmp_path)
+    assert full.measurement is not None
+    series = {name.removesuffix("_p50") for name in METRICS if name.endswith("_p50")} | {"tree_cpu_pct"}
+    told = {name: Stats(mean=50.0, p50=40.0, p95=90.0) for name in series}
+    outcome = dataclasses.replace(full.measurement, telemetry=told, diagnosis=Diagnosis(busy_s=1e-3))
+    record = dataclasses.replace(full, outcome=outcome)
+    assert all(record.metric(name) is not None for name in METRICS)
+    tracker.open(SWEEP)
+    tracker.track(record, CONFIRMED)
+
+    metrics = only_run(client, home).data.metrics
+    found = {name for name in metrics if not name.startswith(("system/", "train/", "confirm/rounds/"))}
+    assert len(METRICS) < len(found) <= 30
+    assert series >= {"gpu_util_pct", "gpu_power_w", "cpu_util_pct"}
+    for name in series - {"tree_cpu_pct"}:
+        assert [metrics[f"result/{name}{part}"] for part in ("", "_p50", "_p95")] == [50.0, 40.0, 90.0]
 
 
 def test_a_rank_is_taken_back(

@@ -60,10 +60,15 @@ def measured(
     val_loss: float | None = 0.68123456,
     violations: Mapping[str, float] | None = None,
     points: int = 25,
+    until: float = 509.0,
     series: tuple[str, ...] = ("cpu_util_pct", "gpu_util_pct", "gpu_power_w", "gpu_mem_gib"),
     changes: Mapping[str, Scalar] | None = None,
 ) -> TrialRecord:
-    """A measured trial whose files are on disk; the last point of a series is not a number."""
+    """A measured trial whose files are on disk; the last point of a series is not a number.
+
+    Args:
+        until: Where the series end; the windows end at 509.
+    """
     end = FINISHED + 20 * number
     outcome = Measurement(
         throughput=throughput,
@@ -97,7 +102,7 @@ def measured(
     )
     columns = Path(record.folder) / "series"
     columns.mkdir(exist_ok=True)
-    np.save(columns / "time_s.npy", np.linspace(498.0, 509.0, points))
+    np.save(columns / "time_s.npy", np.linspace(498.0, until, points))
     rng = np.random.default_rng(number)
     for name in series:
         values = 90 + rng.normal(0, 3, points)

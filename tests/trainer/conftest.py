@@ -12,13 +12,13 @@ import torch
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.progress import Silent
-from sweeper.trainer import prepare
+from sweeper.trainer import prepare, timing
 
 HERE = str(Path(__file__).parent)
 MakeJob = Callable[..., Job]
 
 BASE = {"batch_size": 100, "device.cpu_threads": 1, "optimizer.lr": 0.01}
-PLAN = {"window_seconds": 0.1, "repeats": 2, "warmup_cap_seconds": 0.5}
+PLAN = {"window_seconds": 0.1, "repeats": 2, "warmup_cap_seconds": 0.1, "diagnose": False}
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -27,6 +27,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has no window taken again for what else this machine does: a test of something else takes its time."""
+    monkeypatch.setattr(timing, "of_host", lambda window, quiet_canary_ms: ())
 
 
 @pytest.fixture(scope="session")

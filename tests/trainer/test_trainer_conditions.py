@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 import os
 import resource
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from burning import TELL, child
+from burning import TELL, child, strangers
 
 from sweeper.core.progress import Silent
-from sweeper.trainer import conditions, measure
-from sweeper.trainer.conditions import canary_ms, read_conditions
+from sweeper.trainer import conditions, measure, timing
+from sweeper.trainer.conditions import Conditions, canary_ms, read_conditions, undisturbed_canary_ms
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -21,6 +25,7 @@ def own_seconds() -> float:
     return own.ru_utime + own.ru_stime
 
 
+BURNING = "import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()"
 IN_A_CHILD_OF_ITS_OWN = "\nif os.fork():\n    os.wait()\nelse:\n    burn(0.4); os._exit(0)"
 
 
@@ -74,7 +79,7 @@ def test_the_canary_takes_longer_on_a_core_it_has_to_share():
     os.sched_setaffinity(0, core)
     try:
         alone = min(canary_ms() for _ in range(4))
-        with child("import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()" + TELL):
+        with child(BURNING + TELL):
             shared = max(canary_ms() for _ in range(6))
     finally:
         os.sched_setaffinity(0, before)
@@ -98,25 +103,123 @@ def test_pressure_is_none_where_the_kernel_does_not_tell(tmp_path: Path, monkeyp
     assert read_conditions().pressure_seconds == seconds
 
 
-def test_stolen_time_is_the_eighth_figure_in_seconds(tmp_path: Path, monkeypatch):
-    path = tmp_path / "stat"
+def proc_stat(path: Path, *cores: tuple[int, ...]) -> None:
+    """Writes what /proc/stat has of cores: each column in seconds."""
     ticks = os.sysconf("SC_CLK_TCK")
-    path.write_text(f"cpu  1 2 3 4 5 6 7 {8 * ticks} 9 10\ncpu0 0 0 0 0 0 0 0 0 0 0\n")
+    lines = [f"cpu{i} " + " ".join(str(ticks * each) for each in core) for i, core in enumerate(cores)]
+    path.write_text("\n".join(["cpu  9 9 9 9 9 9 9 9 9 9", *lines, "intr 1 2 3"]) + "\n")
+
+
+def test_busy_and_stolen_time_are_of_the_cores_that_may_be_used(tmp_path: Path, monkeypatch):
+    path = tmp_path / "stat"
     monkeypatch.setattr(conditions, "open", lambda name, **_: path.open(), raising=False)
-    assert read_conditions().steal_seconds == 8
-    path.write_text("cpu  1 2 3 4\n")
-    assert read_conditions().steal_seconds == 0
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 10})
+    # User, nice, system, idle, waiting for a disk, interrupts (two kinds), stolen, guests.
+    proc_stat(path, (1, 2, 4, 999, 999, 8, 16, 32, 999, 999), (100,) * 10)
+    assert (read_conditions().busy_seconds, read_conditions().steal_seconds) == (31, 32)
+    proc_stat(path, *[(0,) * 10] * 10, (3, 0, 0, 0, 0, 0, 0, 5, 0, 0))
+    assert (read_conditions().busy_seconds, read_conditions().steal_seconds) == (3, 5)
+    for odd in ("cpu0 1 2 3 4\n", "cpu0 a b c d e f g h\n"):
+        path.write_text(odd)
+        assert (read_conditions().busy_seconds, read_conditions().steal_seconds) == (0, 0)
+
+
+def test_busy_time_has_that_of_strangers():
+    before = read_conditions()
+    with strangers():
+        began = read_conditions()
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            time.sleep(0.01)
+        after = read_conditions()
+    # None of it is this tree's own.
+    assert after.busy_seconds - began.busy_seconds >= 0.1 * len(os.sched_getaffinity(0))
+    assert after.cpu_seconds - began.cpu_seconds < 0.1
+    assert after.helper_cpu_seconds - before.helper_cpu_seconds < 0.2
+
+
+def test_of_the_trees_time_that_of_its_helpers_is_told_apart():
+    before = read_conditions()
+    with child("burn(0.3)" + TELL):
+        end = own_seconds() + 0.1
+        while own_seconds() < end:
+            pass
+        after = read_conditions()
+    helped = after.helper_cpu_seconds - before.helper_cpu_seconds
+    assert 0.25 <= helped < 0.6
+    assert after.cpu_seconds - before.cpu_seconds >= helped + 0.1
+
+
+def test_threads_that_want_a_core_and_have_none_have_waited():
+    """Two that share one: of the time that both run, each has half."""
+    core = min(os.sched_getaffinity(0))
+    code = (
+        f"os.sched_setaffinity(0, {{{core}}})\npid = os.fork()\nburn(0.3)\nif not pid: os._exit(0)\nos.wait()"
+    )
+    before = read_conditions()
+    with child(code + TELL):
+        shared = read_conditions().waited_seconds - before.waited_seconds
+    assert shared > 0.1
+
+
+def test_what_the_kernel_does_not_tell_of_waiting_is_none(monkeypatch):
+    monkeypatch.setattr(conditions, "waited_seconds", lambda pid: None)
+    assert read_conditions().waited_seconds is None
+
+
+def test_page_faults_are_counted():
+    before = read_conditions().minor_faults
+    block = mmap.mmap(-1, 500 * mmap.PAGESIZE)
+    for page in range(500):
+        block[page * mmap.PAGESIZE] = 1
+    assert 500 <= read_conditions().minor_faults - before < 5000
+
+
+BY_ITSELF = "print('ready', flush=True); burn(60)"
+
+
+@pytest.mark.parametrize("code", [BY_ITSELF, BURNING + TELL], ids=["itself", "in a thread"])
+def test_a_canary_beside_a_helper_at_work_is_none(code: str):
+    with child(code):
+        assert undisturbed_canary_ms() == 0
+
+
+def test_a_canary_beside_another_thread_at_work_is_none():
+    assert undisturbed_canary_ms() > 1
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            hashlib.blake2b(bytes(2**20))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert undisturbed_canary_ms() == 0
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_canary_beside_idle_helpers_and_strangers_is_one():
+    with child(TELL), strangers():
+        assert undisturbed_canary_ms() > 1
 
 
 # -- of a trial's windows -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("quiet")
 def test_windows_have_what_went_on_in_them(make_job):
-    result = measure.run(make_job(), Silent())
+    result = measure.run(make_job(warmup_cap_seconds=0.05), Silent())
     for window in result.windows:
         assert 0.5 * window.seconds <= window.cpu_seconds <= 1.5 * window.seconds + 0.02
         assert window.canary_ms > 1
         assert window.load >= 0
+        assert window.helper_cpu_seconds < 0.02
+        assert window.waited_seconds is None or 0 <= window.waited_seconds <= window.seconds
+        assert window.others_cpu_seconds >= 0
+        assert window.minor_faults >= 0
         assert window.steal_seconds >= 0
         assert window.pressure_seconds is None or window.pressure_seconds >= 0
     assert any(window.load > 0 for window in result.windows)
@@ -125,23 +228,34 @@ def test_windows_have_what_went_on_in_them(make_job):
 def test_windows_have_differences_and_the_load_at_their_end(make_job, monkeypatch):
     readings = iter(
         [
-            conditions.Conditions(10.0, 100, 2.0, 50.0, 0.5),
-            conditions.Conditions(11.5, 130, 2.25, 50.5, 0.75),
-            conditions.Conditions(12.0, 140, 3.0, None, 0.25),
-            conditions.Conditions(12.5, 150, 3.0, 51.0, 1.25),
+            Conditions(10.0, 4.0, 1.0, 20.0, 2.0, 50.0, 100, 1000, 0.5),
+            Conditions(11.5, 4.5, 1.02, 24.0, 2.01, 50.5, 130, 1700, 0.75),
+            Conditions(12.0, 9.0, 2.0, 30.0, 3.0, None, 140, 2000, 0.25),
+            # A thread and a helper that have ended took their counts with them.
+            Conditions(12.5, 8.0, 1.5, 30.25, 3.0, 51.0, 135, 2000, 1.25),
         ]
     )
     canaries = iter([3.0, 5.0, 4.0])
-    monkeypatch.setattr(measure, "read_conditions", lambda: next(readings))
-    monkeypatch.setattr(measure, "canary_ms", lambda: next(canaries))
-    first, second = measure.run(make_job(), Silent()).windows
-    assert (first.cpu_seconds, first.involuntary_switches, first.steal_seconds) == (1.5, 30, 0.25)
+    monkeypatch.setattr(timing, "read_conditions", lambda: next(readings))
+    monkeypatch.setattr(timing, "undisturbed_canary_ms", lambda: next(canaries))
+    first, second = measure.run(make_job(warmup_cap_seconds=0.05), Silent()).windows
+    assert (first.cpu_seconds, first.involuntary_switches, first.steal_seconds) == (
+        1.5,
+        30,
+        pytest.approx(0.01),
+    )
     assert (first.pressure_seconds, first.load, first.canary_ms) == (0.5, 0.75, 5.0)
-    assert (second.cpu_seconds, second.involuntary_switches, second.steal_seconds) == (0.5, 10, 0.0)
+    assert (first.helper_cpu_seconds, first.waited_seconds) == (0.5, pytest.approx(0.02))
+    # Of all that was computed, what is not the trial's own.
+    assert (first.others_cpu_seconds, first.minor_faults) == (2.5, 700)
+    assert (second.cpu_seconds, second.involuntary_switches, second.steal_seconds) == (0.5, 0, 0.0)
+    assert (second.helper_cpu_seconds, second.waited_seconds) == (0.0, 0.0)
+    assert (second.others_cpu_seconds, second.minor_faults) == (0.0, 0)
     # Of the canaries before and after, the slower.
     assert (second.pressure_seconds, second.load, second.canary_ms) == (None, 1.25, 5.0)
 
 
+@pytest.mark.usefixtures("quiet")
 def test_processor_time_of_loader_workers_is_their_trials(make_sequence_job, monkeypatch):
     own = []
 
@@ -149,11 +263,13 @@ def test_processor_time_of_loader_workers_is_their_trials(make_sequence_job, mon
         own.append(own_seconds())
         return read_conditions()
 
-    monkeypatch.setattr(measure, "read_conditions", spy)
+    monkeypatch.setattr(timing, "read_conditions", spy)
     options = {"loader.kind": "rows", "loader.num_workers": 2, "model.row_seconds": 2e-4, "batch_size": 50}
     job = make_sequence_job(options, window_seconds=0.3, repeats=1, warmup_cap_seconds=0.2)
     (window,) = measure.run(job, Silent()).windows
     before, after = own
     # Two workers compute nearly all the time, on whatever share of the machine they get.
     assert window.cpu_seconds - (after - before) >= 0.3 * window.seconds
+    # The trial's own goes into reading its counters, too.
+    assert window.helper_cpu_seconds == pytest.approx(window.cpu_seconds - (after - before), abs=0.02)
     assert window.steps > 1

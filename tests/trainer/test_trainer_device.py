@@ -1,4 +1,4 @@
-"""Memory that is kept between steps, and settings that cannot be applied here."""
+"""Memory that is kept between steps, settings that cannot be applied here, and the host's pace."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from trainer_cuda import CUDA, FakeCuda
 
 from sweeper.core.config import TrialConfig
 from sweeper.trainer import device as devices
@@ -112,3 +113,27 @@ def test_settings_of_a_gpu_are_without_effect_on_a_cpu(monkeypatch):
     assert devices.without_effect(TrialConfig().replace(asked), torch.device("cuda", 0)) == {}
     both = TrialConfig().replace({"device.malloc": "default", "precision.tf32": True})
     assert set(devices.without_effect(both, CPU)) == {"device.malloc", "precision.tf32"}
+
+
+@pytest.mark.parametrize(
+    ("step_s", "least", "most"),
+    # Of short steps the device has some to go on with; of long ones few, for they would all be timed.
+    [(0.0, 24, 48), (0.01, 24, 48), (0.02, 1, 4)],
+)
+def test_the_host_keeps_ahead_of_a_gpu_but_not_far(monkeypatch, step_s: float, least: int, most: int):
+    cuda = FakeCuda(monkeypatch, 1e-4, 1.0)
+    pace = devices.Pace(CUDA, step_s)
+    ahead = []
+    for _ in range(200):
+        cuda.train()
+        pace.step()
+        ahead.append(cuda.free - cuda.now)
+    assert least <= min(ahead[100:])
+    assert max(ahead) <= most
+
+
+def test_on_a_cpu_there_is_nothing_to_keep_ahead_of(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", pytest.fail)
+    pace = devices.Pace(CPU)
+    for _ in range(100):
+        pace.step()

@@ -17,7 +17,10 @@ from sweeper.trainer.graph import EAGER_STEPS, CapturedStep
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 # Rates that a float32 on the device holds exactly, as the host's own number does.
 EXACT = {"optimizer.lr": 2.0**-5, "model.hidden": 8}

@@ -11,15 +11,15 @@ import threading
 import pytest
 import torch
 
+from sweeper.core.measurement import Diagnosis
 from sweeper.core.process import children
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import device, measure
-from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.data import make_loader
-from sweeper.trainer.group import Group
-from sweeper.trainer.setup import set_up
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 SHORT = {"window_seconds": 0.05, "repeats": 2, "warmup_cap_seconds": 0.05}
 
@@ -33,6 +33,7 @@ class Listener(Silent):
 
     def window(self, window):
         self.windows.append(window)
+        return ()
 
     def device(self, info):
         self.devices.append(info)
@@ -41,7 +42,8 @@ class Listener(Silent):
 def test_throughput_is_samples_over_wall_and_the_breakdown_sums_to_it(make_job):
     heard = Listener()
     config = {"model.hidden": 256, "batch_size": 500}
-    result = measure.run(make_job(config, window_seconds=0.3, repeats=3, quality_samples=500), heard)
+    plan = {"window_seconds": 0.2, "repeats": 3, "warmup_cap_seconds": 0.3, "quality_samples": 500}
+    result = measure.run(make_job(config, **plan), heard)
     seconds = sum(w.seconds for w in result.windows)
     assert result.throughput == sum(w.samples for w in result.windows) / seconds
     assert all(w.samples == 500 * w.steps for w in result.windows)
@@ -52,13 +54,15 @@ def test_throughput_is_samples_over_wall_and_the_breakdown_sums_to_it(make_job):
     assert min(result.breakdown.forward_s, result.breakdown.backward_s, result.breakdown.data_s) > 0
     assert heard.stages == ["build", "warmup", "window", "quality"]
     assert tuple(heard.windows) == result.windows
+    assert result.repeated_windows == 0
     assert heard.devices == [result.device]
     assert (result.device.kind, result.gpu_mem_peak_gib, result.cpu_threads) == ("cpu", None, 1)
     assert result.versions["torch"] == torch.__version__
+    assert result.diagnosis is None  # Not asked for.
 
 
 def test_windows_follow_one_another_and_have_their_length(make_job):
-    result = measure.run(make_job(window_seconds=0.15, repeats=3), Silent())
+    result = measure.run(make_job(window_seconds=0.15, repeats=3, warmup_cap_seconds=0.05), Silent())
     assert all(w.seconds >= 0.15 for w in result.windows)
     for before, after in itertools.pairwise(result.windows):
         assert after.start_s >= before.start_s + before.seconds
@@ -66,22 +70,22 @@ def test_windows_follow_one_another_and_have_their_length(make_job):
 
 
 def test_the_cap_ends_measuring_after_a_window(make_job):
-    result = measure.run(make_job(window_seconds=0.05, repeats=50, cap_seconds=0.0), Silent())
+    result = measure.run(make_job(**{**SHORT, "repeats": 50, "cap_seconds": 0.0}), Silent())
     assert len(result.windows) == 1
 
 
 def test_a_ragged_batch_earns_its_own_samples_only(make_job):
     # 2,000 samples in batches of 1,500 and 500: counted in whole batches it would be half as much again.
     config = {"batch_size": 1500, "loader.drop_last": False}
-    result = measure.run(make_job(config, window_seconds=0.1, repeats=1), Silent())
+    result = measure.run(make_job(config, **{**SHORT, "repeats": 1}), Silent())
     (window,) = result.windows
     assert window.samples == pytest.approx(1000 * window.steps, abs=500)
-    alone = measure.run(make_job({**config, "batch_size": 5000}, repeats=1), Silent())
+    alone = measure.run(make_job({**config, "batch_size": 5000}, **{**SHORT, "repeats": 1}), Silent())
     assert alone.windows[0].samples == 2000 * alone.windows[0].steps
 
 
 def test_a_slow_first_step_is_a_figure_of_its_own(make_job):
-    result = measure.run(make_job({"model.first_seconds": 0.7}), Silent())
+    result = measure.run(make_job({"model.first_seconds": 0.7}, **SHORT), Silent())
     assert 0.7 <= result.first_step_seconds < 5
     assert result.first_step_seconds <= result.warmup_seconds
     assert result.step_ms < 200
@@ -91,37 +95,9 @@ def test_a_slow_first_step_is_a_figure_of_its_own(make_job):
     assert (result.compile_seconds, result.compile_cache, dict(result.effective)) == (0.0, "", {})
 
 
-def timing(job):
-    pipeline, stepper, _ = set_up(job)
-    loader = make_loader(pipeline.train, job.config.loader, job.config.batch_size, 0, stepper.device)
-    loader.start()
-    return measure._Timing(stepper, loader, NoClock(), Group.start(1, lambda *_: None))
-
-
-def test_a_window_covers_whole_prefetch_drains_where_they_fit(make_job):
-    drained = timing(make_job())
-    drained.drain_steps = 7
-    for _ in range(5):
-        seconds, steps, samples = drained.stretch(0.02, 60.0)
-        assert steps % 7 == 0
-        assert seconds >= 0.02
-        assert samples == 100 * steps
-
-
-def test_a_drain_that_does_not_fit_is_cut(make_job):
-    drained = timing(make_job())
-    drained.drain_steps = 10**9
-    seconds, steps, _ = drained.stretch(0.02, 0.05)
-    assert 0.05 <= seconds < 5
-    assert steps < 10**9
-    total, step_s, steady = measure._warm_up(drained, 0.2)
-    assert not steady
-    assert total >= 1
-    assert step_s > 0
-
-
 def test_workers_have_their_drain(make_job):
-    job = make_job({"loader.kind": "workers", "loader.num_workers": 2, "loader.prefetch_factor": 3})
+    options = {"loader.kind": "workers", "loader.num_workers": 2, "loader.prefetch_factor": 3}
+    job = make_job(options, warmup_cap_seconds=0.05)
     result = measure.run(job, Silent())
     for window in result.windows:
         # Cut where the machine is so busy that a drain took longer than twice the window.
@@ -130,20 +106,20 @@ def test_workers_have_their_drain(make_job):
 
 def test_a_loss_that_is_not_finite_is_a_finding(make_job):
     with pytest.raises(TrialFailedError, match="the training loss became nan") as caught:
-        measure.run(make_job({"model.fault": "nan"}), Silent())
+        measure.run(make_job({"model.fault": "nan"}, **SHORT), Silent())
     assert caught.value.kind == "non_finite"
 
 
 def test_steps_that_a_scaler_skips_earn_nothing(make_job):
     with pytest.raises(TrialFailedError, match="fp16 skipped 100% of its steps") as caught:
-        measure.run(make_job({"precision.amp": "fp16", "model.fault": "inf"}), Silent())
+        measure.run(make_job({"precision.amp": "fp16", "model.fault": "inf"}, **SHORT), Silent())
     assert caught.value.kind == "amp_unstable"
 
 
 def test_skipped_steps_are_those_of_training_not_of_the_quality_pass(make_job, monkeypatch):
     # The first steps of fp16 overflow at the scaler's first scale; the quality pass begins anew.
     config = {"precision.amp": "fp16", "optimizer.lr": 1e-4}
-    job = make_job(config, quality_samples=2000)
+    job = make_job(config, quality_samples=2000, **SHORT)
     seen = []
     reset = measure.quality.measure
 
@@ -155,33 +131,6 @@ def test_skipped_steps_are_those_of_training_not_of_the_quality_pass(make_job, m
 
     monkeypatch.setattr(measure.quality, "measure", spy)
     assert measure.run(job, Silent()).skipped_steps == seen[0] < 1000
-
-
-def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
-    skipping = timing(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
-    skipping.drain_steps = 2
-    window, lost = measure._window(skipping, 0.02, 200)
-    assert window.steps >= 2
-    assert window.samples == 0
-    assert lost == 100 * window.steps
-
-
-def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch):
-    trained = timing(make_job())
-    trained.stepper.skipped += 5
-    stretch = trained.stretch
-
-    def skipping(*args):
-        trained.stepper.skipped += 3
-        return stretch(*args)
-
-    monkeypatch.setattr(trained, "stretch", skipping)
-    window, lost = measure._window(trained, 0.05, 100)
-    assert lost == 300
-    assert window.samples == 100 * window.steps - 300
-    measure._check_training(1.0, 9000, 1000)
-    with pytest.raises(TrialFailedError, match="fp16 skipped 11% of its steps"):
-        measure._check_training(1.0, 8900, 1100)
 
 
 @pytest.mark.slow
@@ -215,7 +164,7 @@ def test_compile_says_what_really_ran(make_job, tmp_path, monkeypatch, model: di
 
 def test_settings_that_only_a_gpu_has_are_recorded_as_without_effect(make_job):
     asked = {"precision.tf32": True, "compile.cudnn_benchmark": True}
-    result = measure.run(make_job(asked), Silent())
+    result = measure.run(make_job(asked, **SHORT), Silent())
     assert result.effective == {name: "without effect: no GPU" for name in asked}
 
 
@@ -237,18 +186,35 @@ def test_memory_kept_for_an_earlier_trial_is_recorded(make_job):
 @pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
 def test_a_trial_of_every_kind_of_loader(make_sequence_job, kind: str):
     options = {"batch_size": 32, "loader.buckets": 3, "loader.kind": kind}
-    result = measure.run(make_sequence_job(options, quality_samples=100, **SHORT), Silent())
+    result = measure.run(make_sequence_job(options, quality_samples=100, diagnose=True, **SHORT), Silent())
     assert all(window.samples == 32 * window.steps for window in result.windows)
     assert result.train_samples == 600
     assert result.quality.samples == 100
     assert result.breakdown.step_s == pytest.approx(result.step_ms / 1e3, rel=0.05)
     assert result.breakdown.graph_s == 0
+    assert result.diagnosis.loader_samples_s > 0
+    assert result.diagnosis.fits_device is True
+    # Of three lengths, which no single batch has.
+    assert result.diagnosis.device_samples_s is None
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_trial_is_measured_where_memory_does_not_do_for_its_diagnosis(make_job, monkeypatch, enough: bool):
+    def diagnose(*_: object) -> Diagnosis:
+        if enough:
+            return Diagnosis(usable_cpus=3)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(measure, "diagnose", diagnose)
+    result = measure.run(make_job(diagnose=True, quality_samples=100, **SHORT), Silent())
+    assert result.diagnosis == (Diagnosis(usable_cpus=3) if enough else None)
+    assert result.quality is not None
 
 
 def test_a_streams_windows_cover_whole_chunks(make_job, monkeypatch):
     # 100 rows of 9 numbers, two batches a chunk.
     monkeypatch.setattr("sweeper.trainer.data.stream.CHUNK_BYTES", {"cpu": 2 * 100 * 9 * 4})
-    result = measure.run(make_job({"loader.kind": "stream"}), Silent())
+    result = measure.run(make_job({"loader.kind": "stream"}, warmup_cap_seconds=0.05), Silent())
     for window in result.windows:
         assert window.steps % 4 == 0 or window.seconds >= 0.2
 
@@ -258,25 +224,3 @@ def test_no_worker_and_no_thread_outlives_a_trial(make_job):
         measure.run(make_job(options, quality_samples=100, **SHORT), Silent())
         assert "stream" not in {thread.name for thread in threading.enumerate()}
         assert list(children(os.getpid())) == []
-
-
-def test_warm_up_waits_for_every_shape_that_is_compiled(make_sequence_job, monkeypatch):
-    trained = timing(make_sequence_job({"batch_size": 32, "loader.buckets": 2}))
-    assert trained.loader.num_shapes == 2
-    asked = []
-
-    def has_seen(num_shapes: int) -> bool:
-        asked.append(num_shapes)
-        return len(asked) > 2
-
-    monkeypatch.setattr(trained.stepper, "has_seen", has_seen)
-    monkeypatch.setattr(measure, "BLOCK_SECONDS", 0.01)
-    monkeypatch.setattr(measure, "is_steady", lambda blocks: len(blocks) >= 2)
-    steps, step_s, steady = measure._warm_up(trained, 20.0)
-    assert asked == [2, 2, 2]
-    assert steady
-    assert step_s > 0
-    assert steps >= 4
-    asked.clear()
-    monkeypatch.setattr(trained.stepper, "has_seen", lambda _: False)
-    assert measure._warm_up(trained, 0.1)[2] is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -130,7 +131,11 @@ def test_the_first_import_path_wins(tmp_path: Path):
 
 def test_probe_tells_what_a_cpu_cannot_do(monkeypatch):
     job = Job(uid="p", device="cpu")
+    canaries = itertools.cycle([25.0, 21.5, 30.0])
+    monkeypatch.setattr(probe, "canary_ms", lambda: next(canaries))
     values = probe.run(job, Silent()).values
+    # Of the machine at its quietest.
+    assert values["canary_ms"] == 21.5
     assert [device["kind"] for device in values["devices"]] == ["cpu"]
     assert values["usable_cpus"] == len(os.sched_getaffinity(0)) or values["usable_cpus"] >= 1
     assert "precision.tf32=True" in values["lacks"]

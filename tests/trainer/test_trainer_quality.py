@@ -9,7 +9,10 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import measure, quality
 from sweeper.trainer.setup import set_up
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 MODEL = {"model.hidden": 8, "model.dropout": 0.3, "batch_size": 64}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import LOG, PREPARE_RUNNER, Job, MeasurePlan, read_outcome, write_job
+from sweeper.core.job import LOG, PREPARE_RUNNER, TELEMETRY_LOG, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import FailureKind, Measurement, Report
 from sweeper.testing.conformance import WAIT_SECONDS
 from sweeper.worker.log import HEAD_BYTES, TAIL_BYTES
@@ -104,7 +105,7 @@ def test_an_error_in_the_users_code_is_one_line_with_its_place(launcher, tmp_pat
 
 
 RUNNER = """
-import os, sys
+import os, resource, sys
 from sweeper.core.measurement import Report
 
 def look(job, progress):
@@ -115,6 +116,7 @@ def look(job, progress):
         "before": found, "late": late, "cpus": sorted(os.sched_getaffinity(0)), "env": os.environ.get("MINE"),
         "stdin": os.read(0, 1).decode(),
         "session": os.getsid(0) == os.getpid(), "open": len(os.listdir("/proc/self/fd")),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
     })
 
 def not_a_result(job, progress):
@@ -147,7 +149,12 @@ def test_the_trial_is_clean_and_stays_where_it_was_put(tmp_path):
     core = min(os.sched_getaffinity(0))
     job = Job(uid="u", runner="mine_runner:look", cpus=(core,), env={"MINE": "yes"})
     write_job(tmp_path / "job", job)
-    done = worker(str(tmp_path / "job"), PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] // 2, before[1]))
+    try:
+        done = worker(str(tmp_path / "job"), PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     outcome = read_outcome(tmp_path / "job")
     assert isinstance(outcome, Report), outcome
@@ -157,6 +164,8 @@ def test_the_trial_is_clean_and_stays_where_it_was_put(tmp_path):
     assert (values["cpus"], values["env"], values["stdin"], values["session"]) == ([core], "yes", "", True)
     # Standard streams, the report pipe, and the listing itself.
     assert values["open"] <= 6
+    # Loader workers pass batches as descriptors.
+    assert values["files"] == [before[1], before[1]]
 
 
 def test_what_is_no_result_is_a_crash(tmp_path):
@@ -186,17 +195,22 @@ def test_a_real_trial_has_telemetry_of_its_windows(launcher, tmp_path):
     common = {"pipeline": "sweeper.testing.pipelines", "prepared": prepared}
     write_job(tmp_path / "prepare", Job(uid="p", runner=PREPARE_RUNNER, **common))
     assert isinstance(launcher.submit(tmp_path / "prepare").result(timeout=WAIT_SECONDS), Report)
-    plan = MeasurePlan(window_seconds=0.6, repeats=2, warmup_cap_seconds=0.5, quality_samples=500)
+    plan = MeasurePlan(window_seconds=0.4, repeats=2, warmup_cap_seconds=0.2, quality_samples=500)
     config = TrialConfig().replace({"device.cpu_threads": 1})
     write_job(tmp_path / "job", Job(uid="t", plan=plan, config=config, **common))
     outcome = launcher.submit(tmp_path / "job").result(timeout=WAIT_SECONDS)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.quality is not None
     assert outcome.telemetry["tree_mem_gib"].mean > 0.05
-    assert {"cpu_util_pct", "host_mem_used_gib"} <= set(outcome.telemetry)
+    assert {"cpu_util_pct", "host_mem_used_gib", "host_read_ms"} <= set(outcome.telemetry)
+    assert outcome.diagnosis is not None
+    assert outcome.diagnosis.device_samples_s > 0
     assert not any(name.startswith("gpu_") for name in outcome.telemetry)
     moments = np.load(tmp_path / "job" / "series" / "time_s.npy")
     memory = np.load(tmp_path / "job" / "series" / "tree_mem_gib.npy")
     assert len(moments) == len(memory) >= 2
     first, last = outcome.windows[0], outcome.windows[-1]
     assert ((moments >= first.start_s) & (moments <= last.start_s + last.seconds)).any()
+    seconds = (tmp_path / "job" / TELEMETRY_LOG).read_text().splitlines()
+    assert 1 <= len(seconds) <= 2 + moments[-1] - moments[0]
+    assert all("CPU" in line for line in seconds[1:])

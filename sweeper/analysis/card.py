@@ -1,0 +1,52 @@
+"""A trial on one card: what limits it, where its step goes, what to change next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sweeper.core.measurement import Breakdown
+from sweeper.core.record import TrialRecord
+
+_BAR = 40
+_PARTS = (
+    ("data", "waiting for data", "data_s"),
+    ("h2d", "copy to the device", "h2d_s"),
+    ("compute", "forward", "forward_s"),
+    ("compute", "backward", "backward_s"),
+    ("compute", "optimiser", "optimizer_s"),
+    ("compute", "captured step", "graph_s"),
+    ("host", "host gap", "host_gap_s"),
+)
+_LEAST = 0.005
+
+
+def card(record: TrialRecord) -> Iterator[str]:
+    """Yields the lines of the card; none where there is no measurement."""
+    measured, verdict = record.measurement, record.verdict
+    if measured is None or verdict is None:
+        return
+    yield f"{verdict.kind}: {verdict.why}"
+    yield from tree(measured.breakdown, verdict.phase)
+    if verdict.next:
+        yield f"next: {verdict.next}"
+    if measured.contamination:
+        yield f"disturbed to the end ({', '.join(measured.contamination)}): do not rely on its figures"
+    elif measured.repeated_windows:
+        count = measured.repeated_windows
+        yield f"{count} disturbed window{'s were' if count > 1 else ' was'} measured again"
+    for name, what in measured.effective.items():
+        yield f"`{name}`: {what}"
+
+
+def tree(parts: Breakdown, cause: str) -> Iterator[str]:
+    """Yields the parts of a step as a percentage tree; the largest part of the phase `cause` is marked."""
+    step = parts.step_s
+    shares = [(phase, title, getattr(parts, field) / step) for phase, title, field in _PARTS]
+    shown = [each for each in shares if each[2] >= _LEAST or each[0] == cause == "data"]
+    marked = max((each for each in shown if each[0] == cause), key=lambda each: each[2], default=None)
+    yield f"  a step of {1e3 * step:.3g} ms"
+    for each in shown:
+        _, title, share = each
+        branch = "└─" if each is shown[-1] else "├─"
+        mark = "  ◄ the cause" if each is marked else ""
+        yield f"  {branch} {title:<18} {100 * share:4.0f} % {'█' * round(_BAR * share)}{mark}"

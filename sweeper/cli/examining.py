@@ -1,0 +1,105 @@
+"""`sweeper doctor`: what an examination found, for people and for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from sweeper.cli.screen import console
+from sweeper.core.codec import encode
+from sweeper.doctor import Ceiling, Examination, State, examine
+
+NOT_FIT = 1
+_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+_LARGER = {"GFLOP/s": "TFLOP/s"}
+
+
+def doctor_command(home: Path, *, as_json: bool) -> int:
+    """Examines this machine and prints what was found; returns the exit code."""
+    out = console()
+    with _waiting(out, as_json):
+        found = examine(home)
+    if as_json:
+        print(json.dumps(to_json(found), indent=1))
+    else:
+        _print(out, found)
+    return 0 if found.ok else NOT_FIT
+
+
+def to_json(found: Examination) -> dict[str, object]:
+    """Returns the examination as the command's help describes it."""
+    return {"ok": found.ok, "checks": encode(found.checks), "ceilings": encode(found.ceilings)}
+
+
+def _waiting(out: Console, as_json: bool) -> contextlib.AbstractContextManager[object]:
+    if as_json or not out.is_terminal:
+        return contextlib.nullcontext()
+    return out.status("Looking at this machine, and measuring what it can do (some 15 s) ...")
+
+
+def _print(out: Console, found: Examination) -> None:
+    out.print(Text(decision(found)), soft_wrap=True)
+    width = max(len(check.name) for check in found.checks)
+    for check in found.checks:
+        head = Text.assemble(
+            "  ", (f"{check.state.value:<5}", _STYLES[check.state]), f"{check.name:<{width}}  "
+        )
+        _say(out, head, check.text)
+        if check.remedy:
+            _say(out, Text(" " * (width + 9)), f"-> {check.remedy}.")
+    if not found.ceilings:
+        return
+    out.print("What it can do at best:")
+    for group in dict.fromkeys(each.name.partition(".")[0] for each in found.ceilings):
+        members = [each for each in found.ceilings if each.name.startswith(f"{group}.")]
+        device = f"{found.devices[group]}: " if group in found.devices else ""
+        shown = ", ".join(f"{_title(each)} {amount(each)}" for each in members)
+        _say(out, Text(f"  {group:<{width + 7}}"), f"{device}{shown}{_advice(members)}")
+
+
+def _say(out: Console, head: Text, body: str) -> None:
+    """Prints a line; on a terminal, what does not fit hangs below its beginning."""
+    room = max(40, out.width - len(head))
+    first, *more = textwrap.wrap(body, room, break_long_words=False) if out.is_terminal else [body]
+    out.print(head + Text(first), soft_wrap=True)
+    for line in more:
+        out.print(Text(" " * len(head) + line), soft_wrap=True)
+
+
+def _advice(members: Sequence[Ceiling]) -> str:
+    """Returns what follows from how rows load; empty for other ceilings."""
+    rates = {each.name: each.value for each in members}
+    rows, batches = rates.get("loader.rows"), rates.get("loader.whole_batches")
+    if not rows or not batches or batches < 2 * rows:
+        return ""
+    return f": one row at a time costs {batches / rows:.0f} times as much (`loader.kind`)"
+
+
+def decision(found: Examination) -> str:
+    """Returns the line that comes first: fit or not, and why not."""
+    failed, warned = found.of(State.FAIL), found.of(State.WARN)
+    warnings = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}"
+    after = f"(looked at in {found.seconds:.0f} s)"
+    if failed:
+        names = ", ".join(dict.fromkeys(check.name for check in failed))
+        return f"This machine is not fit for sweeps: {names} failed, {warnings} {after}."
+    return f"This machine is fit for sweeps{f', with {warnings}' if warned else ''} {after}."
+
+
+def _title(ceiling: Ceiling) -> str:
+    return ceiling.name.partition(".")[2].replace("_", " ")
+
+
+def amount(ceiling: Ceiling) -> str:
+    """Returns a figure with its unit, in three digits."""
+    value, unit = ceiling.value, ceiling.unit
+    if unit in _LARGER and value >= 1000:
+        value, unit = value / 1000, _LARGER[unit]
+    factor, prefix = next((each for each in ((1e6, "M"), (1e3, "k")) if value >= each[0]), (1.0, ""))
+    return f"{value / factor:.3g}{prefix} {unit}".replace(" 1/", "/")

@@ -1,0 +1,134 @@
+"""`sweeper show NAME --trial N`: everything about one trial, for whoever asks why it is slow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from sweeper.analysis.card import card
+from sweeper.analysis.summary import metrics_of
+from sweeper.cli.screen import rate, seconds
+from sweeper.core.job import LOG, SERIES, TELEMETRY_LOG, TRACE
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import METRICS, TrialRecord
+
+_CHARTED = (
+    ("gpu_sm_active_pct", "GPU, SMs active"),
+    ("gpu_util_pct", "GPU, NVML's utilisation"),
+    ("cpu_util_pct", "CPU"),
+)
+_FILES = {
+    TELEMETRY_LOG: "utilisation, memory, power and temperature, second by second",
+    TRACE: "some steps under the profiler: open it in chrome://tracing or Perfetto",
+    LOG: "what the trial printed",
+}
+_SOURCES = {
+    "gpu_util_pct": "NVML: any kernel running",
+    "gpu_sm_active_pct": "performance counters (GPM)",
+}
+_CHART_WIDTH = 72
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[str, float]) -> Iterator[str]:
+    """Yields the lines about one trial.
+
+    Args:
+        operations: Milliseconds in a step by operation, where it was traced.
+    """
+    yield f"{name} ({stage})"
+    for field, value in record.config.canonical().flatten().items():
+        yield f"  {field}: {value}"
+    failure, measured = record.failure, record.measurement
+    if failure is not None:
+        yield f"{failure.kind} in stage `{failure.stage}` after {seconds(failure.seconds)}: {failure.message}"
+        yield failure.detail
+    if measured is not None:
+        yield ""
+        yield from card(record)
+        yield ""
+        yield "Result"
+        for metric, value in metrics_of(record).items():
+            yield f"  {metric}: {value:g} {METRICS[metric].unit}".rstrip()
+        yield ""
+        yield from _times(measured)
+        yield ""
+        if operations:
+            yield "Operations that take the most (under the profiler, ms in a step)"
+            yield from (f"  {name:<60} {ms:8.3f}" for name, ms in operations.items())
+            yield ""
+        yield from _statistics(measured)
+        yield from _charts(Path(record.folder) / SERIES)
+    yield ""
+    yield f"All of it is in {record.folder}."
+    for file, what in _FILES.items():
+        if (Path(record.folder) / file).exists():
+            yield f"  {file:<16} {what}"
+
+
+def _times(found: Measurement) -> Iterator[str]:
+    yield "Times"
+    yield f"  start-up {seconds(found.startup_seconds)}, first step {seconds(found.first_step_seconds)}" + (
+        f" (of it compiling {seconds(found.compile_seconds)}, cache {found.compile_cache or 'not used'})"
+        if found.compile_seconds
+        else ""
+    )
+    unsteady = "" if found.steady else ", and the step time had not become steady"
+    yield f"  warm-up {seconds(found.warmup_seconds)}, {found.warmup_steps} steps{unsteady}"
+    for window in found.windows:
+        flags = f"  disturbed: {', '.join(window.flags)}" if window.flags else ""
+        yield (
+            f"  window of {seconds(window.seconds)}: {rate(window.samples / window.seconds)}, "
+            f"{window.cpu_seconds / window.seconds:.2f} cores busy "
+            f"({window.others_cpu_seconds / window.seconds:.2f} by others){flags}"
+        )
+    if found.repeated_windows:
+        yield f"  {found.repeated_windows} more were disturbed, and measured again"
+    if found.quality is not None:
+        yield f"  loss after {found.quality.samples:,} samples: {seconds(found.quality.seconds)}"
+
+
+def _statistics(found: Measurement) -> Iterator[str]:
+    yield f"{'Inside the windows':<28} {'mean':>9} {'median':>9} {'95 %':>9}"
+    for name, stats in sorted(found.telemetry.items()):
+        source = f"  {_SOURCES[name]}" if name in _SOURCES else ""
+        yield f"  {name:<26} {stats.mean:9.4g} {stats.p50:9.4g} {stats.p95:9.4g}{source}"
+    for name, why in sorted(found.telemetry_missing.items()):
+        yield f"  {name}: {why}"
+
+
+def _charts(folder: Path) -> Iterator[str]:
+    """Yields utilisation over the whole trial, start-up included, a block of time a character."""
+    moments = _read(folder / "time_s.npy")
+    for name, title in _CHARTED:
+        column = _read(folder / f"{name}.npy")
+        known = [(t, v) for t, v in zip(moments, column, strict=False) if not math.isnan(v)]
+        if len(known) < 2:
+            continue
+        begin, end = known[0][0], known[-1][0]
+        yield ""
+        yield f"{title} over {seconds(end - begin)}, 0 to 100 %"
+        yield f"  {_bars([(t - begin) / max(end - begin, 1e-9) for t, _ in known], [v for _, v in known])}"
+
+
+def _bars(places: Sequence[float], values: Sequence[float]) -> str:
+    cells: list[list[float]] = [[] for _ in range(min(_CHART_WIDTH, len(values)))]
+    for place, value in zip(places, values, strict=True):
+        cells[min(len(cells) - 1, int(place * len(cells)))].append(value)
+    levels = [sum(cell) / len(cell) if cell else math.nan for cell in cells]
+    return "".join(
+        "·" if math.isnan(level) else _BLOCKS[min(8, max(0, round(level / 100 * 8)))] for level in levels
+    )
+
+
+def _read(path: Path) -> Sequence[float]:
+    if not path.is_file():
+        return ()
+    import numpy as np
+
+    try:
+        values: list[float] = np.load(path, allow_pickle=False).tolist()
+    except (OSError, ValueError, EOFError):
+        return ()
+    return values

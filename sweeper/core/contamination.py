@@ -1,0 +1,57 @@
+"""When a window is not the configuration's own doing: others computed, or the clocks were held down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sweeper.core.measurement import Window
+
+SHARE = 0.05
+"""Of a window: what others may take from it before it is measured again."""
+
+LEAST_SECONDS = 0.04
+"""The kernel counts processor time in hundredths of a second, on each core."""
+
+CANARY_RATIO = 1.3
+MIN_CLOCK_PCT = 75.0
+"""NVBench's bound: below three quarters of the default clock a timing is dropped there."""
+
+
+def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
+    """Returns what disturbed `window` on the host's side.
+
+    Others' processor time alone disturbs nothing while there are cores left: it does as far as the
+    trial's own threads had to wait for a core meanwhile. A trial whose own workers outnumber the
+    cores waits too, and nobody else is there.
+
+    Args:
+        quiet_canary_ms: The canary's time on this machine when nothing else runs; 0 where unknown.
+    """
+    least = max(SHARE * window.seconds, LEAST_SECONDS)
+    waited = window.waited_seconds if window.waited_seconds is not None else window.pressure_seconds
+    found = []
+    if waited is not None and min(window.others_cpu_seconds, waited) >= least:
+        found.append("other processes took cores")
+    if window.steal_seconds >= max(SHARE * window.cpu_seconds, LEAST_SECONDS):
+        found.append("the host took cores (steal)")
+    if not found and quiet_canary_ms and window.canary_ms > CANARY_RATIO * quiet_canary_ms:
+        found.append("the processor was slow (canary)")
+    return tuple(found)
+
+
+def of_gpu(values: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns what disturbed a window on the GPU.
+
+    Args:
+        values: Means over the window by series name; what is not told is absent, and decides nothing.
+    """
+    found = []
+    if values.get("gpu_foreign_processes", 0.0) > 0:
+        found.append("other processes used the GPU")
+    if values.get("gpu_throttled", 0.0) > SHARE:
+        found.append("heat or a power brake held the GPU's clocks down")
+    # Under a power cap alone a card runs like this whenever it is at work.
+    capped = values.get("gpu_power_capped", 0.0) > SHARE
+    if values.get("gpu_clock_pct", 100.0) < MIN_CLOCK_PCT and not capped:
+        found.append(f"the GPU's clock was below {MIN_CLOCK_PCT:.0f} % of its default")
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""The next thing to change, by bottleneck: a change of the configuration where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.measurement import Bottleneck, Measurement
+from sweeper.core.signals import Signals
+
+SATURATED = 0.85
+"""Use of the cores from which more workers cannot help; loadtune has the same bound."""
+
+LARGER = 4
+LEAST_GAIN = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to change: in words, and by dotted names where it is a change of the configuration."""
+
+    text: str
+    changes: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+def rate(value: float) -> str:
+    """Returns samples per second in three digits: `830`, `5.12k`, `1.3M`."""
+    value = float(f"{value:.3g}")
+    size, letter = next((each for each in ((1e6, "M"), (1e3, "k")) if value >= each[0]), (1.0, ""))
+    return f"{value / size:g}{letter}"
+
+
+def percent(share: float) -> str:
+    """Returns `81 %`."""
+    return f"{100 * share:.0f} %"
+
+
+def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: TrialConfig) -> Remedy:
+    """Returns the next thing to change: the first that applies of those that help against `kind`."""
+    return next(_OF[kind](signals, found, config))
+
+
+def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    loader, cores = config.loader, _cores(found)
+    workers = loader.num_workers if loader.kind in ("rows", "workers") else 0
+    # On so few cores each worker takes its time from the training beside it.
+    crowded = workers and (workers >= cores or (s.cpu or 0.0) >= SATURATED)
+    busy = f" (the CPU is at {percent(s.cpu)})" if s.cpu is not None else ""
+    no_more = f"; more than {workers} workers cannot help{busy}" if crowded else ""
+    if loader.kind != "resident" and found.diagnosis and found.diagnosis.fits_device:
+        yield Remedy(f"`loader.kind: resident`{_ceiling(s, found)}{no_more}", {"loader.kind": "resident"})
+    if loader.kind == "rows":
+        yield Remedy(
+            f"`loader.kind: stream`: whole batches, gathered ahead of the step{no_more}",
+            {"loader.kind": "stream"},
+        )
+    if crowded:
+        fewer = max(0, min(workers, cores) - 1)
+        yield Remedy(f"`loader.num_workers: {fewer}`{no_more}", {"loader.num_workers": fewer})
+    has_room = cores > 1 and (s.cpu or 0.0) < SATURATED and s.transfer < LEAST_GAIN
+    if loader.kind in ("workers", "stream") and has_room:
+        lacking = s.device_rate / s.loader_rate if s.device_rate and s.loader_rate else 2.0
+        wanted = min(cores, max(workers + 1, math.ceil(max(workers, 1) * lacking)))
+        if wanted > workers:
+            yield Remedy(
+                f"`loader.kind: workers` with `loader.num_workers: {wanted}`{_ceiling(s, found)}",
+                {"loader.kind": "workers", "loader.num_workers": wanted},
+            )
+    yield Remedy("make a sample cheaper to read: decode it once, into arrays, in prepare()")
+
+
+def _transfer(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    if config.loader.kind != "resident" and found.diagnosis and found.diagnosis.fits_device:
+        yield Remedy(f"`loader.kind: resident`{_ceiling(s, found)}", {"loader.kind": "resident"})
+    if config.loader.kind != "stream":
+        yield Remedy(
+            "`loader.kind: stream`: copies run ahead of the step, from pinned memory",
+            {"loader.kind": "stream"},
+        )
+    yield Remedy("send less: uint8 or float16 samples, made floats on the device, in loss()")
+
+
+def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    if config.precision.amp == "fp16" and not config.optimizer.fused:
+        yield Remedy(
+            "`optimizer.fused: true`: else fp16's scaler waits for the device", {"optimizer.fused": True}
+        )
+    if s.sync_places:
+        yield Remedy(
+            f"at {', '.join(s.sync_places)}: keep the number on the device (no .item(), .cpu(), print or "
+            "torch.tensor in each step) and read it every hundred steps"
+        )
+    yield Remedy("find what loss() or the model waits for (a lock, a file, sleep, another process)")
+
+
+def _capacity(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    yield from _bf16(found, config)
+    yield Remedy("more samples a step do not fit: a smaller model, or `accumulate_steps` for the loss alone")
+
+
+def _launch(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    if not config.optimizer.fused:
+        yield Remedy(
+            "`optimizer.fused: true`: one call in place of one a parameter", {"optimizer.fused": True}
+        )
+    if s.on_gpu and config.compile.mode != "graph" and config.device.count == 1 and s.host_paced:
+        yield Remedy("`compile.mode: graph`: the whole step as one launch", {"compile.mode": "graph"})
+    yield from _larger_batch(s, found, config)
+    yield Remedy("fewer and larger operations: a step of so little work is all calls")
+
+
+def _bandwidth(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    yield from _malloc(s, config)
+    yield from _bf16(found, config)
+    if s.on_gpu and config.compile.mode == "eager":
+        yield Remedy("`compile.mode: default`: fused kernels read less", {"compile.mode": "default"})
+    yield Remedy("read less in a step: smaller types, fused operations")
+
+
+def _compute(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    if (s.faults or 0.0) >= LEAST_GAIN / 2:
+        yield from _malloc(s, config)
+    # Small matrices lose more to conversions than they win: the batch comes first there.
+    if (s.fixed or 0.0) < LEAST_GAIN:
+        yield from _bf16(found, config)
+    if s.on_gpu and config.precision.amp == "fp32" and not config.precision.tf32:
+        yield Remedy("`precision.tf32: true`", {"precision.tf32": True})
+    if (s.fixed or 0.0) >= LEAST_GAIN:
+        yield from _larger_batch(s, found, config)
+    if not s.on_gpu and 0 < config.device.cpu_threads < _cores(found):
+        yield Remedy(
+            f"`device.cpu_threads: {_cores(found)}`: all cores", {"device.cpu_threads": _cores(found)}
+        )
+    if s.on_gpu and config.compile.mode == "eager":
+        yield Remedy("`compile.mode: default`: fused kernels", {"compile.mode": "default"})
+    yield Remedy("the device is at its limit: a smaller model, a faster device, or several of them")
+
+
+def _malloc(s: Signals, config: TrialConfig) -> Iterator[Remedy]:
+    if not s.on_gpu and config.device.malloc == "default":
+        yield Remedy(
+            "`device.malloc: retain`: freed memory is kept for the next step", {"device.malloc": "retain"}
+        )
+
+
+def _bf16(found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    if config.precision.amp == "fp32" and found.diagnosis and found.diagnosis.native_bf16:
+        yield Remedy("`precision.amp: bf16`", {"precision.amp": "bf16"})
+
+
+def _larger_batch(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    most = found.train_samples // config.device.count
+    size = 2 ** round(math.log2(LARGER * config.batch_size))
+    while size > most:
+        size //= 2
+    if size <= config.batch_size:
+        return
+    longer = ""
+    if s.fixed is not None:
+        times = s.fixed + (1 - s.fixed) * size / config.batch_size
+        how = f"only {times:.2g} times as long" if times > 1.1 else "hardly longer"
+        longer = f": a step takes {how}"
+    yield Remedy(f"`batch_size: {size}`{longer}, where the loss allows it", {"batch_size": size})
+
+
+def _ceiling(s: Signals, found: Measurement) -> str:
+    """Returns what can be won, where the ceiling tells."""
+    if not s.device_rate or s.device_rate <= found.throughput:
+        return ""
+    return f": up to about {float(f'{s.device_rate / found.throughput:.2g}'):g}x"
+
+
+def _cores(found: Measurement) -> int:
+    return found.diagnosis.usable_cpus if found.diagnosis else 1
+
+
+_OF: Mapping[Bottleneck, Callable[[Signals, Measurement, TrialConfig], Iterator[Remedy]]] = {
+    Bottleneck.INPUT: _input,
+    Bottleneck.TRANSFER: _transfer,
+    Bottleneck.SYNC: _sync,
+    Bottleneck.CAPACITY: _capacity,
+    Bottleneck.LAUNCH: _launch,
+    Bottleneck.BANDWIDTH: _bandwidth,
+    Bottleneck.COMPUTE: _compute,
+}

@@ -1,0 +1,113 @@
+"""What a measurement tells about its bottleneck, as shares of a step: the input of the verdict's rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sweeper.core.measurement import Measurement
+
+FAULT_SECONDS = 1.1e-6
+"""What a page costs that the kernel maps and clears: of an LSTM's step on an EPYC, with and without."""
+
+HELPERS_SHARE = 0.05
+"""Of one core: with less, a loader's processes take nothing from the training beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """Shares of a step (0 to 1), None where a signal is missing.
+
+    Attributes:
+        on_gpu: The trial ran on a CUDA device.
+        step_s: Wall seconds of a step.
+        input: Lost to the data path: waiting for it, gathering, and what its processes take away.
+        wait: Of `input`, what the step itself waits or gathers.
+        transfer: Copies to the device.
+        compute: Forward, backward, optimiser.
+        blocked: Waiting for something else than data or a core, inside of forward to optimiser.
+        fixed: Of `compute`, what does not depend on the batch: launches, Python, tiny operations.
+        idle: Device time in which nothing ran on it (CUDA).
+        host_paced: The host launches slower than the device works (CUDA).
+        faults: Mapping and clearing pages.
+        sm_active, dram_active: From the GPU's performance counters.
+        memory: Peak of the device's memory.
+        sync_places: Lines of the user's code that wait for the device in each step (CUDA).
+        device_rate, loader_rate: Samples per second of each on its own.
+        cpu: Use of the cores this trial may use.
+    """
+
+    on_gpu: bool
+    step_s: float
+    input: float
+    wait: float
+    transfer: float
+    compute: float
+    blocked: float | None = None
+    fixed: float | None = None
+    idle: float | None = None
+    host_paced: bool | None = None
+    faults: float | None = None
+    sm_active: float | None = None
+    dram_active: float | None = None
+    memory: float | None = None
+    sync_places: tuple[str, ...] | None = None
+    device_rate: float | None = None
+    loader_rate: float | None = None
+    cpu: float | None = None
+
+
+def signals_of(found: Measurement) -> Signals:
+    """Returns the signals in a measurement."""
+    parts, diagnosis = found.breakdown, found.diagnosis
+    step = parts.step_s
+    seconds = sum(window.seconds for window in found.windows)
+    steps = sum(window.steps for window in found.windows)
+    on_gpu = found.device.kind == "cuda"
+    wait = parts.data_s / step
+    lost = wait
+    fixed = idle = host_paced = blocked = None
+    if diagnosis is not None:
+        if diagnosis.full_step_s and diagnosis.half_step_s:
+            fixed = min(1.0, max(0.0, 2 * diagnosis.half_step_s / diagnosis.full_step_s - 1))
+        if diagnosis.blocked_s is not None:
+            blocked = min(1.0, diagnosis.blocked_s / step)
+        if diagnosis.busy_s is not None:
+            idle = max(0.0, 1 - diagnosis.busy_s / step)
+            if diagnosis.issue_s is not None:
+                host_paced = diagnosis.issue_s > diagnosis.busy_s
+        # A loader in the training process costs what its phase takes. One with processes of its own
+        # also slows the arithmetic beside it; then what is missing to the device alone is its doing.
+        helpers = sum(window.helper_cpu_seconds for window in found.windows) / seconds
+        if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
+            missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
+            # A GPU that was cooler for a moment computes faster alone; but it is not idle, either.
+            lost = max(wait, missing if idle is None else min(missing, idle))
+    if idle is None and (utilisation := _share(found, "gpu_util_pct")) is not None:
+        idle = 1 - utilisation
+    faults = min(1.0, sum(window.minor_faults for window in found.windows) / steps * FAULT_SECONDS / step)
+    gpu_memory = found.gpu_mem_peak_gib
+    return Signals(
+        on_gpu=on_gpu,
+        step_s=step,
+        input=lost,
+        wait=wait,
+        transfer=parts.h2d_s / step,
+        compute=parts.compute_s / step,
+        blocked=blocked,
+        fixed=fixed,
+        idle=idle,
+        host_paced=host_paced,
+        faults=None if on_gpu else faults,
+        sm_active=_share(found, "gpu_sm_active_pct"),
+        dram_active=_share(found, "gpu_dram_active_pct"),
+        memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
+        sync_places=diagnosis.sync_places if diagnosis else None,
+        device_rate=diagnosis.device_samples_s if diagnosis else None,
+        loader_rate=diagnosis.loader_samples_s if diagnosis else None,
+        cpu=_share(found, "cpu_util_pct"),
+    )
+
+
+def _share(found: Measurement, series: str) -> float | None:
+    stats = found.telemetry.get(series)
+    return None if stats is None else stats.mean / 100

@@ -1,0 +1,63 @@
+"""The whole examination: what can be read first, then the measured part."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sweeper.core.measurement import Report
+from sweeper.doctor import gpus as nvidia
+from sweeper.doctor import host, software, storage
+from sweeper.doctor.finding import Ceiling, Check, Examination, Look, State
+from sweeper.doctor.measured import assess, ceilings_of, measure
+from sweeper.telemetry import nvml
+
+
+def examine(
+    home: Path,
+    *,
+    driver_problem: Callable[[], str] = nvml.driver_problem,
+    describe_gpus: Callable[[], Sequence[nvidia.Gpu]] = nvml.describe_gpus,
+    measured: Callable[[Path | None], Report | Check] = measure,
+) -> Examination:
+    """Examines this machine for sweeps in `home`, which need not be there yet. Imports no torch.
+
+    Args:
+        driver_problem: Why NVML cannot be used; empty where it can.
+        describe_gpus: The GPUs as NVML describes them.
+        measured: Runs the ceilings job; is given the folder for what is worth keeping, if there is one.
+    """
+    began = time.monotonic()
+    # What else runs is looked at first, before we do.
+    checks = [*_made(host.looks()), *software.look()]
+    problem = driver_problem()
+    gpus = [] if problem else describe_gpus()
+    checks += nvidia.look(problem, gpus, is_present=nvidia.present())
+    stored = list(_made(storage.looks(home)))
+    checks += stored
+    can_write = not any(check.state is State.FAIL and check.name in ("home", "disk") for check in stored)
+    found = measured(home.resolve() / "cache" / "compile" / "doctor" if can_write else None)
+    ceilings: tuple[Ceiling, ...] = ()
+    devices: dict[str, str] = {}
+    if isinstance(found, Check):
+        checks.append(found)
+    else:
+        values = found.values
+        checks += assess(values, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        ceilings = ceilings_of(values)
+        devices = {"cpu": values["cpu"]["name"]}
+        devices |= {f"cuda:{index}": each["name"] for index, each in enumerate(values["gpus"])}
+    return Examination(
+        checks=tuple(checks), ceilings=ceilings, devices=devices, seconds=time.monotonic() - began
+    )
+
+
+def _made(looks: Sequence[Look]) -> Iterator[Check]:
+    """Yields the checks; one that cannot be made says so, and the others are made all the same."""
+    for name, look in looks:
+        try:
+            yield look()
+        except Exception as error:
+            yield Check(name, State.WARN, f"cannot be told here: {error}", "Sweeps do without it")

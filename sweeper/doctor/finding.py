@@ -1,0 +1,75 @@
+"""What an examination finds: checks with a state and a remedy, and the ceilings that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """`fail` is what stops a sweep; `warn` is what makes it slower, or its figures less sure."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    Attributes:
+        name: What was looked at; several findings may share it.
+        text: What was found.
+        remedy: What to do about it; empty where all is well.
+    """
+
+    name: str
+    state: State
+    text: str
+    remedy: str = ""
+
+
+Look = tuple[str, Callable[[], Check]]
+"""A check's name, and what makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """How fast one part is on its own: `cpu.matmul_fp32`, `cuda:0.memory_copy`, `loader.rows`, ..."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """All that was found.
+
+    Attributes:
+        devices: Name of each device that ceilings were measured on, by the first part of their names.
+    """
+
+    checks: tuple[Check, ...]
+    ceilings: tuple[Ceiling, ...]
+    devices: Mapping[str, str]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed; warnings are allowed."""
+        return not self.of(State.FAIL)
+
+    def of(self, state: State) -> list[Check]:
+        """Returns the checks in a state."""
+        return [check for check in self.checks if check.state is state]
+
+
+def judged(name: str, text: str, remedies: Sequence[tuple[bool, State, str]]) -> Check:
+    """Returns the check in the state of the first condition `(holds, state, remedy)` that holds, else ok."""
+    for holds, state, remedy in remedies:
+        if holds:
+            return Check(name, state, text, remedy)
+    return Check(name, State.OK, text)

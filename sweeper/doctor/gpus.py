@@ -1,0 +1,210 @@
+"""The GPUs as the driver tells of them: who else computes there, and whether torch has code for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweeper.doctor.finding import Check, State
+
+PCI = Path("/sys/bus/pci/devices")
+DRIVER = Path("/proc/driver/nvidia")
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+
+_OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
+
+# Chips with memory shared with the processor run no other chip's machine code, and theirs runs nowhere else.
+_INTEGRATED = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)}
+
+
+class Gpu(Protocol):
+    """A GPU as NVML describes it. `foreign` are the processes, not ours, that compute on it."""
+
+    @property
+    def index(self) -> int:
+        """NVML's index."""
+
+    @property
+    def name(self) -> str:
+        """The model; empty where it is not told, as in what follows."""
+
+    @property
+    def memory_gib(self) -> float:
+        """Its memory."""
+
+    @property
+    def driver(self) -> str:
+        """The driver's version."""
+
+    @property
+    def cuda_driver_version(self) -> str:
+        """The newest CUDA the driver knows, such as `13.0`."""
+
+    @property
+    def compute_mode(self) -> str:
+        """`default`, `exclusive process`, `exclusive thread` or `prohibited`."""
+
+    @property
+    def mig(self) -> bool:
+        """Whether it is split into instances."""
+
+    @property
+    def foreign(self) -> Sequence[int]:
+        """Processes that compute on it."""
+
+
+def present() -> bool:
+    """Returns whether the machine has an NVIDIA GPU, whatever can be used of it from here."""
+    if DRIVER.exists():
+        return True
+    for device in PCI.glob("*"):
+        try:
+            if (device / "vendor").read_text().strip() == _NVIDIA and (
+                (device / "class").read_text().startswith(_DISPLAY)
+            ):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def look(problem: str, gpus: Sequence[Gpu], *, is_present: bool) -> Iterator[Check]:
+    """Yields a check for each GPU, or says that there is none.
+
+    Args:
+        problem: Why NVML cannot be used; empty where it can.
+        is_present: What `present` found.
+    """
+    if problem and is_present:
+        text = "there is an NVIDIA GPU, but its driver cannot be used here: trials would run on the CPU"
+        yield Check("gpu", State.WARN, text, problem)
+    elif not gpus:
+        yield Check("gpu", State.OK, "no GPU: trials run on the CPU")
+    for gpu in gpus:
+        yield _gpu(gpu)
+
+
+def _gpu(gpu: Gpu) -> Check:
+    exclusive = gpu.compute_mode.startswith("exclusive")
+    parts = (
+        gpu.name or "not named by its driver",
+        f"{gpu.memory_gib:.3g} GiB" if gpu.memory_gib else "",
+        f"driver {gpu.driver or 'not told'} (CUDA {gpu.cuda_driver_version or 'not told'})",
+        "split by MIG: its utilisation cannot be read" if gpu.mig else "",
+        f"compute mode {gpu.compute_mode}" if gpu.compute_mode not in ("", "default") else "",
+    )
+    text, name = ", ".join(filter(None, parts)), f"gpu {gpu.index}"
+    if gpu.compute_mode == "prohibited":
+        return Check(name, State.WARN, text, f"Nothing can compute on it; `nvidia-smi -i {gpu.index} -c 0`")
+    if not gpu.foreign:
+        return Check(name, State.OK, text)
+    who = ", ".join(map(str, gpu.foreign))
+    remedy = "End them, or run on another GPU (`--device cuda:N`): timings beside them are dirty"
+    if exclusive:
+        remedy = f"End them, or allow others (`nvidia-smi -i {gpu.index} -c 0`): nothing runs beside them"
+    return Check(name, State.WARN, f"{text}; other processes compute on it: {who}", remedy)
+
+
+def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Returns whether a build of torch has code for a device.
+
+    `sm_XY` is machine code: it runs where the major version is the same and the minor no less.
+    `compute_XY` is PTX, which the driver compiles for any device from X.Y on. (CUDA C++ Programming
+    Guide: Binary Compatibility, PTX Compatibility.) `sm_XYa` is for that device alone.
+
+    Args:
+        arch_list: As `torch.cuda.get_arch_list()` gives it; empty where it is not told.
+        capability: Compute capability, major and minor.
+    """
+    for arch in arch_list:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", arch)
+        if found is None:
+            continue
+        code = int(found[2]), int(found[3])
+        if code == capability:
+            return True
+        if found[4] == "a" or code > capability:
+            continue
+        if found[1] == "compute":
+            return True
+        if code[0] == capability[0] and not {code, capability} & _INTEGRATED:
+            return True
+    return not arch_list
+
+
+def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
+    """Returns how to get a build of torch that has code for a device, and that its driver can run.
+
+    Wheels of CUDA 12.6 have code for 5.0 to 9.0 and are made up to torch 2.14; those of CUDA 13 for
+    7.5 and newer, and need a driver from 580 on (PyTorch's RELEASE.md: CUDA support matrix).
+
+    Args:
+        capability: None where it is not known.
+        driver_cuda: Newest CUDA that the driver knows, such as `12.8`; empty where it is not known.
+    """
+    major = int(driver_cuda.partition(".")[0] or 13)
+    if capability is not None and capability < _OLDEST:
+        return "No torch from 2.9 on has code for it: name another GPU, or `--device cpu`"
+    command = "`pip uninstall -y torch`, then `pip install {what}` from PyTorch's wheel index `{cuda}`"
+    old = capability is not None and capability < _OLDEST_CUDA_13
+    if old or (major < 13 and (capability is None or capability <= _NEWEST_CUDA_12)):
+        return command.format(what='"torch>=2.9,<2.15"', cuda="cu126")
+    first = "" if major >= 13 else "Update the NVIDIA driver to 580 or newer; "
+    return first + command.format(what="torch", cuda="cu130")
+
+
+def torch_build(torch: Mapping[str, str], gpus: Sequence[Gpu], num_seen: int, visible: str | None) -> Check:
+    """Returns whether torch can use the GPUs that the driver knows.
+
+    Args:
+        torch: `version`, `cuda` (empty for a build without) and `problem`, as the ceilings job reports them.
+        num_seen: GPUs that torch sees.
+        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+    """
+    version, cuda, problem = torch["version"], torch["cuda"], torch["problem"]
+    text = f"{version}, built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
+    if not gpus:
+        return Check("torch", State.OK, text)
+    if visible is not None and visible.strip() in ("", "-1"):
+        remedy = f"Unset it to use {'the GPU' if len(gpus) == 1 else f'the {len(gpus)} GPUs'}"
+        return Check("torch", State.WARN, f"{text}; CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs", remedy)
+    driver = gpus[0].cuda_driver_version
+    if not cuda:
+        text += f", but there is a GPU ({gpus[0].name}): trials would run on the CPU"
+        return Check("torch", State.FAIL, text, install(None, driver))
+    if problem or not num_seen:
+        remedy = (
+            "See that `nvidia-smi` works and CUDA_VISIBLE_DEVICES names a GPU; reload the driver, or reboot"
+        )
+        if "too old" in problem:
+            remedy = f"Update the NVIDIA driver, or {install(None, driver)}"
+        elif "busy" in problem:
+            remedy = "Another process holds the GPU (`nvidia-smi` names it): end it, or `nvidia-smi -c 0`"
+        return Check(
+            "torch", State.FAIL, f"{text}, but it cannot use the GPU: {problem or 'it sees none'}", remedy
+        )
+    seen = f"; it sees {num_seen} of {len(gpus)} GPUs" if num_seen != len(gpus) else ""
+    if seen and visible is not None:
+        seen += f" (CUDA_VISIBLE_DEVICES={visible})"
+    return Check("torch", State.OK, text + seen)
+
+
+def used_by_torch(index: int, device: Mapping[str, Any], torch: Mapping[str, Any], driver_cuda: str) -> Check:
+    """Returns whether torch has code for a GPU that it sees, and could compute on it.
+
+    Args:
+        device: As the ceilings job reports it: `name`, `capability`, `problem`.
+    """
+    name, text = f"cuda:{index}", f"{device['name']}, capability {device['capability']}"
+    major, _, minor = device["capability"].partition(".")
+    capability = int(major), int(minor)
+    if not covers(torch["arch_list"], capability):
+        built = ", ".join(torch["arch_list"])
+        text += f": torch {torch['version']} has no code for it (only for {built})"
+        return Check(name, State.FAIL, text, install(capability, driver_cuda))
+    if device["problem"]:
+        remedy = "See whether something else uses it (`nvidia-smi`), and what `dmesg | grep -i xid` says"
+        return Check(name, State.FAIL, f"{text}: computing on it failed ({device['problem']})", remedy)
+    return Check(name, State.OK, f"{text}: torch has code for it")

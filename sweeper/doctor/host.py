@@ -1,0 +1,164 @@
+"""The host: cores, memory, shared memory, open files, and what else is running."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from sweeper.core.machine import control_groups, cpu_limits, usable_cpus
+from sweeper.doctor.finding import Check, Look, State, judged
+
+MIB, GIB = 2**20, 2**30
+SHM = Path("/dev/shm")
+PRESSURE = Path("/proc/pressure")
+DOCKER_SHM = 64 * MIB
+LEAST_SHM, LEAST_MEMORY = 1 * GIB, 2 * GIB
+LEAST_FILES = 4096
+BUSY_PCT, SWAPPING_PCT = 10.0, 1.0
+LOADED = 0.5
+"""Processes that want a core, to a core of the machine."""
+
+
+def looks() -> Sequence[Look]:
+    """Returns the checks of the host."""
+    return (
+        ("load", lambda: load(pressure("cpu"), os.getloadavg()[0], os.cpu_count() or 1)),
+        ("cores", lambda: cores(cpu_limits(), usable_cpus(), os.cpu_count() or 1)),
+        ("memory", _memory),
+        ("swap", lambda: swap(psutil.swap_memory().used, pressure("memory"))),
+        ("shared memory", _shared_memory),
+        ("open files", lambda: open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))),
+    )
+
+
+def load(pressure_pct: float | None, load_1min: float, num_cores: int) -> Check:
+    """Returns a check of what else is running.
+
+    Args:
+        pressure_pct: Share of the last 10 s in which something waited for a core; None where not told.
+        num_cores: Of the machine, ours or not: the load counts all of its processes.
+    """
+    waits = "" if pressure_pct is None else f"; some waited for one {pressure_pct:.0f} % of the last 10 s"
+    text = f"{load_1min:.2g} processes wanted a core of the {num_cores} in the last minute{waits}"
+    busy = load_1min > LOADED * num_cores or (pressure_pct or 0.0) >= BUSY_PCT
+    remedy = "Something else is running (`top` names it): timings will be repeated. End it, or wait"
+    return judged("load", text, [(busy, State.WARN, remedy)])
+
+
+def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
+    """Returns a check of the cores that are ours, and what limits them."""
+    if usable >= num_cores:
+        text = f"all {num_cores} cores are usable" if num_cores > 1 else "the machine has a single core"
+    else:
+        text = f"{usable} of {num_cores} cores are usable: {min(limits, key=lambda name: limits[name])}"
+    remedy = (
+        "Loader workers take turns with the training: ask for more cores (`--cpus-per-task`, `--cpus`), or "
+        "leave `loader.kind: resident` in the space, which needs none"
+    )
+    return judged("cores", text, [(usable == 1, State.WARN, remedy)])
+
+
+def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
+    """Returns a check of the memory.
+
+    Args:
+        group: Limit of the control group and what is left of it; None where there is none.
+    """
+    text = f"{free / GIB:.3g} of {total / GIB:.3g} GiB are free"
+    if group is not None and group[0] < total:
+        text += f"; the control group leaves {group[1] / GIB:.3g} of {group[0] / GIB:.3g} GiB"
+        free = min(free, group[1])
+    remedy = "The kernel ends trials for want of memory: end what else uses it, or ask for more"
+    return judged("memory", text, [(free < LEAST_MEMORY, State.WARN, remedy)])
+
+
+def _memory() -> Check:
+    found = psutil.virtual_memory()
+    return memory(found.total, found.available, group_memory())
+
+
+def group_memory() -> tuple[int, int] | None:
+    """Returns limit and rest of the control group that leaves the least; None where none has a limit."""
+    names = {
+        2: ("memory.max", "memory.current", "inactive_file "),
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+    }
+    found = []
+    for folder, version in control_groups("memory"):
+        limit_name, used_name, cached_name = names[version]
+        try:
+            limit = int((folder / limit_name).read_text(encoding="ascii"))
+            used = int((folder / used_name).read_text(encoding="ascii"))
+            # Cached files are let go of when memory is short.
+            stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+            cached = sum(int(line.split()[1]) for line in stat if line.startswith(cached_name))
+        except (OSError, ValueError):
+            continue
+        found.append((limit, max(0, limit - used + cached)))
+    return min(found, key=lambda pair: pair[1], default=None)
+
+
+def swap(used: int, pressure_pct: float | None) -> Check:
+    """Returns a check of memory that is swapped out; what merely lies there disturbs nobody."""
+    text = f"{used / GIB:.2g} GiB are swapped out" if used else "nothing is swapped out"
+    swapping = bool(used) and (pressure_pct or 0.0) >= SWAPPING_PCT
+    if swapping:
+        text += f", and processes waited for memory {pressure_pct:.0f} % of the last 10 s"
+    remedy = "End what takes the memory: timings say nothing meanwhile"
+    return judged("swap", text, [(swapping, State.WARN, remedy)])
+
+
+def shared_memory(total: int, free: int) -> Check:
+    """Returns a check of /dev/shm, through which loader workers hand over their batches."""
+    docker = " (Docker's default)" if total == DOCKER_SHM else ""
+    text = f"/dev/shm has {_size(total)}{docker}, {_size(free)} of them free"
+    remedy = (
+        f"Loader workers die of a bus error where it is full; {_size(LEAST_SHM)} are a start. Docker: "
+        "`--shm-size=8g` or `--ipc=host`; else `mount -o remount,size=8G /dev/shm`"
+    )
+    if total >= LEAST_SHM:
+        remedy = "Remove what was left in /dev/shm"
+    return judged("shared memory", text, [(free < LEAST_SHM, State.WARN, remedy)])
+
+
+def _shared_memory() -> Check:
+    try:
+        found = os.statvfs(SHM)
+    except OSError:
+        remedy = "Loader workers need it: `mount -t tmpfs tmpfs /dev/shm`"
+        return Check("shared memory", State.WARN, "there is no /dev/shm", remedy)
+    return shared_memory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def open_files(soft: int, hard: int) -> Check:
+    """Returns a check of how many files a process may have open: a batch in flight is several."""
+
+    def shown(limit: int) -> str:
+        return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
+
+    text = f"{shown(soft)} at once (the most that can be asked for: {shown(hard)})"
+    enough = hard == resource.RLIM_INFINITY or hard >= LEAST_FILES
+    remedy = (
+        f"`ulimit -n {LEAST_FILES if hard < 0 else max(LEAST_FILES, min(hard, 65536))}` before `sweeper run`"
+    )
+    if not enough:
+        remedy = "Raise nofile in /etc/security/limits.conf; Docker: `--ulimit nofile=65536`"
+    few = soft != resource.RLIM_INFINITY and soft < LEAST_FILES
+    return judged("open files", text, [(few, State.WARN, remedy)])
+
+
+def pressure(what: str) -> float | None:
+    """Returns the share of the last 10 s, in percent, in which something waited for `what` (PSI)."""
+    try:
+        text = (PRESSURE / what).read_text(encoding="ascii")
+        return float(text.partition("avg10=")[2].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.3g} GiB" if size >= GIB else f"{size / MIB:.3g} MiB"

@@ -1,0 +1,159 @@
+"""The measured part: a job in a fresh process of its own, and what follows from what it reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.job import CEILINGS_RUNNER, LOG, Job, MeasurePlan, read_outcome, write_job
+from sweeper.core.measurement import Failure, Report
+from sweeper.doctor import gpus as nvidia
+from sweeper.doctor.finding import Ceiling, Check, State
+from sweeper.execution.local import TRIAL_ENV
+
+TIMEOUT_SECONDS = 50.0
+END_SECONDS = 10.0
+SPEEDUP, BEHIND = 1.15, 0.8
+_PRECISIONS = {"bf16": "precision.amp=bf16", "fp16": "precision.amp=fp16", "TF32": "precision.tf32=True"}
+_REMEDIES = {
+    "no C compiler was found": "Install one (`apt install build-essential`)",
+    "Python.h was not found": "Install Python's headers (`apt install python3-dev`)",
+}
+
+
+def measure(cache: Path | None, runner: str = CEILINGS_RUNNER) -> Report | Check:
+    """Returns what the ceilings job reports, or the failure it ended with; its folder is then kept.
+
+    Args:
+        cache: Folder for what is worth keeping (compiled code); None where nothing can be written.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="sweeper-doctor-"))
+    except OSError as error:
+        text = f"no temporary folder can be made: {error}"
+        return Check("measuring", State.FAIL, text, "Free some space, or name another folder with TMPDIR")
+    plan = MeasurePlan(repeats=0)
+    kept = str(cache) if cache else ""
+    job = Job(
+        uid="doctor", runner=runner, device="auto", plan=plan, cache=kept, timeout_seconds=TIMEOUT_SECONDS
+    )
+    write_job(folder, job)
+    try:
+        said = _worked(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    outcome = read_outcome(folder)
+    if isinstance(outcome, Report):
+        shutil.rmtree(folder, ignore_errors=True)
+        return outcome
+    last, text = said, "the measuring process ended without a result"
+    if isinstance(outcome, Failure):
+        last, text = outcome.detail, f"{outcome.message} ({outcome.kind}, in stage `{outcome.stage}`)"
+    line = (last.strip().splitlines() or [""])[-1]
+    return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"All that it said is in {folder / LOG}")
+
+
+def _worked(folder: Path) -> str:
+    """Runs the job in `folder` to its outcome; returns what its keeper had to say."""
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "sweeper.worker", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="backslashreplace",
+        env={**TRIAL_ENV, **os.environ},
+        start_new_session=True,
+    )
+    try:
+        return keeper.communicate(timeout=TIMEOUT_SECONDS + END_SECONDS)[1]
+    except subprocess.TimeoutExpired:
+        return f"not ended {END_SECONDS:g} s after its time"
+    finally:
+        # Told to end, a keeper ends its tree first.
+        keeper.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            keeper.wait(END_SECONDS)
+        keeper.kill()
+        keeper.wait()
+
+
+def ceilings_of(values: Mapping[str, Any]) -> tuple[Ceiling, ...]:
+    """Returns the ceilings of a report."""
+    return tuple(Ceiling(each["name"], each["value"], each["unit"]) for each in values["ceilings"])
+
+
+def assess(values: Mapping[str, Any], gpus: Sequence[nvidia.Gpu], visible: str | None) -> Iterator[Check]:
+    """Yields what follows from a report of the ceilings job.
+
+    Args:
+        gpus: What NVML knows.
+        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+    """
+    torch, seen = values["torch"], values["gpus"]
+    yield nvidia.torch_build(torch, gpus, len(seen), visible)
+    driver_cuda = gpus[0].cuda_driver_version if gpus else ""
+    for index, device in enumerate(seen):
+        yield nvidia.used_by_torch(index, device, torch, driver_cuda)
+    figures = {each.name: each.value for each in ceilings_of(values)}
+    yield from _behind(seen, figures)
+    yield _precision((seen or [values["cpu"]])[0]["lacks"])
+    yield from _threads(figures)
+    yield _compiling(values["compile"])
+    for what, state in (("cpu", State.FAIL), ("loader", State.FAIL), ("disk", State.WARN)):
+        if problem := values.get(what, {}).get("problem"):
+            remedy = "Install torch anew" if state is State.FAIL else "See whether the home can be written"
+            yield Check(what, state, f"measuring it failed: {problem}", remedy)
+
+
+def _precision(lacks: Mapping[str, str]) -> Check:
+    native = ["fp32", *(name for name, choice in _PRECISIONS.items() if choice not in lacks)]
+    absent = [f"{name} ({lacks[choice]})" for name, choice in _PRECISIONS.items() if choice in lacks]
+    left = f"; left out of searches: {', '.join(absent)}" if absent else ""
+    return Check("precision", State.OK, f"{', '.join(native)}{left}")
+
+
+def _compiling(found: Mapping[str, Any]) -> Check:
+    if problem := found["problem"]:
+        late = problem.startswith("not done")
+        otherwise = "Run it again (what is compiled is kept)" if late else "Mend what the compiler says"
+        remedy = _REMEDIES.get(problem, otherwise)
+        text = f"torch.compile cannot be used: {problem}"
+        return Check("compile", State.WARN, text, f"{remedy}; until then `fix: {{compile.mode: eager}}`")
+    cache = f" ({found['cache']} cache)" if found["cache"] else ""
+    return Check(
+        "compile", State.OK, f"a small network's step was compiled in {found['seconds']:.3g} s{cache}"
+    )
+
+
+def _threads(figures: Mapping[str, float]) -> Iterator[Check]:
+    """Yields a warning where several threads compute no faster than one."""
+    one, every = figures.get("cpu.matmul_fp32_one_thread"), figures.get("cpu.matmul_fp32")
+    if one and every and every < SPEEDUP * one:
+        remedy = (
+            "Something else uses the cores (`top`), or fewer are ours than it seems: timings will be noisy"
+        )
+        text = f"all threads together compute at {every / one:.2g} times the speed of one"
+        yield Check("threads", State.WARN, text, remedy)
+
+
+def _behind(seen: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> Iterator[Check]:
+    """Yields a warning for each GPU that is slower than others of its model."""
+    rates = [figures.get(f"cuda:{index}.matmul_fp32") for index in range(len(seen))]
+    for index, device in enumerate(seen):
+        peers = [r for r, other in zip(rates, seen, strict=True) if r and other["name"] == device["name"]]
+        rate = rates[index]
+        if rate and rate < BEHIND * max(peers):
+            remedy = (
+                "See its clocks and heat (`nvidia-smi -q -d PERFORMANCE`), or leave it out (`execution.gpus`)"
+            )
+            text = f"computes at {rate / max(peers):.0%} of the fastest {device['name']} here"
+            yield Check(f"cuda:{index}", State.WARN, text, remedy)

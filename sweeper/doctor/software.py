@@ -1,0 +1,87 @@
+"""Python and the packages, by their metadata alone: nothing is imported."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+
+from sweeper.doctor.finding import Check, State
+
+SHOWN = ("torch", "optuna", "mlflow", "nvidia-ml-py")
+
+# Of `mlflow server`, to whoever reaches its port, without a password: reading any file (CVE-2026-2614,
+# up to 3.9), running code through uploaded artifacts (CVE-2026-2651, up to 3.10).
+_HOLES = " Servers of older versions have known holes (CVE-2026-2614, CVE-2026-2651)."
+
+
+def look() -> Iterator[Check]:
+    """Yields a check of Python, one of the packages, and one for each package that is wrong."""
+    try:
+        demands, needed = metadata.requires("sweeper") or [], metadata.metadata("sweeper")["Requires-Python"]
+        yield python(platform.python_version(), needed or "")
+    except metadata.PackageNotFoundError:
+        remedy = "Install it from its folder: `pip install .`"
+        yield Check("packages", State.WARN, "sweeper is not installed: what it needs is not known", remedy)
+        return
+    yield from packages(demands, installed)
+    if installed("pynvml"):
+        yield Check(
+            "pynvml",
+            State.WARN,
+            "the deprecated package `pynvml` is installed beside nvidia-ml-py, and stands in its way",
+            "`pip uninstall pynvml`, then `pip install --force-reinstall nvidia-ml-py`",
+        )
+
+
+def installed(name: str) -> str:
+    """Returns the version of a distribution, or an empty string."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def python(version: str, needed: str) -> Check:
+    """Returns a check of the interpreter's version."""
+    if not SpecifierSet(needed).contains(version, prereleases=True):
+        return Check("python", State.FAIL, f"Python {version}, but {needed} is needed", "Make another venv")
+    where = "" if sys.prefix != sys.base_prefix else ", not in a virtual environment"
+    return Check("python", State.OK, f"{version}{where}")
+
+
+def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterator[Check]:
+    """Yields a failure for each package that is missing or not as demanded; else one line.
+
+    Args:
+        demands: Requirements as package metadata has them; those of extras are passed over.
+        version_of: Gives the version of a distribution, or an empty string.
+    """
+    wrong = False
+    for text in demands:
+        try:
+            demand = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if demand.marker is not None and not demand.marker.evaluate({"extra": ""}):
+            continue
+        version = version_of(demand.name)
+        # A nightly build of what comes after the floor will do.
+        if version and demand.specifier.contains(version, prereleases=True):
+            continue
+        wrong = True
+        found = f"{demand.name} {version} is here" if version else f"{demand.name} is missing"
+        holes = _HOLES if demand.name == "mlflow" and version else ""
+        yield Check(
+            demand.name,
+            State.FAIL,
+            f"{found}, but {demand.name}{demand.specifier} is needed.{holes}",
+            f'`pip install "{demand.name}{demand.specifier}"`',
+        )
+    if not wrong:
+        shown = ", ".join(f"{name} {version_of(name)}" for name in SHOWN)
+        yield Check("packages", State.OK, f"{shown}; the others fit, too")

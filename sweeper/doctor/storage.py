@@ -1,0 +1,125 @@
+"""The home folder: whether it can be written, what it lies on, and the MLflow database in it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from sweeper.doctor.finding import Check, Look, State, judged
+from sweeper.tracking.ui import DATABASE
+
+GIB = 2**30
+LEAST_DISK, FULL_DISK = 5 * GIB, GIB // 2
+STORE_SECONDS = 5.0
+MOUNTS = Path("/proc/self/mountinfo")
+NETWORK = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "smbfs", "beegfs", "ceph", "glusterfs", "afs", "panfs"}
+    | {"pvfs2", "wekafs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse"}
+)
+
+
+def looks(home: Path) -> Sequence[Look]:
+    """Returns the checks of a home, which need not be there yet."""
+    return (
+        ("home", lambda: writable(home)),
+        ("disk", lambda: disk(shutil.disk_usage(standing(home)).free)),
+        (
+            "file system",
+            lambda: file_system(home, MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")),
+        ),
+        ("mlflow store", lambda: store(home.resolve() / DATABASE)),
+    )
+
+
+def standing(folder: Path) -> Path:
+    """Returns the folder, or what is there of the path to it."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def writable(home: Path) -> Check:
+    """Returns whether files can be made in the home, or the home itself."""
+    there = standing(home)
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        return Check(
+            "home",
+            State.FAIL,
+            f"cannot write in {there}: {error.strerror or error}",
+            "Name a folder that can be written with --home DIR",
+        )
+    return Check("home", State.OK, f"{home} can be {'written' if there == home.absolute() else 'made'}")
+
+
+def disk(free: int) -> Check:
+    """Returns a check of the space that is left where the home is."""
+    remedy = "Free some space, or name a folder on another disk with --home DIR"
+    cases = [(free < FULL_DISK, State.FAIL, remedy), (free < LEAST_DISK, State.WARN, remedy)]
+    return judged("disk", f"{free / GIB:.3g} GiB are free for the home", cases)
+
+
+def file_system(home: Path, mounts: str) -> Check:
+    """Returns a check of the file system that the home is on.
+
+    Args:
+        mounts: The text of /proc/self/mountinfo (proc(5)): the fifth field is the mount point, and the
+            type follows a lone dash.
+    """
+    path, best, kind = str(home.resolve()), "", ""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        if len(fields.split()) < 5 or not rest:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
+        # Of two mounts on one point the later one hides the other.
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, rest.split()[0]
+    remedy = (
+        "sqlite (MLflow's database) is slow there, and not safe; what is measured is. Name a folder on a "
+        "local disk with --home DIR, and copy it afterwards: a moved home works"
+    )
+    text = f"{kind} at {best}{', a network file system' if kind in NETWORK else ''}"
+    return judged("file system", text, [(kind in NETWORK, State.WARN, remedy)])
+
+
+def store(path: Path) -> Check:
+    """Returns whether MLflow's database is whole. It is opened to be read only."""
+    if not path.exists():
+        return Check("mlflow store", State.OK, f"{DATABASE} will be made")
+    began = time.monotonic()
+    size = f"{path.stat().st_size / 2**20:.3g} MiB"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
+            db.set_progress_handler(lambda: time.monotonic() - began > STORE_SECONDS, 1000)
+            (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            problem = "" if answer == "ok" else " ".join(str(answer).split())
+    except sqlite3.OperationalError as error:
+        if time.monotonic() - began > STORE_SECONDS:
+            text = f"{path.name}, {size}: no fault in the first {STORE_SECONDS:g} s of looking"
+            return Check("mlflow store", State.OK, text)
+        if "readonly" in str(error):
+            # A journal is left of a writer that was killed, and taking it back means to write.
+            text = f"{path.name}, {size}: its writer was killed; the next one to open it mends that"
+            return Check("mlflow store", State.OK, text)
+        remedy = "Try again when nothing writes to it; see who may read it"
+        return Check("mlflow store", State.WARN, f"{path} cannot be read now: {error}", remedy)
+    except sqlite3.DatabaseError as error:
+        problem = str(error)
+    if problem:
+        return Check(
+            "mlflow store",
+            State.FAIL,
+            f"{path} is damaged: {problem}",
+            f"Move it away, and remove the files called `tracked` in {path.parent / 'sweeps'}: `sweeper run` "
+            "with the same YAML then writes the runs anew, from the sweep's own folder",
+        )
+    return Check("mlflow store", State.OK, f"{path.name} is whole ({size})")

@@ -1,0 +1,87 @@
+"""GPU performance monitoring (Hopper and later): how much of the GPU works, not whether any of it does."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from time import perf_counter
+from typing import Any
+
+from sweeper.telemetry.nvml_library import SUCCESS, Device, LeftOutError, NotToldError
+from sweeper.telemetry.nvml_pcie import RX, TX
+
+# NVML's counters behind a sample are refreshed every 100 ms.
+_LEAST_SECONDS = 0.1
+_METRICS = {
+    "gpu_sm_active_pct": "NVML_GPM_METRIC_SM_UTIL",
+    "gpu_sm_occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
+    "gpu_tensor_active_pct": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "gpu_dram_active_pct": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
+# The bus is the whole GPU's: of an instance, there is no such figure.
+_WHOLE_METRICS = {RX: "NVML_GPM_METRIC_PCIE_RX_PER_SEC", TX: "NVML_GPM_METRIC_PCIE_TX_PER_SEC"}
+
+
+class Gpm:
+    """Metrics out of two samples, of which the later one is the next reading's earlier one.
+
+    Attributes:
+        names: The series it can give.
+    """
+
+    def __init__(self, nvml: Any, device: Device) -> None:
+        self._nvml, self._device = nvml, device
+        self._metrics = _METRICS if device.is_part else {**_METRICS, **_WHOLE_METRICS}
+        self.names = tuple(self._metrics)
+        self._samples: list[Any] = []
+        self._request: Any = None
+        self._taken: float | None = None
+
+    def read(self) -> dict[str, float | Exception]:
+        """Returns the means since the last reading; nothing at the first, or where that was just now."""
+        nvml = self._nvml
+        if self._request is None:
+            self._request = self._open()
+        now = perf_counter()
+        if self._taken is not None and now - self._taken <= _LEAST_SECONDS:
+            return {}
+        earlier, later = self._samples
+        if self._device.is_part:
+            nvml.nvmlGpmMigSampleGet(self._device.whole, self._device.instance, later)
+        else:
+            nvml.nvmlGpmSampleGet(self._device.whole, later)
+        is_first, self._taken = self._taken is None, perf_counter()
+        self._samples = [later, earlier]
+        if is_first:
+            return {}
+        self._request.sample1, self._request.sample2 = earlier, later
+        nvml.nvmlGpmMetricsGet(self._request)
+        return {name: self._value(i) for i, name in enumerate(self.names)}
+
+    def _value(self, place: int) -> float | Exception:
+        metric = self._request.metrics[place]
+        if metric.nvmlReturn != SUCCESS:
+            return self._nvml.NVMLError(metric.nvmlReturn)  # type: ignore[no-any-return]
+        return metric.value if math.isfinite(metric.value) else LeftOutError("NVML gave no number")
+
+    def _open(self) -> Any:
+        nvml, device = self._nvml, self._device
+        if not nvml.nvmlGpmQueryDeviceSupport(device.whole).isSupportedDevice:
+            raise NotToldError("not told by this GPU: it needs Hopper or later (GPM)")
+        if device.is_part and device.instance is None:
+            raise NotToldError("not told for this MIG instance: NVML does not say which one it is")
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(self.names)
+        for place, name in enumerate(self._metrics.values()):
+            request.metrics[place].metricId = getattr(nvml, name)
+        while len(self._samples) < 2:
+            self._samples.append(nvml.nvmlGpmSampleAlloc())
+        return request
+
+    def close(self) -> None:
+        """Frees the samples."""
+        while self._samples:
+            with contextlib.suppress(Exception):
+                self._nvml.nvmlGpmSampleFree(self._samples.pop())
+        self._request = self._taken = None

@@ -1,0 +1,165 @@
+"""The GPUs of this machine as NVML tells them, without a CUDA context: names, facts, what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.process import tree
+from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem
+from sweeper.telemetry.nvml_processes import compute_processes
+
+LIMIT_SECONDS = 60.0
+"""How long NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""
+GIB = 1024**3
+_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """A GPU as the driver describes it; what it does not tell is empty, 0 or None.
+
+    Attributes:
+        index: NVML's, in the order of the PCI bus, whatever CUDA_VISIBLE_DEVICES says.
+        uuid: What a trial's device is known by.
+        driver: The driver's version.
+        cuda_driver_version: The latest CUDA that the driver can run.
+        persistence: Whether the driver stays awake while nobody uses the GPU.
+        compute_mode: `default`, `exclusive process`, `exclusive thread` or `prohibited`.
+        mig: Whether it is split into instances.
+        foreign: Compute processes on it that this process has not started.
+    """
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    memory_gib: float = 0.0
+    driver: str = ""
+    cuda_driver_version: str = ""
+    persistence: bool | None = None
+    compute_mode: str = ""
+    mig: bool = False
+    foreign: tuple[int, ...] = ()
+
+
+def gpu_names() -> list[str]:
+    """Returns the model names of the GPUs this process may use, in the order CUDA_VISIBLE_DEVICES gives.
+
+    Entries are numbers, UUIDs or their beginnings, of GPUs or of MIG devices; as in CUDA, the first
+    that names none ends the list, and one that comes twice empties it. Numbers are NVML's, which counts
+    along the PCI bus; CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise begins with the
+    fastest: where models differ, UUIDs are safe. Empty where NVML cannot be used.
+
+    Raises:
+        EnvironmentStopError: The driver has not answered in `LIMIT_SECONDS`.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wanted = None if visible is None else [entry.strip() for entry in visible.split(",")]
+    if wanted is not None and (len(set(wanted)) < len(wanted) or not _is_name(wanted[0])):
+        return []
+    found = _bounded(lambda: _names(wanted))
+    if found is None:
+        raise EnvironmentStopError(
+            f"the NVIDIA driver must name its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
+            "hangs, as `nvidia-smi` will: reboot the machine, or use its processor (`--device cpu`)."
+        )
+    return found
+
+
+def describe_gpus() -> list[GpuFacts]:
+    """Returns the facts of every GPU of the machine; empty where `driver_problem` says why."""
+    return _bounded(_facts) or []
+
+
+def driver_problem() -> str:
+    """Returns why NVML cannot be used here and what to do; empty where it can."""
+    found = _bounded(_problem)
+    if found is None:
+        return (
+            f"the NVIDIA driver has not answered for {LIMIT_SECONDS:g} s: `nvidia-smi` will hang as well; "
+            "reboot the machine"
+        )
+    return found
+
+
+def _bounded(work: Callable[[], _T]) -> _T | None:
+    """Returns what `work` returns; None where NVML hangs, in a thread that is left behind."""
+    results: list[_T] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    thread.join(LIMIT_SECONDS)
+    return results[0] if results else None
+
+
+def _is_name(entry: str) -> bool:
+    return entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))
+
+
+def _names(wanted: list[str] | None) -> list[str]:
+    found: list[str] = []
+    # Whatever NVML refuses ends the list, as what names no GPU does.
+    with contextlib.suppress(Exception), initialised() as nvml:
+        wholes = dict(gpus(nvml))
+        for entry in wanted if wanted is not None else map(str, wholes):
+            if not _is_name(entry):
+                break
+            found.append(_name(nvml, wholes[int(entry)] if entry.isdecimal() else find(nvml, entry).handle))
+    return found
+
+
+def _name(nvml: Any, handle: Any) -> str:
+    try:
+        return str(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError:
+        # Older drivers name no MIG devices, but the GPU they are on.
+        return str(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)))
+
+
+def _problem() -> str:
+    try:
+        with initialised():
+            return ""
+    except Exception as error:
+        return problem(error)
+
+
+def _facts() -> list[GpuFacts]:
+    found: list[GpuFacts] = []
+    with contextlib.suppress(Exception), initialised() as nvml:
+        own = set(tree(os.getpid()))
+        driver = _told(lambda: str(nvml.nvmlSystemGetDriverVersion()), "")
+        cuda = _told(lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion_v2()), "")
+        found.extend(_fact(nvml, index, whole, driver, cuda, own) for index, whole in gpus(nvml))
+    return found
+
+
+def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, own: set[int]) -> GpuFacts:
+    return GpuFacts(
+        index=index,
+        name=_told(lambda: str(nvml.nvmlDeviceGetName(whole)), ""),
+        uuid=_told(lambda: str(nvml.nvmlDeviceGetUUID(whole)), ""),
+        memory_gib=_told(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).total / GIB), 0.0),
+        driver=driver,
+        cuda_driver_version=cuda,
+        persistence=_told(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(whole)), None),
+        compute_mode=_told(lambda: _MODES[nvml.nvmlDeviceGetComputeMode(whole)], ""),
+        mig=is_split(nvml, whole),
+        foreign=_told(lambda: tuple(sorted(compute_processes(nvml, whole).keys() - own)), ()),
+    )
+
+
+def _cuda(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _told(call: Callable[[], _T], otherwise: _T) -> _T:
+    try:
+        return call()
+    except Exception:
+        return otherwise

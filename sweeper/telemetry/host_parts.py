@@ -1,0 +1,203 @@
+"""The machine's own figures out of /proc and /sys, each from a file that stays open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+
+GIB, MIB = 1024**3, 1024**2
+PROC, BLOCK, SHM = Path("/proc"), Path("/sys/block"), Path("/dev/shm")
+LEAST_SECONDS = 0.05
+"""A kernel tick is 10 ms: over less time than this, a rate would be of ticks rather than of work."""
+MAX_CORE_SERIES = 16
+_SECTOR = 512
+
+
+class KeptFile:
+    """A file of the kernel's that is read again and again, up to `size` bytes of it."""
+
+    def __init__(self, path: Path, size: int = 4096) -> None:
+        self._path, self._size = path, size
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> bytes:
+        """Returns what it says now.
+
+        Raises:
+            OSError: What it tells of has gone, or the kernel does not tell it after all.
+        """
+        try:
+            return os.pread(self._descriptor, self._size, 0)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def close(self) -> None:
+        """Closes it."""
+        os.close(self._descriptor)
+
+
+class Part:
+    """Some series out of one place. A part that raises is not read again.
+
+    Attributes:
+        names: The series; those of single cores are not listed.
+    """
+
+    names: Sequence[str] = ()
+
+    def __init__(self, *files: KeptFile) -> None:
+        self._files = list(files)
+
+    def read(self) -> Mapping[str, float]:
+        """Returns the present values."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes the files."""
+        while self._files:
+            self._files.pop().close()
+
+
+Counts = Mapping[int, tuple[int, ...]]
+
+
+class Counting(Part):
+    """Rates out of counters, over the time since the last reading; none at the first."""
+
+    _last: tuple[float, Counts] | None = None
+
+    def read(self) -> Mapping[str, float]:
+        """Returns the rates; nothing where the last reading was just now."""
+        counts, now = self._counts(), perf_counter()
+        then, before = self._last or (now, counts)
+        if self._last is not None and now - then < LEAST_SECONDS:
+            return {}
+        self._last = now, counts
+        return self._rates(before, counts, now - then) if now > then else {}
+
+    def _counts(self) -> Counts:
+        raise NotImplementedError
+
+    def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
+        raise NotImplementedError
+
+
+class Cores(Counting):
+    """How busy the usable cores are, together and the busiest of them; each, where there are few."""
+
+    names = ("cpu_util_pct", "cpu_max_core_pct")
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        # The cores' lines come first, and what follows them can be long.
+        super().__init__(KeptFile(PROC / "stat", 256 + 160 * (os.cpu_count() or 1)))
+        self._cores = {b"cpu%d" % core: core for core in cores}
+        self._has_series = len(cores) <= MAX_CORE_SERIES
+
+    def _counts(self) -> Counts:
+        found = {}
+        for line in self._files[0].read().split(b"\n"):
+            if not line.startswith(b"cpu"):
+                break
+            name, *columns = line.split(None, 9)
+            if name in self._cores:
+                # user, nice, system, idle, iowait, irq, softirq, steal; a guest's are in user's.
+                ticks = [int(column) for column in columns[:8]]
+                found[self._cores[name]] = sum(ticks), ticks[3] + ticks[4]
+        if not found:
+            raise ValueError(f"{PROC / 'stat'} does not tell of the cores that may be used")
+        return found
+
+    def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
+        busy: dict[int, float] = {}
+        for core, (total, idle) in after.items():
+            total_before, idle_before = before.get(core, (total, idle))
+            if total > total_before:
+                share = 1 - (idle - idle_before) / (total - total_before)
+                # Times of idle and waiting may run backwards by a tick.
+                busy[core] = 100 * min(1.0, max(0.0, share))
+        if not busy:
+            return {}
+        found = {"cpu_util_pct": sum(busy.values()) / len(busy), "cpu_max_core_pct": max(busy.values())}
+        if self._has_series:
+            found.update({f"cpu_core_{core}_pct": share for core, share in busy.items()})
+        return found
+
+
+class Memory(Part):
+    """The machine's memory: what is not available is used."""
+
+    names = ("host_mem_used_gib", "host_mem_used_pct")
+
+    def __init__(self) -> None:
+        super().__init__(KeptFile(PROC / "meminfo", 256))
+
+    def read(self) -> Mapping[str, float]:
+        """Returns GiB and the share of all."""
+        text = self._files[0].read()
+        total, available = (
+            int(text.partition(key)[2].split(None, 1)[0]) for key in (b"MemTotal:", b"MemAvailable:")
+        )
+        used = total - available
+        return {"host_mem_used_gib": used * 1024 / GIB, "host_mem_used_pct": 100 * used / total}
+
+
+class Disks(Counting):
+    """What is read from the machine's disks; not what is put together from them (md, dm, loop)."""
+
+    names = ("disk_read_mib_s",)
+
+    def __init__(self) -> None:
+        disks = [disk for disk in BLOCK.iterdir() if (disk / "device").exists() and not _is_hidden(disk)]
+        if not disks:
+            raise ValueError(f"no disk in {BLOCK}")
+        super().__init__(*(KeptFile(disk / "stat", 256) for disk in disks))
+
+    def _counts(self) -> Counts:
+        return {0: (sum(int(file.read().split(None, 3)[2]) for file in self._files),)}
+
+    def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
+        return {"disk_read_mib_s": max(0, after[0][0] - before[0][0]) * _SECTOR / MIB / seconds}
+
+
+def _is_hidden(disk: Path) -> bool:
+    """Returns whether a disk is one path of several to another, which counts the same reads."""
+    with contextlib.suppress(OSError):
+        return (disk / "hidden").read_text(encoding="ascii").strip() == "1"
+    return False
+
+
+class Pressure(Counting):
+    """PSI: the share of time in which some task of the machine waited for a resource."""
+
+    def __init__(self, resource: str, name: str) -> None:
+        super().__init__(KeptFile(PROC / "pressure" / resource, 256))
+        self.names = (name,)
+
+    def _counts(self) -> Counts:
+        # some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>
+        return {0: (int(self._files[0].read().partition(b"total=")[2].split(None, 1)[0]),)}
+
+    def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
+        return {self.names[0]: min(100.0, 100 * (after[0][0] - before[0][0]) / 1e6 / seconds)}
+
+
+class Shm(Part):
+    """Shared memory, which loader workers hand their batches over in."""
+
+    names = ("shm_used_gib", "shm_free_gib")
+
+    def __init__(self) -> None:
+        if not os.path.ismount(os.path.realpath(SHM)):
+            raise ValueError(f"{SHM} is not mounted")
+        super().__init__()
+
+    def read(self) -> Mapping[str, float]:
+        """Returns what is used of it, and what is left."""
+        found = os.statvfs(SHM)
+        return {
+            "shm_used_gib": (found.f_blocks - found.f_bfree) * found.f_frsize / GIB,
+            "shm_free_gib": found.f_bavail * found.f_frsize / GIB,
+        }

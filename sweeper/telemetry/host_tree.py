@@ -1,0 +1,78 @@
+"""What a trial's tree of processes takes: processor time and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from time import perf_counter
+
+from sweeper.core.process import tree
+from sweeper.telemetry.host_parts import GIB, PROC, Counting, Counts, KeptFile
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+LOOK_SECONDS = 1.0
+"""How often new processes are looked for, which costs a file per thread."""
+
+
+class Tree(Counting):
+    """Processor time of the tree, and of what the trial has started; 100 % are one core."""
+
+    names = ("tree_cpu_pct", "loader_cpu_pct", "tree_mem_gib")
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self._root = pid
+        self._processes: dict[int, KeptFile] = {}
+        self._looked = -LOOK_SECONDS
+        self._pages = 0
+
+    def read(self) -> Mapping[str, float]:
+        """Returns rates and memory; an ended tree has none."""
+        if perf_counter() - self._looked >= LOOK_SECONDS:
+            self._look()
+        rates = super().read()
+        return {**rates, "tree_mem_gib": self._pages * _PAGE / GIB}
+
+    def _look(self) -> None:
+        self._looked = perf_counter()
+        for pid in tree(self._root):
+            if pid not in self._processes:
+                try:
+                    self._processes[pid] = KeptFile(PROC / str(pid) / "stat", 1024)
+                except OSError:
+                    continue
+
+    def _counts(self) -> Counts:
+        found, self._pages = {}, 0
+        for pid, file in list(self._processes.items()):
+            try:
+                fields = file.read().rpartition(b")")[2].split(None, 22)
+            except OSError:
+                self._processes.pop(pid).close()
+                # Its successor, a worker of the next epoch, should not go unseen for a second.
+                self._looked = -LOOK_SECONDS
+                continue
+            found[pid] = (int(fields[11]) + int(fields[12]),)
+            self._pages += int(fields[21])
+        return found
+
+    def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
+        # All of a new process's time is new, but not more than has passed: it may have started a second
+        # ago. What ended takes its time with it.
+        passed = round(seconds * _TICKS)
+        taken = {
+            pid: max(0, ticks - before[pid][0]) if pid in before else min(ticks, passed)
+            for pid, (ticks,) in after.items()
+        }
+        to_percent = 100 / _TICKS / seconds
+        started = sum(ticks for pid, ticks in taken.items() if pid != self._root)
+        return {
+            "tree_cpu_pct": (started + taken.get(self._root, 0)) * to_percent,
+            "loader_cpu_pct": started * to_percent,
+        }
+
+    def close(self) -> None:
+        """Closes the files."""
+        while self._processes:
+            self._processes.popitem()[1].close()

@@ -1,0 +1,206 @@
+"""NVML itself: opening and ending it, what its errors mean to a person, and finding a device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# nvmlReturn_t, which never changes; pynvml itself is imported by whoever has a GPU, and by nobody else.
+SUCCESS, NOT_FOUND = 0, 6
+_NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 3, 4, 13
+_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _MISMATCH = 9, 12, 18
+_LOST = {15: "the GPU was lost", 16: "the GPU must be reset"}
+_NEVER = {
+    _NOT_SUPPORTED: "not told by this GPU",
+    _NO_PERMISSION: "not told to this user",
+    _FUNCTION_NOT_FOUND: "not told by this driver, which is too old or too new",
+}
+_PROBLEMS = {
+    _MISMATCH: "the NVIDIA driver was updated, and its older kernel module is still loaded: reboot or reload "
+    "the driver",
+    _LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA driver, or start the container "
+    "with its GPUs (`--gpus all`)",
+    _DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: `sudo modprobe nvidia`, or reboot",
+    _NO_PERMISSION: "this user may not use the NVIDIA driver: see the rights of /dev/nvidia*, and the "
+    "container's or the scheduler's GPUs",
+}
+
+
+class NotToldError(Exception):
+    """A reading that this device never gives; the text is the reason."""
+
+
+class LeftOutError(Exception):
+    """A reading that is not to be had this time; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or an instance of one.
+
+    Attributes:
+        handle: Its own.
+        whole: The GPU's: the same, but for an instance.
+        instance: The GPU instance's number; None for a whole GPU, or where it is not told.
+    """
+
+    handle: Any
+    whole: Any
+    instance: int | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is a MIG instance."""
+        return self.handle is not self.whole
+
+
+def code_of(error: Exception) -> int | None:
+    """Returns NVML's number of an error; None where it is not NVML's."""
+    value = getattr(error, "value", None)
+    return value if isinstance(value, int) else None
+
+
+def is_lost(error: Exception) -> bool:
+    """Returns whether the GPU can no longer be asked anything."""
+    return code_of(error) in _LOST
+
+
+def is_final(error: Exception) -> bool:
+    """Returns whether asking again is in vain; what is not NVML's (a name pynvml lacks) stays as it is."""
+    code = code_of(error)
+    return code in _NEVER if code is not None else not isinstance(error, LeftOutError)
+
+
+def reason(error: Exception) -> str:
+    """Returns why a reading is absent."""
+    said = _NEVER.get(code_of(error) or SUCCESS)
+    return f"{said} ({error})" if said else str(error)
+
+
+def problem(error: Exception) -> str:
+    """Returns why NVML or the device cannot be used, and what to do."""
+    code = code_of(error)
+    if code in _PROBLEMS:
+        return f"{_PROBLEMS[code]} ({error})"
+    if code in _LOST:
+        return (
+            f"{_LOST[code]} ({error}): `sudo dmesg | grep Xid` names the cause; reset it with "
+            "`sudo nvidia-smi --gpu-reset`, or reboot"
+        )
+    if isinstance(error, ImportError):
+        return f"pynvml is not installed: `pip install nvidia-ml-py` ({error})"
+    if code is None:
+        return str(error) or type(error).__name__
+    return (
+        f"NVML says `{error}`: see whether `nvidia-smi` works; reboot or reload the driver where it does not"
+    )
+
+
+def start() -> Any:
+    """Returns pynvml with NVML initialised; each start needs one `nvmlShutdown`."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+@contextlib.contextmanager
+def initialised() -> Iterator[Any]:
+    """Yields pynvml while NVML is initialised."""
+    nvml = start()
+    try:
+        yield nvml
+    finally:
+        with contextlib.suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def gpus(nvml: Any) -> Iterator[tuple[int, Any]]:
+    """Yields index (NVML's, in the order of the PCI bus) and handle of each GPU that answers."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(nvml.NVMLError):
+            yield index, nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def is_split(nvml: Any, whole: Any) -> bool:
+    """Returns whether a GPU is split into MIG instances."""
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
+    except nvml.NVMLError:
+        return False
+
+
+def instances(nvml: Any, whole: Any) -> Iterator[Any]:
+    """Yields the handles of a GPU's MIG devices."""
+    if not is_split(nvml, whole):
+        return
+    with contextlib.suppress(nvml.NVMLError):
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
+            with contextlib.suppress(nvml.NVMLError):
+                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
+
+
+def find(nvml: Any, uuid: str) -> Device:
+    """Returns the device with a UUID.
+
+    The UUID may be whole, without its prefix, with the wrong one (torch tells a MIG device's without, and
+    others then write `GPU-` before it), or the beginning of one, as CUDA_VISIBLE_DEVICES takes it.
+
+    Raises:
+        NotToldError: There is none, or there are several.
+        NVMLError: NVML does not answer.
+    """
+    digits = uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
+    if not digits:
+        raise NotToldError(f"a GPU is found by its UUID, but got `{uuid}`")
+    refused: Exception | None = None
+    for exact in dict.fromkeys((uuid, f"MIG-{digits}", f"GPU-{digits}")):
+        try:
+            return device_of(nvml, nvml.nvmlDeviceGetHandleByUUID(exact))
+        except nvml.NVMLError as error:
+            # Any other GPU that is lost can fail this call: the walk below asks each on its own.
+            refused = error if is_lost(error) else refused
+    known = _known(nvml)
+    meant = {each for each in known if each.lower().startswith(uuid.lower())} or {
+        each for each in known if each.partition("-")[2].lower().startswith(digits)
+    }
+    if len(meant) == 1:
+        return device_of(nvml, known[meant.pop()])
+    if meant:
+        raise NotToldError(
+            f"`{uuid}` must name one GPU, but begins {', '.join(sorted(meant))}: give more of it"
+        )
+    if refused is not None:
+        raise refused
+    raise NotToldError(
+        f"`{uuid}` must name a GPU of this machine, but NVML knows {', '.join(known) or 'none'}"
+    )
+
+
+def _known(nvml: Any) -> dict[str, Any]:
+    found = {}
+    for _, whole in gpus(nvml):
+        for handle in (whole, *instances(nvml, whole)):
+            with contextlib.suppress(nvml.NVMLError):
+                found[str(nvml.nvmlDeviceGetUUID(handle))] = handle
+    return found
+
+
+def device_of(nvml: Any, handle: Any) -> Device:
+    """Returns the device of a handle, with what NVML knows of the GPU that it is a part of."""
+    try:
+        answer = nvml.nvmlDeviceIsMigDeviceHandle(handle)
+        is_part = bool(getattr(answer, "value", answer))
+    except nvml.NVMLError as error:
+        if is_lost(error):
+            raise
+        is_part = False
+    if not is_part:
+        return Device(handle, handle)
+    whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    try:
+        return Device(handle, whole, int(nvml.nvmlDeviceGetGpuInstanceId(handle)))
+    except nvml.NVMLError:
+        return Device(handle, whole)

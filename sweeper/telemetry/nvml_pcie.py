@@ -1,0 +1,77 @@
+"""A GPU's traffic on the PCIe bus, out of byte counters or, where there are none, out of NVML's own rate."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+from sweeper.telemetry.nvml_library import SUCCESS, LeftOutError
+
+MIB = 1024**2
+RX, TX = "gpu_pcie_rx_mib_s", "gpu_pcie_tx_mib_s"
+_LEAST_SECONDS = 0.05
+# A counter of 32 bits comes round after 4 GiB: read less often, it could have done so unseen at a rate
+# that training reaches.
+_NARROW_SECONDS = 0.5
+
+
+class PcieCounters:
+    """Rates out of the counters of drivers since 555, at some 0.3 ms a reading."""
+
+    names = (RX, TX)
+
+    def __init__(self, nvml: Any, whole: Any) -> None:
+        self._nvml, self._whole = nvml, whole
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def read(self) -> dict[str, float | Exception]:
+        """Returns MiB per second since the last reading."""
+        nvml = self._nvml
+        fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
+        values = nvml.nvmlDeviceGetFieldValues(self._whole, fields)
+        now = perf_counter()
+        found: dict[str, float | Exception] = {}
+        for name, value in zip(self.names, values, strict=True):
+            if value.nvmlReturn != SUCCESS:
+                found[name] = nvml.NVMLError(value.nvmlReturn)
+                continue
+            is_narrow = value.valueType == nvml.NVML_VALUE_TYPE_UNSIGNED_INT
+            count = int(value.value.uiVal if is_narrow else value.value.ullVal)
+            then, before = self._last.get(name, (now, count))
+            if name in self._last and now - then < _LEAST_SECONDS:
+                continue
+            self._last[name] = now, count
+            if now > then:
+                found[name] = _rate(count - before, now - then, is_narrow)
+        return found
+
+
+def _rate(increase: int, seconds: float, is_narrow: bool) -> float | Exception:
+    if is_narrow and seconds > _NARROW_SECONDS:
+        return LeftOutError("its counter comes round after 4 GiB, and was read too seldom to tell how often")
+    if is_narrow:
+        increase %= 2**32
+    return increase / MIB / seconds if increase >= 0 else LeftOutError("its counter began anew")
+
+
+class PcieThroughput:
+    """NVML's own rate. Each call blocks for 20 ms: one a reading at most, and each once a second."""
+
+    names = (RX, TX)
+
+    def __init__(self, nvml: Any, whole: Any) -> None:
+        self._nvml, self._whole = nvml, whole
+        self._asked = dict.fromkeys(self.names, -math.inf)
+
+    def read(self) -> dict[str, float | Exception]:
+        """Returns at most one of the two rates."""
+        nvml, name = self._nvml, min(self._asked, key=self._asked.__getitem__)
+        if perf_counter() - self._asked[name] < 1:
+            return {}
+        self._asked[name] = perf_counter()
+        counter = nvml.NVML_PCIE_UTIL_RX_BYTES if name == RX else nvml.NVML_PCIE_UTIL_TX_BYTES
+        try:
+            return {name: nvml.nvmlDeviceGetPcieThroughput(self._whole, counter) / 1024}
+        except Exception as error:
+            return {name: error}

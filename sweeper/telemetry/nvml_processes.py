@@ -1,0 +1,89 @@
+"""Other processes on a trial's GPU: which of them disturb it, and what memory they hold."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sweeper.core.process import tree
+from sweeper.telemetry.nvml_library import NOT_FOUND, SUCCESS, Device, LeftOutError, code_of, is_final
+
+GIB = 1024**3
+
+
+def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
+    """Returns the processes with a compute context on a device, and the bytes each holds where it is told."""
+    try:
+        found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLLibraryMismatchError:
+        found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+    return {int(each.pid): each.usedGpuMemory for each in found}
+
+
+class Foreign:
+    """Compute processes that are none of the trial's; costs milliseconds, under the driver's lock.
+
+    Where the driver tells each process's utilisation, one that holds memory and does nothing (a notebook)
+    does not disturb. Elsewhere every one counts.
+
+    In a container the process numbers may be the machine's: in the list, or in the utilisation alone (seen
+    with 560). One of them is then the trial's own, and which one is not known.
+    """
+
+    names = ("gpu_foreign_processes", "gpu_foreign_mem_gib")
+
+    def __init__(self, nvml: Any, device: Device, pid: int) -> None:
+        self._nvml, self._device, self._pid = nvml, device, pid
+        self._own: set[int] = set()
+        self._listed_before: set[int] = set()
+        self._is_numbered_as_here = False
+        # Per instance there is no utilisation.
+        self._tells_busy = not device.is_part
+        # What ran before this trial is not its neighbour; NVML's times are microseconds of the epoch.
+        self._seen = int(time.time() * 1e6)
+
+    def read(self) -> dict[str, float | Exception]:
+        """Returns the number of those that were busy since the last call, and the memory of all."""
+        listed = compute_processes(self._nvml, self._device.handle)
+        self._own.update(tree(self._pid))
+        self._is_numbered_as_here |= not self._own.isdisjoint(listed)
+        busy = self._busy()
+        # Who has ended since was there for some of the time.
+        known = listed.keys() | self._listed_before
+        self._listed_before = set(listed)
+        own = self._own if self._is_numbered_as_here else set()
+        is_one_own = not self._is_numbered_as_here
+        if busy is None:
+            disturbing = listed.keys() - own
+        elif busy & known or not busy:
+            disturbing = busy & known - own
+        else:
+            disturbing, is_one_own = busy, True
+        return {
+            "gpu_foreign_processes": float(max(0, len(disturbing) - is_one_own)),
+            "gpu_foreign_mem_gib": self._memory(listed),
+        }
+
+    def _busy(self) -> set[int] | None:
+        if not self._tells_busy:
+            return None
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device.handle, self._seen)
+        except self._nvml.NVMLError as error:
+            # Nothing new is said in two ways: not found, or a count of none.
+            if code_of(error) in (NOT_FOUND, SUCCESS):
+                return set()
+            if not is_final(error):
+                raise
+            self._tells_busy = False
+            return None
+        self._seen = max((self._seen, *(int(each.timeStamp) for each in samples)))
+        # Some drivers fill up the list with rows of nobody, or of nonsense.
+        return {int(each.pid) for each in samples if each.pid and 0 < each.smUtil <= 100}
+
+    def _memory(self, listed: dict[int, int | None]) -> float | Exception:
+        if listed and not self._is_numbered_as_here:
+            return LeftOutError("NVML numbers processes as the machine does, not as this container does")
+        told = [used for pid, used in listed.items() if pid not in self._own]
+        known = [used for used in told if used is not None]
+        return sum(known) / GIB if known or not told else LeftOutError("not told for processes of others")

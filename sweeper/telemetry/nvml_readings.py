@@ -1,0 +1,160 @@
+"""What NVML tells about a GPU for next to nothing: memory, utilisation, power, heat, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.telemetry.gpm import Gpm
+from sweeper.telemetry.nvml_library import Device, NotToldError, is_final
+from sweeper.telemetry.nvml_pcie import PcieCounters, PcieThroughput
+
+GIB = 1024**3
+# nvmlClocksEventReasons, by numbers because their names have changed once.
+IDLE, POWER_CAP = 0x1, 0x4
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+"""Hardware slowdown, heat seen by software, heat seen by hardware, power brake."""
+_PART = "not told for a MIG instance"
+_SHARED = "not told for a MIG instance: it is the whole GPU's, which others share"
+NOT_OF_A_PART = {
+    "gpu_util_pct": _PART,
+    "gpu_mem_controller_pct": _PART,
+    "gpu_power_w": _SHARED,
+    "gpu_energy_j": _SHARED,
+    "gpu_pcie_rx_mib_s": _SHARED,
+    "gpu_pcie_tx_mib_s": _SHARED,
+}
+
+Found = Mapping[str, float | Exception]
+"""Values by series, or why one is absent; a series that has nothing new is left out."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where some series come from.
+
+    Attributes:
+        names: The series.
+        read: Returns them; what it raises holds for all of them.
+        instead: What gives those of them that cannot be had here.
+        close: Releases what it holds.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[], Found]
+    instead: Source | None = None
+    close: Callable[[], None] = _nothing
+
+
+def readings(nvml: Any, device: Device) -> list[Source]:
+    """Returns the sources of a device's series, each of which stands alone."""
+    whole = device.whole
+    gpm = Gpm(nvml, device)
+    found = [
+        _one("gpu_mem_used_gib", lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle).used / GIB),
+        _one(
+            "gpu_temperature_c",
+            lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU),
+            # CUDA 14 will no longer have the older name.
+            _one("gpu_temperature_c", lambda: nvml.nvmlDeviceGetTemperatureV(whole, 0)),
+        ),
+        _one("gpu_mem_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)),
+        Source(Clocks.names, Clocks(nvml, whole).read),
+    ]
+    if device.is_part:
+        return [*found, Source(gpm.names, gpm.read, close=gpm.close)]
+    throughput = Source(PcieThroughput.names, PcieThroughput(nvml, whole).read)
+    counters = Source(PcieCounters.names, PcieCounters(nvml, whole).read, throughput)
+    return [
+        *found,
+        Source(("gpu_util_pct", "gpu_mem_controller_pct"), lambda: _utilisation(nvml, whole)),
+        _one("gpu_power_w", lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1e3),
+        Source(("gpu_energy_j",), Energy(nvml, whole).read),
+        Source(gpm.names, gpm.read, counters, gpm.close),
+    ]
+
+
+def _one(name: str, call: Callable[[], float], instead: Source | None = None) -> Source:
+    return Source((name,), lambda: {name: float(call())}, instead)
+
+
+def _utilisation(nvml: Any, whole: Any) -> Found:
+    rates = nvml.nvmlDeviceGetUtilizationRates(whole)
+    return {"gpu_util_pct": float(rates.gpu), "gpu_mem_controller_pct": float(rates.memory)}
+
+
+class Energy:
+    """The energy counter, as its increase since the first reading: it counts from the driver's start."""
+
+    def __init__(self, nvml: Any, whole: Any) -> None:
+        self._nvml, self._whole = nvml, whole
+        self._start: float | None = None
+
+    def read(self) -> Found:
+        """Returns the joules since the first reading."""
+        now = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._whole) / 1e3
+        if self._start is None:
+            self._start = now
+        return {"gpu_energy_j": now - self._start}
+
+
+class Clocks:
+    """The SM clock, and what holds it down."""
+
+    names = ("gpu_sm_clock_mhz", "gpu_clock_pct", "gpu_throttled", "gpu_power_capped")
+
+    def __init__(self, nvml: Any, whole: Any) -> None:
+        self._nvml, self._whole = nvml, whole
+        # The newer name first; drivers before 535 know the older one only.
+        self._asking = ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"]
+        self._refused: Exception = NotToldError("not told")
+        self._default: float | Exception | None = None
+
+    def read(self) -> Found:
+        """Returns clock, its share of the default clock, and 1 or 0 for each way of being held down."""
+        nvml = self._nvml
+        if self._default is None or (isinstance(self._default, Exception) and not is_final(self._default)):
+            self._default = self._default_clock()
+        clock = _tried(lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM))
+        why = self._reasons()
+        found: dict[str, float | Exception] = {"gpu_sm_clock_mhz": clock}
+        for name, bits in (("gpu_throttled", SLOWED), ("gpu_power_capped", POWER_CAP)):
+            found[name] = why if isinstance(why, Exception) else float(bool(why & bits))
+        if isinstance(clock, Exception) or isinstance(self._default, Exception):
+            found["gpu_clock_pct"] = clock if isinstance(clock, Exception) else self._default
+        # An idle GPU lowers its clocks, and rightly so.
+        elif not why & IDLE if isinstance(why, int) else is_final(why):
+            found["gpu_clock_pct"] = 100 * clock / self._default
+        return found
+
+    def _default_clock(self) -> float | Exception:
+        nvml, whole = self._nvml, self._whole
+        found = _tried(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(whole, nvml.NVML_CLOCK_SM))
+        if isinstance(found, Exception) or found <= 0:
+            found = _tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
+        if isinstance(found, Exception) or found > 0:
+            return found
+        return NotToldError("the default clock is not told")
+
+    def _reasons(self) -> int | Exception:
+        while self._asking:
+            try:
+                return int(getattr(self._nvml, self._asking[0])(self._whole))
+            except Exception as error:
+                self._refused = error
+                if not is_final(error):
+                    break
+                del self._asking[0]
+        return self._refused
+
+
+def _tried(call: Callable[[], float]) -> float | Exception:
+    try:
+        return float(call())
+    except Exception as error:
+        return error

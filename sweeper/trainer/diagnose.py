@@ -1,0 +1,170 @@
+"""What the parts of a step do on their own: the loader, the device, the host. For the verdict.
+
+Nothing of it is inside a window. Each part runs for a tenth of a second, and for one step at least.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+
+import psutil
+import torch
+
+from sweeper.core.machine import usable_cpus
+from sweeper.core.measurement import Diagnosis
+from sweeper.core.process import waited_seconds
+from sweeper.trainer import device as devices
+from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
+from sweeper.trainer.data.loader import Handed, Loader
+from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
+from sweeper.trainer.pipeline import Samples
+from sweeper.trainer.probe import lacks
+from sweeper.trainer.step import Stepper
+from sweeper.trainer.timing import Timing
+
+PART_SECONDS = 0.1
+DRAIN_SECONDS = 0.3
+ROUNDS = 3
+RESIDENT_SHARE = 0.8
+"""Of the device's memory, the most that data may take."""
+
+_DISTURBED = 0.1
+
+
+def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
+    """Returns what the parts of a step of `step_s` seconds do on their own.
+
+    Among several devices only what can be seen from steps that all of them take.
+    """
+    stepper, loader = timing.stepper, timing.loader
+    device = stepper.device
+    found = Diagnosis(
+        blocked_s=_blocked(timing) if device.type == "cpu" else None,
+        fits_device=_fits(samples, device, stepper.config.device.memory_fraction),
+        native_bf16="precision.amp=bf16" not in lacks(devices.describe(device)),
+        usable_cpus=usable_cpus(),
+    )
+    if timing.group.size > 1:
+        return found
+    rate, handed = _loader_alone(loader, device)
+    found = dataclasses.replace(found, loader_samples_s=rate)
+    if loader.num_shapes > 1:
+        # One batch has one length, and the steps that were timed had all of them.
+        return found
+    step = _step_on(stepper, loader, handed)
+    alone = _seconds_per_call(step, device, PART_SECONDS, step_s)
+    found = dataclasses.replace(found, device_samples_s=handed.size / alone)
+    # A compiler would make a shape of its own of half a batch.
+    half = None
+    if stepper.compiled is stepper.model and stepper.captured is None and handed.size >= 2:
+        half = _step_on(stepper, loader, _half_of(handed))
+    if device.type == "cpu":
+        full_s, half_s = _in_turn(step, half) if half else (None, None)
+        return dataclasses.replace(found, full_step_s=full_s, half_step_s=half_s)
+    turn = stepper.config.accumulate_steps
+    # A captured step cannot wait.
+    places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))
+    busy, issue = queued(step, device, turn, alone)
+    if busy is None and places:
+        busy = kernel_seconds(step, device)
+    full_s, half_s = busy, queued(half, device, turn, alone)[0] if half and busy else None
+    return dataclasses.replace(
+        found, busy_s=busy, issue_s=issue, sync_places=places, full_step_s=full_s, half_step_s=half_s
+    )
+
+
+def _blocked(timing: Timing) -> float:
+    """Returns seconds of a step's arithmetic in which this process neither ran nor wanted a core."""
+    clock = BusyClock()
+    before = waited_seconds(os.getpid()) or 0.0
+    _, steps, _ = timing.stretch(clock, PART_SECONDS, 2 * PART_SECONDS)
+    waited = (waited_seconds(os.getpid()) or 0.0) - before
+    idle = sum(max(0.0, clock.wall[phase] - clock.cpu[phase]) for phase in ARITHMETIC)
+    return max(0.0, idle - waited) / steps
+
+
+def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> bool:
+    """Returns whether the training data could lie on the device, beside what is there now."""
+    if samples.on_host:
+        return False
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        left = (memory_fraction or 1.0) * total - torch.cuda.memory_reserved(device)
+        return samples.nbytes <= min(free, left, RESIDENT_SHARE * total)
+    return samples.nbytes <= RESIDENT_SHARE * psutil.virtual_memory().available
+
+
+def _loader_alone(loader: Loader, device: torch.device) -> tuple[float, Handed]:
+    """Returns samples per second of the loader while nothing trains, and a whole batch on the device."""
+    whole: Handed | None = None
+    began = time.perf_counter()
+    # What is ready in the queues is not what the loader can keep up.
+    for _ in range(loader.drain_steps):
+        _hand(loader)
+        if time.perf_counter() - began > DRAIN_SECONDS:
+            break
+    devices.synchronize(device)
+    began = time.perf_counter()
+    count = 0
+    while whole is None or time.perf_counter() - began < PART_SECONDS:
+        handed = _hand(loader)
+        count += handed.size
+        if whole is None or handed.size > whole.size:
+            whole = handed
+    devices.synchronize(device)
+    return count / (time.perf_counter() - began), whole
+
+
+def _hand(loader: Loader) -> Handed:
+    batch, size, length = loader.next()
+    return Handed(loader.to_device(batch), size, length)
+
+
+def _step_on(stepper: Stepper, loader: Loader, handed: Handed) -> Callable[[], None]:
+    """Returns what trains on `handed` again and again: as the trial's own steps do, without its loader."""
+    captured, whole = stepper.captured, handed.size == stepper.config.batch_size
+    if captured is not None and whole:
+        return lambda: stepper.replay(handed)
+    batch = loader.materialise(handed.batch, handed.length)
+    return lambda: stepper.train(batch, NoClock(), stepper.compiled if whole else stepper.model)
+
+
+def _half_of(handed: Handed) -> Handed:
+    size = handed.size // 2
+    return Handed({name: tensor[:size].clone() for name, tensor in handed.batch.items()}, size, handed.length)
+
+
+def _seconds_per_call(
+    step: Callable[[], None], device: torch.device, seconds: float, step_s: float = 0.0
+) -> float:
+    step()
+    devices.synchronize(device)
+    began = time.perf_counter()
+    calls = 0
+    pace = devices.Pace(device, step_s)
+    while not calls or time.perf_counter() - began < seconds:
+        step()
+        calls += 1
+        pace.step()
+    devices.synchronize(device)
+    return (time.perf_counter() - began) / calls
+
+
+def _in_turn(full: Callable[[], None], half: Callable[[], None]) -> tuple[float | None, float | None]:
+    """Returns the seconds of two steps on the CPU, each the best of some short turns, taken in turn.
+
+    In turn, so that both meet the same machine; the best, because whatever disturbs only adds. Turns in
+    which the process had to wait for a core do not count: None where there was no other.
+    """
+    found: list[list[float]] = [[], []]
+    for _ in range(ROUNDS):
+        for times, step in zip(found, (full, half), strict=True):
+            before, began = waited_seconds(os.getpid()), time.perf_counter()
+            taken = _seconds_per_call(step, torch.device("cpu"), PART_SECONDS / (2 * ROUNDS))
+            elapsed, after = time.perf_counter() - began, waited_seconds(os.getpid())
+            if before is None or after is None or after - before <= _DISTURBED * elapsed:
+                times.append(taken)
+    return (min(found[0]), min(found[1])) if all(found) else (None, None)

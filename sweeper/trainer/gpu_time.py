@@ -1,0 +1,142 @@
+"""What a step is for a GPU: its own time, the host's time to launch it, and where the host waits for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+_TURNS = 4
+_HOLD_SECONDS = (0.1, 2.0)
+_CYCLES_PER_SECOND = 2e9
+"""No data-centre chip has a faster clock: a hold is never shorter than it was meant to be."""
+
+_PROFILED_STEPS = _SYNC_STEPS = 3
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
+
+
+def queued(
+    step: Callable[[], None], device: torch.device, turn: int, alone: float
+) -> tuple[float | None, float | None]:
+    """Returns the device's and the host's seconds of a step, each without waiting for the other.
+
+    The device is held up while the host launches; it then works through the steps with no gap. What was
+    launched after the hold had ended does not count: a host that waits (for the device, or because a
+    thousand launches fill the queue) can only have been let go by its end. (None, None) where nothing
+    is left.
+
+    Args:
+        turn: Steps from one optimiser step to the next.
+        alone: Seconds of a step.
+    """
+    shortest, longest = _HOLD_SECONDS
+    seconds = min(longest, max(shortest, 1.5 * turn * alone))
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_TURNS + 1)]
+    torch.cuda.synchronize(device)
+    torch.cuda._sleep(int(_CYCLES_PER_SECOND * seconds))
+    marks[0].record()
+    moments = [time.perf_counter()]
+    for mark in marks[1:]:
+        for _ in range(turn):
+            step()
+        mark.record()
+        now = time.perf_counter()
+        if marks[0].query():
+            break
+        moments.append(now)
+    torch.cuda.synchronize(device)
+    turns = len(moments) - 1
+    if not turns:
+        return None, None
+    busy = marks[0].elapsed_time(marks[turns]) / 1e3
+    return busy / turns / turn, (moments[-1] - moments[0]) / turns / turn
+
+
+def kernel_seconds(step: Callable[[], None], device: torch.device) -> float | None:
+    """Returns the seconds in which a kernel of a step ran, by the profiler; None where it saw none.
+
+    For a step that waits for the device itself. The profiler takes a second to start.
+    """
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        # The first kernels may be lost.
+        step()
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        for _ in range(_PROFILED_STEPS):
+            step()
+        torch.cuda.synchronize(device)
+        elapsed = time.perf_counter() - began
+    spans = kernel_spans(found)
+    if not spans:
+        return None
+    first = max(end for _, end in spans) - 1e6 * elapsed
+    return covered(spans, first) / 1e6 / _PROFILED_STEPS
+
+
+def kernel_spans(found: profile) -> list[tuple[float, float]]:
+    """Returns begin and end, in microseconds, of whatever ran on the device under the profiler."""
+    return sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in found.events() or ()
+        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+    )
+
+
+def covered(spans: Sequence[tuple[float, float]], since: float) -> float:
+    """Returns the length of the union of sorted `spans`, as far as they lie after `since`."""
+    total, reached = 0.0, since
+    for begin, end in spans:
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:
+    """Returns the lines of the user's code at which a step waits for the device."""
+    found: list[str] = []
+
+    def note(message: Warning | str, *_: object, **__: object) -> None:
+        place = _users_line() if "synchronizing" in str(message) else ""
+        if place:
+            found.append(place)
+
+    real = torch.cuda.synchronize
+
+    def synchronize(*args: Any, **kwargs: Any) -> None:
+        note("synchronizing")  # Which torch does not warn of.
+        real(*args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.synchronize = synchronize
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for _ in range(_SYNC_STEPS):
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            torch.cuda.synchronize = real
+    return tuple(place for place in dict.fromkeys(found) if found.count(place) >= _SYNC_STEPS)
+
+
+def _users_line() -> str:
+    """Returns the innermost line on the stack that is not torch's; empty where it is ours."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_OURS) and name != __file__:
+            return ""
+        if name not in (__file__, warnings.__file__) and not name.startswith(_TORCH):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""

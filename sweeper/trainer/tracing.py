@@ -1,0 +1,87 @@
+"""The tracing job: a few steps under torch's profiler, as a file for chrome://tracing or Perfetto."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from sweeper.core.job import Job
+from sweeper.core.measurement import Report
+from sweeper.core.progress import Progress
+from sweeper.trainer import device as devices
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data import make_loader
+from sweeper.trainer.gpu_time import covered, kernel_spans
+from sweeper.trainer.group import Group
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.timing import Timing
+
+STEPS = 20
+TOP = 10
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Warms up, traces `STEPS` steps on one device into the file `job.trace`, and sums them up.
+
+    The profiler slows the steps down, so that no figure of these is a throughput. `operations` are
+    those that took the most, with their own milliseconds in a step, on the device where there is
+    one; `device_busy_pct` is the share of the time in which a kernel ran, None on the CPU.
+    """
+    progress.stage("build")
+    pipeline, stepper, _ = set_up(job)
+    device, config = stepper.device, job.config
+    graph = config.compile.mode == "graph"
+    loader = make_loader(
+        pipeline.train, config.loader, config.batch_size, config.seed, device, index_only=graph
+    )
+    if graph:
+        stepper.capture(loader)
+    progress.device(devices.describe(device))
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with contextlib.closing(loader):
+        loader.start()
+        progress.stage("warmup")
+        with contextlib.closing(Group.start(1, lambda own, orders: None)) as alone:
+            Timing(stepper, loader, alone).warm_up(job.plan.warmup_cap_seconds)
+        progress.stage("trace")
+        with profile(activities=activities) as found:
+            # The profiler's own first step.
+            stepper.step(loader, NoClock())
+            devices.synchronize(device)
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                stepper.step(loader, NoClock())
+            devices.synchronize(device)
+            seconds = time.perf_counter() - began
+    found.export_chrome_trace(job.trace)
+    return Report(
+        values={"steps": STEPS, "step_ms": 1e3 * seconds / STEPS, **_summary(found, seconds, device)},
+        finished_at=time.time(),
+    )
+
+
+def _summary(found: profile, seconds: float, device: torch.device) -> dict[str, Any]:
+    """Returns the operations that took the most, and how busy the device was."""
+    on_gpu = device.type == "cuda"
+    taken: dict[str, float] = {}
+    for each in found.key_averages():
+        # An operation's row has the time of its kernels once more.
+        if on_gpu and (each.device_type != DeviceType.CUDA or getattr(each, "is_user_annotation", False)):
+            continue
+        total = each.self_device_time_total if on_gpu else each.self_cpu_time_total
+        taken[each.key] = taken.get(each.key, 0.0) + total / 1e3 / (STEPS + 1)
+    longest = sorted(taken.items(), key=lambda item: -item[1])[:TOP]
+    busy = None
+    if on_gpu and (spans := kernel_spans(found)):
+        busy = 100 * covered(spans, max(end for _, end in spans) - 1e6 * seconds) / (1e6 * seconds)
+    return {
+        "device_busy_pct": None if busy is None else round(min(100.0, busy), 1),
+        "operations": {key: round(ms, 4) for key, ms in longest if ms > 0},
+    }

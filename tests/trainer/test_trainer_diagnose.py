@@ -1,0 +1,439 @@
+"""What the parts of a step do on their own: of small trainings on a CPU, and of a make-believe GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from test_trainer_graph import Fake
+from torch import nn
+from trainer_cuda import CUDA, FakeCuda
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.measurement import Bottleneck, Diagnosis
+from sweeper.core.process import children
+from sweeper.core.progress import Silent
+from sweeper.core.verdict import verdict_of
+from sweeper.testing import bottlenecks
+from sweeper.trainer import diagnose as under_test
+from sweeper.trainer import measure, prepare
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data import make_loader
+from sweeper.trainer.data.loader import Handed
+from sweeper.trainer.diagnose import diagnose
+from sweeper.trainer.group import Group
+from sweeper.trainer.pipeline import Pipeline, Samples
+from sweeper.trainer.step import Stepper
+from sweeper.trainer.timing import Timing
+
+ALONE = Group.start(1, lambda *_: None)
+CPU = torch.device("cpu")
+ROWS = 1000
+
+
+def training(
+    asked: dict[str, Any] | None = None,
+    *,
+    width: int = 32,
+    sleep: float = 0.0,
+    row_sleep: float = 0.0,
+    rows: int = ROWS,
+) -> tuple[Timing, Samples]:
+    """A loader and a step: `sleep` seconds of it in the loss, `row_sleep` for each row that is read."""
+    config = TrialConfig().replace({"device.cpu_threads": 1, **(asked or {})})
+    torch.manual_seed(0)
+    tensors = {"x": torch.randn(rows, width), "y": torch.randn(rows)}
+
+    def row(i: int) -> dict[str, torch.Tensor]:
+        time.sleep(row_sleep)
+        return {name: tensor[i] for name, tensor in tensors.items()}
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if sleep:
+            time.sleep(sleep)
+        return nn.functional.mse_loss(model(batch["x"]).squeeze(-1), batch["y"])
+
+    samples = Samples(tensors=tensors, length=rows, row=row)
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+    stepper = Stepper(Pipeline(model=model, train=samples, val=samples, loss=loss), config, CPU)
+    loader = make_loader(samples, config.loader, config.batch_size, 0, CPU)
+    loader.start()
+    return Timing(stepper, loader, ALONE), samples
+
+
+# -- trainings whose bottleneck is known ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    job = Job(
+        uid="k",
+        pipeline=bottlenecks.__name__,
+        prepared=str(tmp_path_factory.mktemp("known") / "data"),
+        plan=MeasurePlan(window_seconds=0.2, repeats=1, warmup_cap_seconds=0.2),
+    )
+    prepare.run(job, Silent())
+    return job
+
+
+@pytest.fixture
+def no_child_is_left() -> Iterator[None]:
+    before = set(children(os.getpid()))
+    yield
+    for pid in set(children(os.getpid())) - before:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.usefixtures("no_child_is_left")
+@pytest.mark.parametrize(
+    ("kind", "asked", "bottleneck"),
+    [
+        ("input", {"loader.kind": "rows"}, Bottleneck.INPUT),
+        ("compute", {"batch_size": 1024}, Bottleneck.COMPUTE),
+        ("sync", {}, Bottleneck.SYNC),
+    ],
+)
+def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict, bottleneck: Bottleneck):
+    config = TrialConfig().replace({"model.kind": kind, "device.cpu_threads": 1, **asked})
+    found = measure.run(dataclasses.replace(known, config=config), Silent())
+    verdict = verdict_of(found, config)
+    if verdict.kind is not bottleneck and found.contamination:
+        pytest.skip(f"this machine is busy: {', '.join(found.contamination)}")
+    assert verdict.kind is bottleneck, verdict
+    alone = found.diagnosis
+    assert alone is not None
+    # A row takes 0.1 ms to decode, an answer of the other process 4 ms.
+    assert (alone.loader_samples_s < 0.5 * alone.device_samples_s) == (kind == "input")
+    assert (alone.blocked_s > 3e-3) == (kind == "sync")
+    assert alone.device_samples_s > 0.7 * found.throughput
+    if kind == "input":
+        assert alone.loader_samples_s < 1.1e4
+        assert verdict.changes == {"loader.kind": "resident"}
+
+
+# -- each part ------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_sleeps_is_blocked_and_one_that_computes_is_not():
+    sleeping, _ = training(sleep=4e-3)
+    assert 3e-3 < under_test._blocked(sleeping) < 8e-3
+    computing, _ = training({"batch_size": 1000}, width=256)
+    seconds, steps, _ = computing.stretch(NoClock(), 0.05, 0.1)
+    assert under_test._blocked(computing) < 0.3 * seconds / steps
+
+
+def test_what_the_loader_waits_for_does_not_block_the_step():
+    timing, samples = training({"loader.kind": "rows", "batch_size": 4}, row_sleep=1e-3)
+    found = diagnose(timing, samples, 1e-3)
+    assert found.blocked_s < 1e-3
+    assert found.loader_samples_s < 1e3 < found.device_samples_s
+
+
+def test_what_a_core_was_lacking_for_is_no_blocking(monkeypatch):
+    told = iter([1.0, 9.0])
+    monkeypatch.setattr(under_test, "waited_seconds", lambda pid: next(told))
+    timing, _ = training(sleep=4e-3)
+    assert under_test._blocked(timing) == 0.0
+
+
+def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
+    def fixed(batch_size: int) -> float:
+        timing, _ = training({"batch_size": batch_size}, width=128, rows=8192)
+        _, handed = under_test._loader_alone(timing.loader, CPU)
+        halves = under_test._half_of(handed)
+        assert (halves.size, len(halves.batch["x"])) == (batch_size // 2, batch_size // 2)
+        full, half = under_test._in_turn(
+            *(under_test._step_on(timing.stepper, timing.loader, each) for each in (handed, halves))
+        )
+        return 2 * half / full - 1
+
+    small, large = fixed(8), fixed(8192)
+    assert small > 0.6
+    assert large < 0.4
+
+
+def test_the_largest_batch_that_the_loader_hands_over_is_trained_on():
+    timing, _ = training({"batch_size": 600, "loader.drop_last": False})
+    _, handed = under_test._loader_alone(timing.loader, CPU)
+    assert (handed.size, len(handed.batch["x"])) == (600, 600)
+
+
+class Ready:
+    """A loader with some batches in its queues; each further one takes a while."""
+
+    drain_steps = 40
+    num_shapes = 1
+
+    def __init__(self, ready: int) -> None:
+        self.ready = ready
+        self.batch = {"x": torch.zeros(10, 1)}
+
+    def next(self) -> Handed:
+        if self.ready:
+            self.ready -= 1
+        else:
+            time.sleep(2e-3)
+        return Handed(self.batch, 10, 0)
+
+    def to_device(self, batch):
+        return batch
+
+
+def test_what_was_ready_is_not_what_a_loader_can_keep_up():
+    rate, _ = under_test._loader_alone(Ready(40), CPU)
+    assert 1e3 < rate < 5e3
+
+
+def test_draining_has_an_end(monkeypatch):
+    monkeypatch.setattr(under_test, "DRAIN_SECONDS", 0.01)
+    slow = Ready(0)
+    slow.drain_steps = 10**9
+    assert under_test._loader_alone(slow, CPU)[0] > 0
+
+
+def test_a_step_on_its_own_batch_needs_no_loader(monkeypatch):
+    timing, _ = training({"loader.kind": "rows"}, row_sleep=1e-4)
+    _, handed = under_test._loader_alone(timing.loader, CPU)
+    monkeypatch.setattr(timing.loader, "next", pytest.fail)
+    before = timing.stepper.micro_steps
+    step = under_test._step_on(timing.stepper, timing.loader, handed)
+    step()
+    assert timing.stepper.micro_steps == before + 1
+
+
+def test_a_captured_step_is_replayed_and_not_halved():
+    timing, samples = training({"compile.mode": "graph"})
+    capture = Fake()
+    timing.loader = make_loader(samples, TrialConfig().loader, 64, 0, CPU, index_only=True)
+    timing.stepper.capture(timing.loader, capture)
+    timing.loader.start()
+    timing.warm_up(0.2)
+    replayed = capture.replayed
+    found = diagnose(timing, samples, 1e-3)
+    assert capture.replayed > replayed + 2
+    assert found.device_samples_s > 0
+    assert found.loader_samples_s > 0
+    assert (found.half_step_s, found.full_step_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("waited", "halves"),
+    [
+        ([0.0] * 12, True),
+        # All turns of one of the two, or only some.
+        ([0.0, 9.0, 0.0, 0.0] * 3, False),
+        ([0.0, 9.0, 0.0, 9.0, *[0.0] * 8], True),
+        ([None] * 12, True),
+    ],
+    ids=["quiet", "busy", "busy at first", "not told"],
+)
+def test_turns_that_waited_for_a_core_do_not_count(monkeypatch, waited: list, halves: bool):
+    told = iter(waited)
+    monkeypatch.setattr(under_test, "waited_seconds", lambda pid: next(told))
+    monkeypatch.setattr(under_test, "PART_SECONDS", 0.006)
+    taken = []
+    full, half = under_test._in_turn(lambda: taken.append(time.sleep(2e-3)), lambda: taken.append(None))
+    assert (full is not None, half is not None) == (halves, halves)
+    if halves:
+        assert full >= 2e-3
+        assert half < full
+
+
+def test_of_shapes_that_differ_one_batch_says_nothing():
+    timing, samples = training()
+    timing.loader.num_shapes = 2
+    found = diagnose(timing, samples, 1e-3)
+    assert (found.device_samples_s, found.half_step_s, found.full_step_s) == (None, None, None)
+    assert found.loader_samples_s > 0
+
+
+@pytest.mark.parametrize("why", ["compiled", "one sample"])
+def test_what_cannot_be_halved_is_not(why: str):
+    timing, samples = training({"batch_size": 1} if why == "one sample" else {})
+    if why == "compiled":
+        timing.stepper.compiled = nn.Sequential(timing.stepper.model)
+    found = diagnose(timing, samples, 1e-3)
+    assert (found.half_step_s, found.full_step_s) == (None, None)
+    assert found.device_samples_s > 0
+
+
+def test_of_several_ranks_only_what_all_of_them_take_part_in():
+    timing, samples = training()
+    led = []
+    timing.group = SimpleNamespace(size=2, lead=lambda: led.append(timing.stepper.micro_steps))
+    found = diagnose(timing, samples, 1e-3)
+    # No step without the others.
+    assert led == list(range(timing.stepper.micro_steps))
+    assert led
+    assert found == Diagnosis(
+        blocked_s=found.blocked_s,
+        fits_device=True,
+        native_bf16=found.native_bf16,
+        usable_cpus=found.usable_cpus,
+    )
+    assert found.blocked_s is not None
+    assert found.usable_cpus >= 1
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1.26, True), (1.24, False)])
+def test_data_fits_into_four_fifths_of_what_is_free(monkeypatch, free: float, fits: bool):
+    _, samples = training()
+    available = round(free * samples.nbytes)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    assert under_test._fits(samples, CPU, 0.0) is fits
+
+
+class Table:
+    def __len__(self) -> int:
+        return ROWS
+
+    def read(self, index):
+        return {"x": torch.zeros(len(index), 1)}
+
+
+def test_data_of_a_source_does_not_fit_however_small():
+    samples = Samples.of(Table(), torch.arange(ROWS))
+    assert under_test._fits(samples, CPU, 0.0) is False
+
+
+@pytest.mark.parametrize(
+    ("lacks", "native"), [({"precision.amp=bf16": "no"}, False), ({"precision.amp=fp16": "no"}, True)]
+)
+def test_bf16_is_native_where_the_device_lacks_it_not(monkeypatch, lacks: dict, native: bool):
+    monkeypatch.setattr(under_test, "lacks", lambda info: lacks)
+    monkeypatch.setattr(under_test, "_blocked", lambda _: 0.0)
+    timing, samples = training()
+    timing.group = SimpleNamespace(size=2)
+    assert diagnose(timing, samples, 1e-3).native_bf16 is native
+
+
+# -- a make-believe GPU ---------------------------------------------------------------------------------
+
+SAMPLES = Samples(tensors={"x": torch.zeros(64, 1)}, length=64)
+BATCH = 64
+
+
+class Gpu(FakeCuda):
+    """Trains on it, from a loader whose batch takes the host 2 ms; a third of the work is any batch's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, host: float, device: float) -> None:
+        super().__init__(monkeypatch, host, device)
+        monkeypatch.setattr(under_test, "time", self.clock)
+        self.whole_seconds, self.waiting = device, False
+
+    def train(self, batch: dict[str, torch.Tensor] | None = None, *_: Any) -> None:
+        size = BATCH if batch is None else len(batch["x"])
+        self.device_seconds = self.whole_seconds * (1 + 2 * size / BATCH) / 3
+        super().train()
+        if self.waiting:
+            self.wait()
+
+    def replay(self, handed: Handed) -> None:
+        self.train(handed.batch)
+
+    def step(self, *_: Any) -> int:
+        self.train()
+        return BATCH
+
+    def timing(self, **more: Any) -> Timing:
+        config = TrialConfig().replace({"accumulate_steps": 2})
+        options = {"config": config, "captured": None, "compiled": None, "model": None, **more}
+        stepper = SimpleNamespace(
+            device=CUDA, step=self.step, train=self.train, replay=self.replay, **options
+        )
+        batch = {"x": torch.zeros(BATCH, 1)}
+
+        def hand() -> Handed:
+            self.launch(2e-3, 0.0)
+            return Handed(batch, BATCH, 0)
+
+        loader = SimpleNamespace(
+            drain_steps=1,
+            num_shapes=1,
+            next=hand,
+            to_device=lambda batch: batch,
+            materialise=lambda batch, length: batch,
+        )
+        return Timing(stepper, loader, ALONE)
+
+
+@pytest.fixture
+def no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "sync_places", lambda step: ())
+
+
+@pytest.mark.usefixtures("no_places")
+@pytest.mark.parametrize(("host", "device"), [(1e-3, 3e-3), (5e-3, 1e-3)], ids=["ahead", "behind"])
+def test_the_devices_time_and_the_hosts_are_told_apart(monkeypatch, host: float, device: float):
+    cuda = Gpu(monkeypatch, host, device)
+    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    assert (found.issue_s, found.busy_s) == (pytest.approx(host), pytest.approx(device))
+    assert found.device_samples_s == pytest.approx(BATCH / max(host, device), rel=0.1)
+    assert found.loader_samples_s == pytest.approx(BATCH / 2e-3)
+    # Half of a batch is two thirds of the work, and that is the device's alone.
+    assert (found.full_step_s, found.half_step_s) == (found.busy_s, pytest.approx(2 / 3 * device))
+    assert (found.blocked_s, found.sync_places) == (None, ())
+    assert (found.fits_device, found.native_bf16) == (True, True)
+
+
+@pytest.mark.usefixtures("no_places")
+def test_a_compiled_or_captured_step_is_not_halved_on_a_gpu_either(monkeypatch):
+    for kind in ("compiled", "captured"):
+        cuda = Gpu(monkeypatch, 1e-3, 3e-3)
+        found = diagnose(cuda.timing(**{kind: object()}), SAMPLES, 1e-3)
+        assert found.busy_s == pytest.approx(3e-3)
+        assert found.half_step_s is None
+
+
+def test_a_captured_step_is_not_looked_at_for_waits(monkeypatch):
+    monkeypatch.setattr(under_test, "sync_places", pytest.fail)
+    cuda = Gpu(monkeypatch, 1e-3, 3e-3)
+    assert diagnose(cuda.timing(captured=object()), SAMPLES, 1e-3).sync_places == ()
+
+
+def test_of_a_step_that_waits_for_the_device_the_profiler_says_how_long_it_works(monkeypatch):
+    cuda = Gpu(monkeypatch, 1e-3, 3e-3)
+    cuda.waiting = True
+    asked = []
+    monkeypatch.setattr(under_test, "sync_places", lambda step: asked.append(step()) or ("net.py:12",))
+    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device: 2.5e-3)
+    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    assert (found.busy_s, found.issue_s, found.sync_places) == (2.5e-3, None, ("net.py:12",))
+    # Asked of the trial's own steps, its loader and all.
+    assert asked == [BATCH]
+    # Where no line of the user's waits, there is nothing to find out in a second.
+    monkeypatch.setattr(under_test, "sync_places", lambda step: ())
+    monkeypatch.setattr(under_test, "kernel_seconds", pytest.fail)
+    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    assert (found.busy_s, found.issue_s, found.full_step_s, found.half_step_s) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "fraction", "reserved", "fits"),
+    [
+        (101, 200, 0.0, 0, True),
+        (99, 200, 0.0, 0, False),
+        (199, 124, 0.0, 0, False),
+        (199, 126, 0.0, 0, True),
+        # Beside what the trial has already of what it may take.
+        (199, 200, 0.75, 49, True),
+        (199, 200, 0.75, 51, False),
+    ],
+)
+def test_data_fits_beside_what_is_on_the_device(
+    monkeypatch, free: int, total: int, fraction: float, reserved: int, fits: bool
+):
+    samples = SimpleNamespace(on_host=False, nbytes=100)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
+    assert under_test._fits(samples, CUDA, fraction) is fits
