@@ -67,18 +67,27 @@ def involuntary_switches(pid: int) -> int:
 
 def ran_seconds(pid: int) -> float | None:
     """Returns the processor time of `pid`'s living threads, to the nanosecond; None where it is not told."""
-    return _scheduled(pid, 0)
+    return _total(_scheduled(pid, 0))
 
 
 def waited_seconds(pid: int) -> float | None:
     """Returns how long threads of `pid` were ready to run and had no core; None where it is not told."""
+    return _total(waits(pid))
+
+
+def waits(pid: int) -> dict[int, float]:
+    """Returns the same for each of its threads; empty where it is not told."""
     return _scheduled(pid, 1)
 
 
-def _scheduled(pid: int, column: int) -> float | None:
-    total = None
+def _total(of_threads: dict[int, float]) -> float | None:
+    return sum(of_threads.values()) if of_threads else None
+
+
+def _scheduled(pid: int, column: int) -> dict[int, float]:
+    found = {}
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                total = (total or 0) + int((task / "schedstat").read_text().split()[column])
-    return None if total is None else total / 1e9
+                found[int(task.name)] = int((task / "schedstat").read_text().split()[column]) / 1e9
+    return found

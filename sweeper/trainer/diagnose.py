@@ -15,7 +15,7 @@ import torch
 
 from sweeper.core.machine import usable_cpus
 from sweeper.core.measurement import Diagnosis
-from sweeper.core.process import waited_seconds
+from sweeper.core.process import waited_seconds, waits
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
 from sweeper.trainer.data.loader import Handed, Loader
@@ -79,9 +79,12 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
 def _blocked(timing: Timing) -> float:
     """Returns seconds of a step's arithmetic in which this process neither ran nor wanted a core."""
     clock = BusyClock()
-    before = waited_seconds(os.getpid()) or 0.0
+    before = waits(os.getpid())
     _, steps, _ = timing.stretch(clock, PART_SECONDS, 2 * PART_SECONDS)
-    waited = (waited_seconds(os.getpid()) or 0.0) - before
+    # Of the thread that waited most: those of one operation wait at the same time.
+    waited = max(
+        (after - before.get(thread, 0.0) for thread, after in waits(os.getpid()).items()), default=0.0
+    )
     idle = sum(max(0.0, clock.wall[phase] - clock.cpu[phase]) for phase in ARITHMETIC)
     return max(0.0, idle - waited) / steps
 

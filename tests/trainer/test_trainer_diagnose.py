@@ -140,8 +140,8 @@ def test_what_the_loader_waits_for_does_not_block_the_step():
 
 
 def test_what_a_core_was_lacking_for_is_no_blocking(monkeypatch):
-    told = iter([1.0, 9.0])
-    monkeypatch.setattr(under_test, "waited_seconds", lambda pid: next(told))
+    told = iter([{1: 1.0, 2: 0.0}, {1: 9.0, 2: 0.1}])
+    monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
     timing, _ = training(sleep=4e-3)
     assert under_test._blocked(timing) == 0.0
 
@@ -239,7 +239,7 @@ def test_a_captured_step_is_replayed_and_not_halved():
 )
 def test_turns_that_waited_for_a_core_do_not_count(monkeypatch, waited: list, halves: bool):
     told = iter(waited)
-    monkeypatch.setattr(under_test, "waited_seconds", lambda pid: next(told))
+    monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
     monkeypatch.setattr(under_test, "PART_SECONDS", 0.006)
     taken = []
     full, half = under_test._in_turn(lambda: taken.append(time.sleep(2e-3)), lambda: taken.append(None))

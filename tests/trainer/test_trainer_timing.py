@@ -346,9 +346,9 @@ def test_a_trial_of_its_own_disturbs_nothing(make_job, threads: int):
     """Neither what it computes nor what its own threads take from one another is another's doing."""
     trained = timing(make_job({"model.hidden": 256, "batch_size": 1000, "device.cpu_threads": threads}))
     quiet_ms = min(conditions.canary_ms() for _ in range(5))
-    plan = MeasurePlan(window_seconds=0.25, repeats=1, cap_seconds=0, quiet_canary_ms=quiet_ms)
+    plan = MeasurePlan(window_seconds=0.2, repeats=1, cap_seconds=0, quiet_canary_ms=quiet_ms)
     try:
-        for _ in range(4):
+        for _ in range(3):
             busy, own, began = machine_busy_seconds(), usage(os.getpid()).cpu_seconds, time.perf_counter()
             (window,) = trained.windows(plan, 1000, Silent()).kept
             seconds = time.perf_counter() - began
