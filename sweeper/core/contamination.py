@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from sweeper.core.measurement import Window
 
+COUNTING = 0.02
+"""Of the trial's own processor time: what is lost to counting it in hundredths, on many cores."""
+
 SHARE = 0.05
 """Of a window: what others may take from it before it is measured again."""
 
@@ -27,7 +30,7 @@ def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     Args:
         quiet_canary_ms: The canary's time on this machine when nothing else runs; 0 where unknown.
     """
-    least = max(SHARE * window.seconds, LEAST_SECONDS)
+    least = max(SHARE * window.seconds, LEAST_SECONDS, COUNTING * window.cpu_seconds)
     waited = window.waited_seconds if window.waited_seconds is not None else window.pressure_seconds
     found = []
     if waited is not None and min(window.others_cpu_seconds, waited) >= least:

@@ -74,7 +74,7 @@ def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Reme
 def _transfer(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if config.loader.kind != "resident" and found.diagnosis and found.diagnosis.fits_device:
         yield Remedy(f"`loader.kind: resident`{_ceiling(s, found)}", {"loader.kind": "resident"})
-    if config.loader.kind != "stream":
+    if config.loader.kind not in ("stream", "resident"):
         yield Remedy(
             "`loader.kind: stream`: copies run ahead of the step, from pinned memory",
             {"loader.kind": "stream"},
@@ -125,7 +125,9 @@ def _compute(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Re
     # Small matrices lose more to conversions than they win: the batch comes first there.
     if (s.fixed or 0.0) < LEAST_GAIN:
         yield from _bf16(found, config)
-    if s.on_gpu and config.precision.amp == "fp32" and not config.precision.tf32:
+    # TF32 came with bf16, in the same generation.
+    native = found.diagnosis is None or found.diagnosis.native_bf16 is not False
+    if s.on_gpu and native and config.precision.amp == "fp32" and not config.precision.tf32:
         yield Remedy("`precision.tf32: true`", {"precision.tf32": True})
     if (s.fixed or 0.0) >= LEAST_GAIN:
         yield from _larger_batch(s, found, config)

@@ -65,19 +65,18 @@ class _waiter:  # noqa: N801  (it is called, like a function)
     """Asks another process, which takes its time to answer."""
 
     def __init__(self) -> None:
-        self._ask, asked = _pipe()
-        answer, self._answer = _pipe()
+        asked, self._ask = os.pipe()
+        self._answer, answer = os.pipe()
         if os.fork() == 0:
+            # With the trial's end of it open here as well, this would never see the trial's end.
+            os.close(self._ask)
             while os.read(asked, 1):
                 time.sleep(ANSWER_SECONDS)
                 os.write(answer, b".")
             os._exit(0)
+        os.close(asked)
+        os.close(answer)
 
     def __call__(self) -> None:
         os.write(self._ask, b".")
         os.read(self._answer, 1)
-
-
-def _pipe() -> tuple[int, int]:
-    reads, writes = os.pipe()
-    return writes, reads

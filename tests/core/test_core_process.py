@@ -10,7 +10,15 @@ from pathlib import Path
 
 from burning import TELL, child
 
-from sweeper.core.process import children, involuntary_switches, tree, usage, waited_seconds
+from sweeper.core.process import (
+    children,
+    involuntary_switches,
+    ran_seconds,
+    tree,
+    usage,
+    waited_seconds,
+    waits,
+)
 
 
 def wait_for(holds: Callable[[], object], seconds: float = 20.0) -> bool:
@@ -112,12 +120,18 @@ def test_involuntary_switches_and_waiting_are_those_of_all_threads():
         of_main = int(main.rpartition("nonvoluntary_ctxt_switches:")[2])
         assert involuntary_switches(process.pid) >= of_main + 5
         # Of the time in which both ran, each had half.
-        assert 0.1 < waited_seconds(process.pid) < 3
+        waited = waits(process.pid)
+        assert 0.1 < max(waited.values()) < 3
+        assert waited[process.pid] < max(waited.values())
+        assert len(waited) == len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+        assert waited_seconds(process.pid) >= sum(waited.values())
+        assert 0.35 <= ran_seconds(process.pid) < 3
 
 
 def test_what_was_never_there_has_used_nothing():
     pid = 2**22 + 1
     assert usage(pid) is None
     assert involuntary_switches(pid) == 0
-    assert waited_seconds(pid) is None
+    assert waited_seconds(pid) is ran_seconds(pid) is None
+    assert waits(pid) == {}
     assert list(children(pid)) == []

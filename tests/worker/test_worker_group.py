@@ -10,18 +10,24 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import LOG, PREPARE_RUNNER, Job, MeasurePlan, write_job
+from sweeper.core.job import LOG, Job, MeasurePlan, write_job
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.process import children, tree
+from sweeper.core.progress import Silent
 from sweeper.testing.conformance import WAIT_SECONDS
+from sweeper.trainer import prepare
 
 PIPELINE = "sweeper.testing.pipelines"
 
 
-def submit(launcher, tmp_path: Path, plan: MeasurePlan, **options: object):
-    prepared = str(tmp_path / "prepared")
-    write_job(tmp_path / "data", Job(uid="d", runner=PREPARE_RUNNER, pipeline=PIPELINE, prepared=prepared))
-    launcher.submit(tmp_path / "data").result(timeout=WAIT_SECONDS)
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("cache") / "prepared")
+    prepare.run(Job(uid="d", pipeline=PIPELINE, prepared=folder), Silent())
+    return folder
+
+
+def submit(launcher, tmp_path: Path, prepared: str, plan: MeasurePlan, **options: object):
     config = TrialConfig().replace({"device.count": 3, "device.cpu_threads": 1, **options})
     write_job(tmp_path / "job", Job(uid="t", pipeline=PIPELINE, prepared=prepared, config=config, plan=plan))
     return launcher.submit(tmp_path / "job")
@@ -39,10 +45,10 @@ def ranks(launcher) -> list[int]:
     raise AssertionError("no trial with two followers")
 
 
-def test_a_whole_trial_of_three_ranks(launcher, tmp_path):
-    plan = MeasurePlan(window_seconds=0.2, repeats=1, warmup_cap_seconds=0.5, quality_samples=600)
+def test_a_whole_trial_of_three_ranks(launcher, tmp_path, prepared):
+    plan = MeasurePlan(window_seconds=0.2, repeats=1, warmup_cap_seconds=0.1, quality_samples=600)
     # 2,000 samples are not a multiple of 3 x 64.
-    handle = submit(launcher, tmp_path, plan, **{"loader.drop_last": False})
+    handle = submit(launcher, tmp_path, prepared, plan, **{"loader.drop_last": False})
     outcome = handle.result(timeout=WAIT_SECONDS)
     assert isinstance(outcome, Measurement), outcome
     assert outcome.effective == {"loader.drop_last": "true: devices that train together take whole batches"}
@@ -59,8 +65,8 @@ def test_a_whole_trial_of_three_ranks(launcher, tmp_path):
     ],
     ids=["early", "training"],
 )
-def test_a_ranks_death_is_the_trials(launcher, tmp_path, number, kind, message, seconds):
-    handle = submit(launcher, tmp_path, MeasurePlan(window_seconds=60, repeats=1))
+def test_a_ranks_death_is_the_trials(launcher, tmp_path, prepared, number, kind, message, seconds):
+    handle = submit(launcher, tmp_path, prepared, MeasurePlan(window_seconds=60, repeats=1))
     followers = ranks(launcher)
     time.sleep(seconds)
     os.kill(followers[1], number)
@@ -73,8 +79,8 @@ def test_a_ranks_death_is_the_trials(launcher, tmp_path, number, kind, message, 
     assert not any(os.path.exists(f"/proc/{pid}") for pid in followers)
 
 
-def test_an_error_of_all_ranks_is_reported_once(launcher, tmp_path):
+def test_an_error_of_all_ranks_is_reported_once(launcher, tmp_path, prepared):
     options = {"model.fault": "oom", "model.fault_at": 3}
-    outcome = submit(launcher, tmp_path, MeasurePlan(), **options).result(timeout=WAIT_SECONDS)
+    outcome = submit(launcher, tmp_path, prepared, MeasurePlan(), **options).result(timeout=WAIT_SECONDS)
     assert outcome.kind is FailureKind.OOM
     assert outcome.message.startswith("RuntimeError: CUDA out of memory")
