@@ -113,6 +113,7 @@ class Measure(Section):
             from the baseline.
         reference_cap_seconds: Once a reference trial has measured for this long, it begins no
             further window.
+        trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
     """
 
     window_seconds: Positive = 3.0
@@ -120,6 +121,7 @@ class Measure(Section):
     quality_samples: Annotated[int | Literal["auto"], BeforeValidator(_quality_samples)] = "auto"
     warmup_cap_seconds: Positive = 20.0
     reference_cap_seconds: Positive = 60.0
+    trace: bool = True
 
 
 class Search(Section):

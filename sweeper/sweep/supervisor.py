@@ -198,7 +198,8 @@ class Supervisor:
         self.total = self.spec.search.trials
         reason = self._search()
         result = {"reason": reason, **confirm(self)}
-        self._trace([BASELINE, result["winner"]])
+        if self.spec.measure.trace:
+            self._trace([BASELINE, result["winner"]])
         self.journal.finish(result)
         return result
 

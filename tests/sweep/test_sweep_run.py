@@ -442,6 +442,11 @@ def test_baseline_and_winner_are_traced_at_the_end(bench):
     assert len(records) == 10
 
 
+def test_a_sweep_without_traces(bench):
+    bench.run(spec_of(measure={"trace": False}))
+    assert traced(bench) == []
+
+
 def test_a_trace_that_fails_costs_a_line(bench):
     def answer(config: TrialConfig) -> Measurement | Failure:
         if bench.launcher.jobs[-1].runner == TRACE_RUNNER:
