@@ -76,6 +76,7 @@ def test_an_unknown_key_is_named_with_its_place(run):
     one_line(run(), 2, "tiny.yaml:9:", "Did you mean `", "repeats`?")
 
 
+@pytest.mark.slow
 def test_an_unreadable_file_and_an_empty_folder(run):
     Path("broken").mkdir()
     Path("broken/a.parquet").write_bytes(b"PAR1 not really")
