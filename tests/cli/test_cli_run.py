@@ -92,6 +92,7 @@ def test_a_gpu_that_is_not_there_is_not_replaced(run, monkeypatch):
     assert not list(Path("mlruns").glob("sweeps/*"))
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_raises_is_one_line_with_the_place(run):
     Path("mine.py").write_text(RAISING.format(function="prepare"))
     place = "ValueError: a mistake of mine (mine.py:4)"
@@ -137,7 +138,9 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_told_to_end_it_ends_everything_and_says_how_to_go_on(run, number, code):
     supervisor = started("run", "tiny.yaml", "--set", "search.trials=500")
     folder = Path("mlruns/sweeps/tiny")
