@@ -7,6 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+RESIDENT_SHARE = 0.8
+"""Of a device's memory, the most that data which lies there may take."""
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")

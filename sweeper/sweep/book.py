@@ -169,7 +169,6 @@ def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float)
     The quality pass gathers on the device, whatever the baseline's loader costs.
     """
     parts = baseline.breakdown
-    compute = parts.forward_s + parts.backward_s + parts.optimizer_s
-    per_second = batch_size / max(compute, 1e-9)
+    per_second = batch_size / max(parts.compute_s, 1e-9)
     samples = max(per_second, baseline.throughput) * seconds
     return max(1000, int(samples) // 1000 * 1000)

@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.core.codec import decode
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
-from sweeper.core.machine import cpu_name
+from sweeper.core.machine import RESIDENT_SHARE, cpu_name
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep.runner import Slot
@@ -20,8 +20,6 @@ from sweeper.telemetry.nvml import gpu_names
 NO_WINDOWS = MeasurePlan(repeats=0)
 COUNT = "device.count"
 GIB = 2**30
-RESIDENT_SHARE = 0.8
-"""Of the device's memory, the most that data may take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import psutil
 import torch
 
-from sweeper.core.machine import usable_cpus
+from sweeper.core.machine import RESIDENT_SHARE, usable_cpus
 from sweeper.core.measurement import Diagnosis
 from sweeper.core.process import waited_seconds, waits
 from sweeper.trainer import device as devices
@@ -28,8 +28,6 @@ from sweeper.trainer.timing import Timing
 PART_SECONDS = 0.1
 DRAIN_SECONDS = 0.3
 ROUNDS = 3
-RESIDENT_SHARE = 0.8
-"""Of the device's memory, the most that data may take."""
 
 _DISTURBED = 0.1
 

@@ -97,3 +97,16 @@ def test_the_canary_is_slow_for_a_reason_that_is_known():
 )
 def test_the_gpu(values: dict[str, float], found: tuple[str, ...]):
     assert of_gpu(values) == found
+
+
+def test_what_counting_in_hundredths_loses_on_many_cores_is_nobody():
+    many = {"cpu_seconds": 128.0, "waited_seconds": 30.0}
+    plain = Window(start_s=0.0, seconds=4.0, steps=1, samples=1, **many, others_cpu_seconds=2.5)
+    assert of_host(plain, 0.0) == ()
+    others = Window(start_s=0.0, seconds=4.0, steps=1, samples=1, **many, others_cpu_seconds=2.6)
+    assert of_host(others, 0.0) == OTHERS
+
+
+def test_a_low_clock_under_a_power_cap_is_how_the_card_runs():
+    assert of_gpu({"gpu_clock_pct": 60.0, "gpu_power_capped": 1.0}) == ()
+    assert of_gpu({"gpu_clock_pct": 60.0, "gpu_power_capped": 0.0}) == (LOW,)

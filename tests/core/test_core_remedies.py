@@ -318,3 +318,11 @@ def test_a_batch_that_is_larger_than_the_data_is_never_named(grid: list[Case]):
         size = remedy.changes["batch_size"]
         assert config.batch_size < size
         assert size * config.device.count <= found.train_samples, (config.batch_size, found.train_samples)
+
+
+def test_tf32_is_named_only_where_its_generation_has_it():
+    assert next_of(Bottleneck.COMPUTE, gpu=True, native_bf16=False).changes == {"compile.mode": "default"}
+
+
+def test_data_on_the_device_is_not_sent_ahead_of_the_step():
+    assert next_of(Bottleneck.TRANSFER, {"loader.kind": "resident"}, gpu=True).changes == {}
