@@ -53,11 +53,16 @@ def spread(values: Sequence[float], seed: int = 0) -> Figure:
     return Figure(value=statistics.median(values), low=medians[50], high=medians[1949], repeats=len(values))
 
 
+def device_folder(parent: Path) -> Path:
+    """Returns the folder of this machine's device in `parent`, made where it is not there."""
+    folder = parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model()).strip("-").lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def publish(name: str, figures: Sequence[Figure], command: str) -> None:
     """Writes `results/<device>/<name>.json`, and prints it as a table."""
-    device = device_model()
-    folder = RESULTS / re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
-    folder.mkdir(parents=True, exist_ok=True)
+    device, folder = device_model(), device_folder(RESULTS)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -28,7 +28,6 @@ from sweeper.analysis.card import card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.machine import usable_cpus
-from sweeper.core.measurement import Measurement, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
 from sweeper.testing import bottlenecks
@@ -85,7 +84,6 @@ class Bench:
         place = self.folder / str(next(self.count))
         write_job(place, job)
         outcome = self.launcher.submit(place).result()
-        assert isinstance(outcome, Report | Measurement), outcome
         return outcome
 
     def prepared(self, pipeline: str, data: Mapping[str, Any]) -> Job:
@@ -100,9 +98,11 @@ class Bench:
         self._run(replace(job, runner=PREPARE_RUNNER, plan=MeasurePlan(repeats=0)))
         return job
 
-    def trial(self, template: Job, changes: Mapping[str, Any], plan: MeasurePlan) -> TrialRecord:
+    def trial(
+        self, template: Job, changes: Mapping[str, Any] | TrialConfig, plan: MeasurePlan
+    ) -> TrialRecord:
         """Returns the record of a trial."""
-        config = TrialConfig().replace(dict(changes))
+        config = changes if isinstance(changes, TrialConfig) else TrialConfig().replace(dict(changes))
         found = self._run(
             replace(template, config=config, plan=replace(plan, quiet_canary_ms=self.canary_ms))
         )

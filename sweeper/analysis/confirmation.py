@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import TrialConfig
 
 MIN_ROUNDS = 3
 LEVEL = 0.95
+TIE = math.log(1.03)
+"""Of two candidates that cannot be told apart, the simpler one wins if it is no more than 3 % slower."""
 
 Round = Mapping[int, float]
 """Throughput by trial number: one fresh process each, in random order, the baseline among them."""
@@ -35,6 +37,19 @@ class Ratio:
     rounds: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Who wins.
+
+    Attributes:
+        winner: None where nothing is faster than the baseline.
+        tied: The others that cannot be told apart from the fastest.
+    """
+
+    winner: int | None
+    tied: tuple[int, ...] = ()
+
+
 def interval(logs: Sequence[float]) -> tuple[float, float, float]:
     """Returns mean, low and high of the 95 % t interval of `logs`; infinite for fewer than two."""
     mean = statistics.fmean(logs)
@@ -46,35 +61,65 @@ def interval(logs: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
+def log_ratios(rounds: Sequence[Round], number: int, to: int) -> list[float]:
+    """Returns the log of one trial's throughput over another's, of each round both took part in."""
+    return [math.log(each[number] / each[to]) for each in rounds if number in each and to in each]
+
+
 def ratios(rounds: Sequence[Round], baseline: int) -> list[Ratio]:
     """Returns each candidate's ratio to the baseline, best first, over the rounds both took part in."""
     found = []
     for number in sorted({n for each in rounds for n in each} - {baseline}):
-        shared = [each for each in rounds if number in each and baseline in each]
-        if not shared:
+        logs = log_ratios(rounds, number, baseline)
+        if not logs:
             continue
-        mean, low, high = interval([math.log(each[number] / each[baseline]) for each in shared])
+        mean, low, high = interval(logs)
+        shared = tuple(each[number] for each in rounds if number in each and baseline in each)
         found.append(
             Ratio(
                 number=number,
                 ratio=math.exp(mean),
                 low=math.exp(low),
                 high=math.exp(high) if math.isfinite(high) else math.inf,
-                throughput=statistics.fmean(each[number] for each in shared),
-                rounds=tuple(each[number] for each in shared),
+                throughput=statistics.fmean(shared),
+                rounds=shared,
             )
         )
     return sorted(found, key=lambda r: -r.ratio)
 
 
-def tied_with(best: int, rounds: Sequence[Round]) -> list[int]:
-    """Returns the candidates whose ratio to `best` has an interval that reaches 1, `best` first."""
-    tied = [best]
-    for number in sorted({n for each in rounds for n in each} - {best}):
-        logs = [math.log(r[number] / r[best]) for r in rounds if number in r and best in r]
-        if logs and interval(logs)[2] >= 0:
-            tied.append(number)
-    return tied
+def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | None = None) -> list[int]:
+    """Returns the candidates that may still be the fastest, the fastest so far first.
+
+    Args:
+        among: Those to look at; all by default.
+    """
+    order = [each.number for each in ratios(rounds, baseline) if among is None or each.number in among]
+    if not order:
+        return []
+    best = order[0]
+    return [best, *(n for n in order[1:] if interval(log_ratios(rounds, n, best) or [-math.inf])[2] >= 0)]
+
+
+def is_enough(rounds: Sequence[Round], baseline: int, precision: float) -> bool:
+    """Returns whether more rounds would tell nothing new.
+
+    The interval of the fastest against the baseline is narrow, and so is that against every other
+    contender, or there is none.
+
+    Args:
+        precision: Half-width that is narrow enough, as a share of the ratio.
+    """
+    among = contenders(rounds, baseline)
+    if not among:
+        return True
+    narrow = math.log1p(precision)
+    pairs = [(among[0], baseline), *((other, among[0]) for other in among[1:])]
+    for pair in pairs:
+        mean, low, _ = interval(log_ratios(rounds, *pair))
+        if mean - low > narrow:
+            return False
+    return True
 
 
 def simplicity(config: TrialConfig) -> tuple[object, ...]:
@@ -94,14 +139,21 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
     )
 
 
-def decide(rounds: Sequence[Round], baseline: int, configs: Mapping[int, TrialConfig]) -> int | None:
-    """Returns the winner's number: the simplest of those tied with the fastest.
+def decide(
+    rounds: Sequence[Round],
+    baseline: int,
+    configs: Mapping[int, TrialConfig],
+    unfit: Collection[int] = (),
+) -> Decision:
+    """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
-    None where nothing is faster than the baseline: the lower end of no interval is above 1.
+    None where the lower end of no interval is above 1.
+
+    Args:
+        unfit: Candidates that must not win, whatever their speed.
     """
-    faster = [ratio for ratio in ratios(rounds, baseline) if ratio.low > 1]
-    if not faster:
-        return None
-    numbers = {ratio.number for ratio in faster}
-    tied = [number for number in tied_with(faster[0].number, rounds) if number in numbers]
-    return min(tied, key=lambda number: simplicity(configs[number]))
+    faster = [each.number for each in ratios(rounds, baseline) if each.low > 1 and each.number not in unfit]
+    tied = contenders(rounds, baseline, faster)
+    near = [n for n in tied if n == tied[0] or statistics.fmean(log_ratios(rounds, n, tied[0])) >= -TIE]
+    winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
+    return Decision(winner=winner, tied=tuple(n for n in tied if n != winner))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,9 @@ def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> Tria
             value = record.metric(limit.metric)
             if value is not None:
                 violations[limit.metric] = max(violations[limit.metric], limit.violation(value))
+            elif record.derived.get(limit.metric) == math.inf and limit.sign > 0:
+                # It was looked at, and never comes.
+                violations[limit.metric] = max(violations[limit.metric], 1.0)
     return dataclasses.replace(record, violations=violations)
 
 

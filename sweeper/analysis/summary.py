@@ -8,6 +8,8 @@ from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.judge import Yardstick
+from sweeper.analysis.pareto import Rule
+from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
 from sweeper.core.config import Scalar
 from sweeper.core.record import METRICS, TrialRecord, rounded
 
@@ -44,15 +46,18 @@ class Summary:
     """A sweep at its end, or where it stands.
 
     Attributes:
-        state: `finished` or `unfinished`.
+        state: `finished`, `stopped` (what is known is the best so far), or `unfinished`.
         winner: None where nothing is better than the baseline, or nothing was confirmed.
-        ratio: The winner's confirmed ratio.
+        ratio: The winner's confirmed ratio; None where it is not confirmed.
+        tied: Names of those that cannot be told apart from it.
         baseline_throughput: The baseline's over the rounds of confirmation.
         reason: Why the search ended.
         per_size: The fastest feasible trial of each model size.
         per_loader: The fastest feasible trial of each loader kind, of the baseline's size.
         counts: Trials by outcome.
         disturbed: Processes of confirmation that something disturbed to the end, by trial number.
+        objectives: Names of the metrics aimed for; of several, `front` has the trials that none beats.
+        picked: Which of them `rule` picks.
     """
 
     name: str
@@ -69,7 +74,12 @@ class Summary:
     counts: Mapping[str, int]
     production_samples: float | None
     records: tuple[TrialRecord, ...]
+    tied: tuple[str, ...] = ()
     disturbed: Mapping[int, int] = field(default_factory=dict)
+    objectives: tuple[str, ...] = ()
+    front: tuple[Row, ...] = ()
+    picked: TrialRecord | None = None
+    rule: Rule = "knee"
 
     def disturbance_of(self, record: TrialRecord) -> str:
         """Returns what is not clean about the figures shown of a record; empty where they are."""
@@ -92,12 +102,20 @@ class Summary:
         return record.measurement.train_samples / throughput if record.measurement and throughput else None
 
     def projected_hours(self, record: TrialRecord) -> float | None:
-        """Returns the hours of the production run: start-up and compile once, then steady."""
-        measured = record.measurement
-        if measured is None or not self.production_samples:
+        """Returns the hours of the production run, at `throughput_of`."""
+        measured, throughput = record.measurement, self.throughput_of(record)
+        if measured is None or self.production_samples is None or not throughput:
             return None
-        start = measured.startup_seconds + measured.compile_seconds
-        return (start + self.production_samples / self.throughput_of(record)) / 3600
+        return projected_hours(measured, self.production_samples, throughput)
+
+    def break_even(self, record: TrialRecord) -> tuple[TrialRecord, float] | None:
+        """Returns from which optimiser step compiling has paid, and the eager trial it is compared with.
+
+        Both as searched, under the same conditions. None where nothing was compiled, or nothing is eager.
+        """
+        rival = eager_rival(record, self.records)
+        steps = break_even_steps(rival, record) if rival is not None else None
+        return (rival, steps) if rival is not None and steps is not None else None
 
 
 def work_title(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]] = ()) -> str:
@@ -155,6 +173,7 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
         "stage": stage,
         "config": record.config.canonical().flatten(),
         "metrics": metrics_of(record),
+        "notes": dict(record.notes),
     }
 
 
@@ -196,6 +215,7 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
             "number": record.number,
             "config": record.config.canonical().flatten(),
             "metrics": metrics_of(record),
+            "notes": dict(record.notes),
         }
 
     winner = trial(summary.winner)
@@ -205,11 +225,24 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
             "ratio_low": rounded(summary.ratio.low, 4),
             "ratio_high": rounded(summary.ratio.high, 4),
         }
+    if winner is not None and summary.winner is not None and (paid := summary.break_even(summary.winner)):
+        winner["break_even_steps"] = paid[1]
     return {
         "name": summary.name,
         "state": summary.state,
         "device": summary.device,
         "baseline": trial(summary.yardstick.baseline if summary.yardstick else None),
         "winner": winner,
+        **_front(summary),
         "trials": [trial_json(record, stages.get(record.number, record.stage)) for record in summary.records],
+    }
+
+
+def _front(summary: Summary) -> dict[str, Any]:
+    if len(summary.objectives) < 2:
+        return {}
+    return {
+        "front": [row.record.number for row in summary.front],
+        "picked": summary.picked.number if summary.picked else None,
+        "rule": summary.rule,
     }

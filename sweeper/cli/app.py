@@ -52,6 +52,9 @@ def run(
             "--device", metavar="cpu|cuda:N", help="Run on this device. Default: every GPU, else the CPU."
         ),
     ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done and for how long; nothing is trained.")
+    ] = False,
 ) -> None:
     """Run a sweep, or continue it: the same command again never repeats a trial.
 
@@ -60,6 +63,10 @@ def run(
     from sweeper.cli.running import device_override, run_command
 
     chosen = [*(overrides or []), *device_override(device)]
+    if dry:
+        from sweeper.cli.planning import dry_run_command
+
+        raise typer.Exit(dry_run_command(space, chosen, home, new=new))
     raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend))
 
 
@@ -123,6 +130,32 @@ def export(
     from sweeper.cli.showing import export_command
 
     export_command(home, name, form, trial, out)
+
+
+@app.command()
+def confirm(
+    name: Name,
+    home: Home = DEFAULT_HOME,
+    soak: Annotated[
+        str | None,
+        typer.Option(
+            "--soak", metavar="5m", help="Then run the winner for so long, and see whether it holds."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a sweep's winner against its baseline once more; what the sweep found stays as it is.
+
+    Exits with 1 where the winner is not faster today.
+
+    --json: {"name", "number", "holds", "before": {"ratio", "low", "high"}, "now": {...} | null,
+    "soak": {"seconds", "throughput", "held"} | null}
+
+    Example: sweeper confirm stocks-a10 --soak 5m
+    """
+    from sweeper.cli.confirming import confirm_command
+
+    raise typer.Exit(confirm_command(home, name, soak, as_json=as_json))
 
 
 @app.command()

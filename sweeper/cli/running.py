@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from rich.text import Text
+
+from sweeper.cli.mattering import mattered, matters_line
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.core.errors import UserError
 from sweeper.spec import load
@@ -14,6 +17,7 @@ from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 
 PENDING = 7
+INTERRUPTED = 130
 
 
 def home_option(home: Path) -> str:
@@ -47,8 +51,13 @@ def run_command(space: Path, overrides: list[str], home: Path, *, new: bool, ext
         ran = run_sweep(home, spec, MlflowTracker(home), screen, new=new, extend=extend)
     if not ran.ran:
         out.print(f"`{ran.journal.name}` has ended before; nothing was run.")
-    print_summary(out, summarise(load_sweep(ran.journal)), home_option(home))
+    sweep = load_sweep(ran.journal)
+    summary = summarise(sweep)
+    said = matters_line(mattered(sweep, summary))
+    print_summary(out, summary, home_option(home), [Text(said)] if said else [])
     out.print(f"         mlflow ui --backend-store-uri {store_uri(home)}", soft_wrap=True)
+    if ran.stopped:
+        return INTERRUPTED
     if ran.pending:
         out.print(f"{ran.pending} runs are not in MLflow yet ({ran.problem}).", soft_wrap=True)
         return PENDING

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
-from sweeper.core.record import TrialRecord
+from sweeper.core.record import METRICS, TrialRecord
 from sweeper.sweep.observer import Status
 
 
@@ -55,6 +58,11 @@ def loss(value: float | None) -> str:
 def rate(value: float | None) -> str:
     """Returns samples per second with thousands separated."""
     return "–" if value is None else f"{value:,.0f}/s"
+
+
+def figure(value: float) -> str:
+    """Returns any metric: thousands separated, else five digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
 
 
 class Screen:
@@ -124,8 +132,14 @@ def status_line(status: Status) -> str:
     return " · ".join(parts)
 
 
-def print_summary(out: Console, summary: Summary, home_option: str) -> None:
-    """Prints what a tired person needs to know."""
+def print_summary(
+    out: Console, summary: Summary, home_option: str, matters: Sequence[Table | Text] = ()
+) -> None:
+    """Prints what a tired person needs to know.
+
+    Args:
+        matters: What else is to be shown between the results and how to go on.
+    """
     out.print()
     for line in decision(summary):
         out.print(Text(line), soft_wrap=True)
@@ -135,10 +149,14 @@ def print_summary(out: Console, summary: Summary, home_option: str) -> None:
         out.print(_table("Best of each model size", summary.per_size, base.baseline))
         if len(summary.per_loader) > 1:
             out.print(_table("Best of each loader kind", summary.per_loader, base.baseline))
+        if summary.front:
+            out.print(_front_table(summary))
     counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
     out.print(Text(f"Searched trials: {counted or 'none'}. Ran on {summary.device}."), soft_wrap=True)
     if summary.synthetic:
         out.print("The data was made up: the speeds are this machine's, the losses mean nothing outside.")
+    for each in matters:
+        out.print(each, soft_wrap=isinstance(each, Text))
     out.print()
     for line in next_lines(summary, home_option):
         out.print(Text(line), soft_wrap=True)
@@ -152,28 +170,36 @@ def decision(summary: Summary) -> list[str]:
     if summary.state == "unfinished":
         return [f"{summary.name} is unfinished; `sweeper run` with the same YAML continues it."]
     winner, ratio = summary.winner, summary.ratio
+    stopped = ["  It was stopped: `sweeper run` with the same YAML continues it."] * (
+        summary.state == "stopped"
+    )
     if winner is None or ratio is None:
         faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
         if faster and not summary.baseline_throughput:
             best = max(faster, key=lambda row: row.throughput)
             return [
                 f"{summary.name}: {best.name} is {times(best.x_baseline)} your baseline in a single trial, "
-                f"unconfirmed (`confirm.rounds` says so); {summary.reason}.",
+                f"unconfirmed; {summary.reason}.",
+                *stopped,
                 *why_lines(summary, best.record),
             ]
         return [
             f"{summary.name}: nothing is better than your baseline "
             f"({seconds(summary.epoch_seconds(base.baseline))} an epoch); {summary.reason}.",
+            *stopped,
             *why_lines(summary, None),
         ]
     lines = [
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
         f"(95 % interval {ratio.low:.3g} to {ratio.high:.3g}, {len(ratio.rounds)} rounds).",
+        *stopped,
         f"  {seconds(summary.epoch_seconds(winner))} an epoch in place of "
         f"{seconds(summary.epoch_seconds(base.baseline))}; "
         f"{winner.metric('data_pct') or 0:.2g} % of a step goes to loading data "
         f"(baseline {base.baseline.metric('data_pct') or 0:.2g} %).",
     ]
+    if summary.tied:
+        lines.append(f"  A tie: no telling it from {', '.join(summary.tied)}; it is the simpler one.")
     if winner.quality is not None and base.losses:
         mean = sum(base.losses) / len(base.losses)
         lines.append(
@@ -188,11 +214,21 @@ def decision(summary: Summary) -> list[str]:
     hours, before = summary.projected_hours(winner), summary.projected_hours(base.baseline)
     if hours is not None and before is not None:
         lines.append(f"  Your production run: {hours:.3g} h in place of {before:.3g} h.")
+    if (paid := summary.break_even(winner)) is not None:
+        lines.append(f"  {_paid_line(winner, *paid)}")
     if not base.loss_tells:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
     lines.append(f"  The search ended because {summary.reason}.")
     lines += [f"  {line}" for line in why_lines(summary, winner)]
     return lines
+
+
+def _paid_line(winner: TrialRecord, rival: TrialRecord, steps: float) -> str:
+    compiled = f"Compiling (`{winner.config.compile.mode}`)"
+    against = f"against trial {rival.number}, which is eager"
+    if math.isinf(steps):
+        return f"{compiled} never pays {against}."
+    return f"{compiled} has paid for its longer start from optimiser step {steps:,.0f} on, {against}."
 
 
 def why_lines(summary: Summary, winner: TrialRecord | None) -> list[str]:
@@ -240,6 +276,24 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
     notes += ["~ disturbed by something else"] if any(row.disturbed for row in rows) else []
     if notes:
         table.caption, table.caption_justify = "  ".join(notes), "left"
+    return table
+
+
+def _front_table(summary: Summary) -> Table:
+    table = Table(title="Pareto front", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("trial")
+    for name in summary.objectives:
+        table.add_column(f"{name}, {METRICS[name].unit}".removesuffix(", "), justify="right")
+    table.add_column("")
+    for row in summary.front:
+        values = (row.record.metric(name) for name in summary.objectives)
+        picked = summary.picked is not None and row.record.number == summary.picked.number
+        table.add_row(
+            row.name,
+            *("–" if value is None else figure(value) for value in values),
+            "◄ picked" if picked else "",
+        )
+    table.caption, table.caption_justify = f"picked: {RULES[summary.rule]}", "left"
     return table
 
 

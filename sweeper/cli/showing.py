@@ -9,6 +9,8 @@ from pathlib import Path
 from rich.text import Text
 
 from sweeper.analysis.summary import brief, to_json, trial_json
+from sweeper.cli.mattering import mattered, matters, matters_json
+from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
 from sweeper.cli.screen import console, print_summary, times, trial_line
 from sweeper.cli.trial import trial_lines
@@ -16,7 +18,7 @@ from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
 from sweeper.export import exported, rendered
-from sweeper.spec import CategoricalParameter, load
+from sweeper.spec import load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
@@ -29,24 +31,9 @@ def check_command(space: Path, overrides: list[str]) -> None:
     device = device_model(spec.execution.gpus)
     fingerprint(spec, device)
     out = console()
-    size = spec.size()
     out.print(f"{space} is in order: {spec.name}, {spec.pipeline}, on {device}.", soft_wrap=True)
-    for name, parameter in spec.space.items():
-        if isinstance(parameter, CategoricalParameter):
-            values = ", ".join(str(choice) for choice in parameter.choices)
-        else:
-            values = f"{parameter.low} to {parameter.high}{' (log)' if parameter.log else ''}"
-        when = f"  when {', '.join(parameter.when)} says so" if parameter.when else ""
-        out.print(Text(f"  {name}: {values}{when}"), soft_wrap=True)
-    goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in spec.objectives)
-    budget = f"{spec.search.trials} trials"
-    if spec.search.minutes is not None:
-        budget += f" or {spec.search.minutes:g} minutes, confirmation included"
-    out.print(
-        f"  {goals}; {'more than any number of' if size is None else f'{size:,}'} combinations; {budget}; "
-        f"{1 + len(spec.also_try)} reference trials first.",
-        soft_wrap=True,
-    )
+    for line in space_lines(spec):
+        out.print(Text(line), soft_wrap=True)
 
 
 def list_command(home: Path, *, as_json: bool) -> None:
@@ -69,15 +56,16 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     """Prints a sweep's summary and all its trials."""
     sweep = load_sweep(find_sweep(home, name))
     summary = summarise(sweep)
+    found = mattered(sweep, summary)
     if as_json:
-        print(json.dumps(encode(to_json(summary, sweep.stages())), indent=1))
+        print(json.dumps(encode({**to_json(summary, sweep.stages()), **matters_json(found)}), indent=1))
         return
     out = console()
     for record in summary.records:
         if record.outcome is not None:
             line = trial_line(record, sweep.name_of(record), sweep.book.x_baseline(record))
             out.print(Text(line), soft_wrap=True)
-    print_summary(out, summary, home_option(home))
+    print_summary(out, summary, home_option(home), matters(found))
 
 
 def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> None:

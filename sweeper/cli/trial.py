@@ -50,7 +50,10 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
         yield ""
         yield "Result"
         for metric, value in metrics_of(record).items():
-            yield f"  {metric}: {value:g} {METRICS[metric].unit}".rstrip()
+            how = f" ({record.notes['time_to_loss_how']})" if metric == "time_to_loss_s" else ""
+            yield f"  {metric}: {value:g} {METRICS[metric].unit}".rstrip() + how
+        if math.isinf(record.derived.get("time_to_loss_s", 0.0)):
+            yield "  time_to_loss_s: never; its curve does not come down to the baseline's loss"
         yield ""
         yield from _times(measured)
         yield ""

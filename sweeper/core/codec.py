@@ -77,7 +77,11 @@ def _decode(hint: Any, value: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise DecodeError(f"`{path}` must be a list, but got {value!r}.")
-        return tuple(_decode(args[0], val, f"{path}[{i}]") for i, val in enumerate(value))
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+        if len(kinds) != len(value):
+            raise DecodeError(f"`{path}` must be a list of {len(kinds)}, but got {value!r}.")
+        pairs = enumerate(zip(kinds, value, strict=True))
+        return tuple(_decode(kind, val, f"{path}[{i}]") for i, (kind, val) in pairs)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise DecodeError(f"`{path}` must be an object, but got {value!r}.")

@@ -42,6 +42,8 @@ class MeasurePlan:
         quality_cap_seconds: No pass is run that would take longer, by the steps measured.
         quiet_canary_ms: The canary's time when nothing else runs on the machine; 0 where unknown.
         diagnose: Whether the parts of a step are run on their own after the windows.
+        screen_seconds: Length of a window before the others, after which a trial that is too slow ends.
+        screen_above: Throughput that it must reach there; 0 leaves the screening out.
     """
 
     window_seconds: float = 3.0
@@ -53,6 +55,8 @@ class MeasurePlan:
     quality_cap_seconds: float = 600.0
     quiet_canary_ms: float = 0.0
     diagnose: bool = True
+    screen_seconds: float = 0.0
+    screen_above: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,8 @@ class Quality:
         key: `TrialConfig.quality_key` and the sample count; equal keys have equal losses.
         constant_loss: Validation loss of the best constant predictor, where the pipeline knows it.
         best_loss: Best reachable validation loss, where the data is synthetic and it is known.
+        curve: (training samples, validation loss) on the way, ascending; the last one is (`samples`,
+            `val_loss`). Empty where the pass was run by an older version.
     """
 
     key: str
@@ -136,6 +138,7 @@ class Quality:
     val_loss: float
     constant_loss: float | None = None
     best_loss: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +174,7 @@ class Measurement:
         host_mem_peak_gib: Peak resident set of the training process.
         diagnosis: What a step's parts do on their own; None where it was not asked for.
         repeated_windows: Windows that were measured again because something else disturbed them.
+        screened_out: It ended after a short window, too slow to catch up with the best.
         telemetry: Summaries by series name, units in the names; absent where not supported.
         telemetry_missing: Why a series is absent, or ended early, by its name.
         versions: torch, CUDA and driver versions.
@@ -197,6 +201,7 @@ class Measurement:
     quality: Quality | None = None
     diagnosis: Diagnosis | None = None
     repeated_windows: int = 0
+    screened_out: bool = False
     effective: Mapping[str, str] = field(default_factory=dict)
     telemetry: Mapping[str, Stats] = field(default_factory=dict)
     telemetry_missing: Mapping[str, str] = field(default_factory=dict)
@@ -213,6 +218,7 @@ class FailureKind(StrEnum):
     """Why a trial has no measurement."""
 
     OOM = "oom"
+    OOM_EXPECTED = "oom_expected"
     HOST_OOM = "host_oom"
     SHM = "shm"
     FD_LIMIT = "fd_limit"
@@ -248,6 +254,7 @@ class Bottleneck(StrEnum):
 INFEASIBLE = frozenset(
     {
         FailureKind.OOM,
+        FailureKind.OOM_EXPECTED,
         FailureKind.HOST_OOM,
         FailureKind.SHM,
         FailureKind.FD_LIMIT,

@@ -24,6 +24,9 @@ class TrialRecord:
         outcome: None while it runs.
         quality: The loss of this trial's numerics key: its own pass, or one it was answered from.
         violations: Constraint name -> amount by which it is violated (<= 0 holds).
+        derived: Metrics that rest on more than the trial itself, by name: on the production run asked
+            for, on the baseline's loss. Infinite where the trial would never get there.
+        notes: How a derived metric came about: `time_to_loss_how` is `measured` or `extrapolated`.
         folder: Where its files are.
     """
 
@@ -35,6 +38,8 @@ class TrialRecord:
     params: Mapping[str, Any] = field(default_factory=dict)
     quality: Quality | None = None
     violations: Mapping[str, float] = field(default_factory=dict)
+    derived: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
 
     @property
@@ -89,6 +94,10 @@ def _series(name: str, part: str = "mean") -> Callable[[TrialRecord], Any]:
     return _of_measurement(lambda m: getattr(m.telemetry[name], part) if name in m.telemetry else None)
 
 
+def _of_derived(name: str) -> Callable[[TrialRecord], float | None]:
+    return lambda rec: rec.derived.get(name)
+
+
 def _summaries(name: str, unit: str, direction: str) -> Iterator[Metric]:
     """Yields mean, median and 95th percentile of a telemetry series inside the windows."""
     yield Metric(name, unit, direction, _series(name))
@@ -114,6 +123,8 @@ _TABLE = (
     Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds)),
     Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms)),
     Metric("val_loss", "", "minimize", lambda r: r.quality.val_loss if r.quality else None, 6),
+    Metric("projected_hours", "h", "minimize", _of_derived("projected_hours")),
+    Metric("time_to_loss_s", "s", "minimize", _of_derived("time_to_loss_s")),
     Metric("data_pct", "%", "minimize", _of_measurement(lambda m: 100 * m.breakdown.data_fraction)),
     Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
     Metric("compile_s", "s", "minimize", _of_measurement(lambda m: m.compile_seconds)),
@@ -130,6 +141,9 @@ _TABLE = (
 
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 """Objectives, constraints, columns and MLflow metrics all come from here."""
+
+LOSS_METRICS = ("val_loss", "time_to_loss_s")
+"""Those that rest on the quality pass, a trial's own or one it shares, and on the baseline's."""
 
 
 def rounded(value: float, digits: int) -> float:

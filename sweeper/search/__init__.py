@@ -1,5 +1,6 @@
 """Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""
 
-from sweeper.search.searcher import Searcher, SpaceExhaustedError, Told
+from sweeper.search.searcher import Searcher, SpaceExhaustedError
+from sweeper.search.told import Told
 
 __all__ = ["Searcher", "SpaceExhaustedError", "Told"]

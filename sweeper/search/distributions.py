@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from optuna.distributions import (
@@ -15,7 +16,7 @@ from optuna.distributions import (
 )
 
 from sweeper.core.config import Scalar
-from sweeper.spec import CategoricalParameter, IntParameter, Parameter
+from sweeper.spec import CategoricalParameter, IntParameter, Parameter, SweepSpec
 
 
 def distribution(parameter: Parameter) -> BaseDistribution:
@@ -50,6 +51,14 @@ def values(of: BaseDistribution) -> Sequence[Scalar]:
     return [min(of.low + i * of.step, of.high) for i in range(count)]
 
 
+def spelled(of: BaseDistribution, value: Scalar) -> Scalar:
+    """Returns a value as Optuna spells it: 0.001 + 3 * 0.001 is not quite 0.004."""
+    if not isinstance(of, FloatDistribution) or of.step is None or not isinstance(value, int | float):
+        return value
+    exact: float = min(of.low + round((value - of.low) / of.step) * of.step, of.high)
+    return exact
+
+
 def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
     """Returns a random value of a distribution, evenly over its range (or the range's logarithm)."""
     if isinstance(of, IntDistribution | FloatDistribution) and of.log:
@@ -60,3 +69,13 @@ def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
         number = rng.uniform(of.low, of.high)
         return number
     return rng.choice(values(of))
+
+
+def combinations(spec: SweepSpec) -> Mapping[str, dict[str, Scalar]]:
+    """Returns every configuration of a finite space: the parameters that give it, by its key."""
+    found: dict[str, dict[str, Scalar]] = {}
+    every = (values(distribution(parameter)) for parameter in spec.space.values())
+    for combination in itertools.product(*every):
+        params = dict(zip(spec.space, combination, strict=True))
+        found.setdefault(spec.config(params).key(), params)
+    return found

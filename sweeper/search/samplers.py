@@ -30,7 +30,8 @@ def _qmc(seed: int, point: int, trials: int) -> BaseSampler:
 
 
 _SAMPLERS: Mapping[str, Callable[[int, int, int], BaseSampler]] = {
-    "auto": _tpe,
+    # Where there is nothing left to climb, and with several objectives.
+    "climb": _tpe,
     "tpe": _tpe,
     "random": _random,
     "qmc": _qmc,

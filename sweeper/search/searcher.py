@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
@@ -15,12 +13,16 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
-from sweeper.search.distributions import distribution, drawn, values
+from sweeper.search.climb import climb
+from sweeper.search.distributions import combinations, distribution, drawn
+from sweeper.search.presets import presets
 from sweeper.search.samplers import sampler
+from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 
 NUMBER = "sweeper.number"
 REPEATS_BEFORE_LISTING = 20
+SOBOL_POINTS = 2
 LISTED_AT_MOST = 50_000
 DRAWN_AT_MOST = 5_000
 
@@ -29,21 +31,6 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 class SpaceExhaustedError(Exception):
     """Every configuration of the space has been asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a trial was to the search, fixed when first told.
-
-    Attributes:
-        params: The value of every parameter of the space.
-        values: One per objective; None where the trial says nothing (`fail`).
-        constraints: Violation by name; at most 0 holds. The same names on every trial.
-    """
-
-    params: Mapping[str, Scalar]
-    values: tuple[float, ...] | None
-    constraints: Mapping[str, float]
 
 
 class Searcher:
@@ -55,6 +42,7 @@ class Searcher:
 
     def __init__(self, path: Path, spec: SweepSpec, told: Mapping[int, Told]) -> None:
         self._spec = spec
+        self._told = told
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
         self._running: dict[int, Trial] = {}
         self._study = self._open(path, told)
@@ -125,21 +113,44 @@ class Searcher:
         Raises:
             SpaceExhaustedError: There is none left.
         """
-        search = self._spec.search
-        for attempt in range(REPEATS_BEFORE_LISTING):
-            self._study.sampler = sampler(search.sampler, search.seed, number, attempt, search.trials)
+        params = self._next_start(taken) or self._next_climb(number, taken)
+        trial = self._suggested(number, taken) if params is None else None
+        if trial is None:
+            self._study.enqueue_trial(params or self._untried(number, taken))
             trial = self._study.ask(self._distributions)
-            if self._spec.config(trial.params).key() not in taken:
-                trial.set_user_attr(NUMBER, number)
-                self._running[number] = trial
-                return dict(trial.params)
-            self._study.tell(trial, state=TrialState.FAIL)
-        params = self._untried(number, taken)
-        self._study.enqueue_trial(params)
-        trial = self._study.ask(self._distributions)
         trial.set_user_attr(NUMBER, number)
         self._running[number] = trial
         return dict(trial.params)
+
+    def _next_start(self, taken: Collection[str]) -> dict[str, Scalar] | None:
+        """Returns the first of the usual starts that was not asked for."""
+        if self._spec.search.sampler != "auto":
+            return None
+        return next((p for p in presets(self._spec) if self._spec.config(p).key() not in taken), None)
+
+    def _next_climb(self, number: int, taken: Collection[str]) -> dict[str, Scalar] | None:
+        search = self._spec.search
+        if self._sampler() != "climb" or len(self._spec.objectives) > 1:
+            return None
+        return climb(self._spec, self._told, taken, search.seed * 1_000_003 + number)
+
+    def _sampler(self) -> str:
+        """Returns the sampler's name; what `auto` stands for depends on how far the search is."""
+        name = self._spec.search.sampler
+        if name != "auto":
+            return name
+        return "qmc" if len(self._told) < len(presets(self._spec)) + SOBOL_POINTS else "climb"
+
+    def _suggested(self, number: int, taken: Collection[str]) -> Trial | None:
+        """Returns a trial that Optuna suggests; None where it only has what was asked for already."""
+        search = self._spec.search
+        for attempt in range(REPEATS_BEFORE_LISTING):
+            self._study.sampler = sampler(self._sampler(), search.seed, number, attempt, search.trials)
+            trial = self._study.ask(self._distributions)
+            if self._spec.config(trial.params).key() not in taken:
+                return trial
+            self._study.tell(trial, state=TrialState.FAIL)
+        return None
 
     def _untried(self, number: int, taken: Collection[str]) -> dict[str, Scalar]:
         """Draws one of the configurations that are left: from a list of them, where that is not too long.
@@ -155,12 +166,7 @@ class Searcher:
                 if self._spec.config(params).key() not in taken:
                     return params
             raise SpaceExhaustedError
-        left: dict[str, dict[str, Scalar]] = {}
-        for combination in itertools.product(*map(values, self._distributions.values())):
-            params = dict(zip(self._distributions, combination, strict=True))
-            key = self._spec.config(params).key()
-            if key not in taken:
-                left.setdefault(key, params)
+        left = {key: params for key, params in combinations(self._spec).items() if key not in taken}
         if not left:
             raise SpaceExhaustedError
         return left[draw.choice(sorted(left))]

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig, field_of
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.core.record import METRICS
+from sweeper.core.record import LOSS_METRICS, METRICS
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.space import Parameter
 
@@ -127,10 +127,35 @@ def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         if isinstance(metric, str) and metric not in METRICS and path[-1] in (metric, "maximize", "minimize"):
             remedy = did_you_mean(metric, METRICS) or f" Known metrics: {', '.join(METRICS)}."
             yield Mistake(path, f"`{metric}` is not a metric.{remedy}", at_key=path[0] == "constraints")
+        elif isinstance(metric, str) and (text := _lacking(metric, tree)):
+            yield Mistake(path, text, at_key=path[0] == "constraints")
     work = [name for name in _mapping(tree.get("space")) if name.partition(".")[0] in OPEN_SECTIONS]
-    if work and all(metric != "val_loss" for _, metric in named):
+    if work and all(metric not in LOSS_METRICS for _, metric in named):
         text = (
             "A space with `model.*` or `data.*` needs a constraint or an objective on val_loss, but got"
             f" {work[0]} without one. Add `constraints: {{val_loss: {{max_ratio_to_baseline: 1.02}}}}`."
         )
         yield Mistake(("space", work[0], "val_loss"), text, at_key=True)
+    rule = _mapping(tree.get("confirm")).get("pick")
+    several = len(_list(tree.get("objectives"))) > 1
+    if rule == "lowest_loss" and several and all(metric not in LOSS_METRICS for _, metric in named):
+        text = (
+            "`confirm.pick: lowest_loss` needs an objective or a constraint on val_loss, but got none."
+            " Add one, or use `pick: knee`."
+        )
+        yield Mistake(("confirm", "pick"), text)
+
+
+def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
+    """Returns what is wrong where `metric` is asked for without what it is computed from; else nothing."""
+    if metric == "projected_hours" and not tree.get("production"):
+        return (
+            "`projected_hours` needs the training samples of the production run, but got no `production`."
+            " Add `production: {samples: 2.0e9}`."
+        )
+    if metric == "time_to_loss_s" and _mapping(tree.get("measure")).get("quality_samples") == 0:
+        return (
+            "`time_to_loss_s` needs a quality pass, but got measure.quality_samples=0."
+            " Use `auto` or a number of samples."
+        )
+    return ""

@@ -125,19 +125,41 @@ class Measure(Section):
 
 
 class Search(Section):
-    """How many configurations are tried, for how long (`minutes: null`: no limit), chosen by whom."""
+    """How many configurations are tried, for how long, chosen by whom, and when it is enough.
 
-    sampler: Literal["auto", "tpe", "random", "qmc"] = "auto"
+    Attributes:
+        minutes: Of the whole sweep, confirmation included; null is no limit.
+        patience: The search ends after so many trials in a row without a better one.
+        regret: It ends once the best so far is expected to lie within this share of the best there is.
+        memory_headroom: Share of the memory limit that a prediction must leave free for a
+            configuration to be run.
+    """
+
+    sampler: Literal["auto", "tpe", "gp", "cmaes", "nsgaii", "random", "qmc", "climb"] = "auto"
     trials: Count = 40
     minutes: Positive | None = 20.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    patience: Count | None = None
+    regret: Annotated[float, Field(gt=0, lt=1)] | None = None
+    memory_headroom: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class Confirm(Section):
-    """The winner's interleaved repeats against the baseline; 0 rounds leave them out."""
+    """The winner's interleaved repeats against the baseline; 0 rounds leave them out.
+
+    Attributes:
+        top: How many candidates take part.
+        rounds: Fresh processes of each; more are added while an interval is wider than `precision`
+            and the time is not up.
+        precision: Half-width of the interval that is aimed at, as a share of the ratio.
+        pick: Which configuration of a Pareto front is the winner: the `knee`, or the fastest within
+            2 % of the `lowest_loss`.
+    """
 
     top: Count = 3
     rounds: Annotated[int, Field(ge=0)] = 8
+    precision: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    pick: Literal["knee", "lowest_loss"] = "knee"
 
 
 class Execution(Section):

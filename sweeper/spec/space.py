@@ -99,6 +99,17 @@ def holds(condition: Condition, value: Scalar) -> bool:
     return same(condition, value)
 
 
+def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]) -> bool:
+    """Returns whether the parameter `name` has an effect beside `values`: its `when` holds, and theirs do.
+
+    A condition on a name without a value is one that a restriction has decided: it holds.
+    """
+    return all(
+        target not in values or (holds(asked, values[target]) and acts(target, space, values))
+        for target, asked in space[name].when.items()
+    )
+
+
 class _Numeric(Sparse):
     """What both kinds of number parameter can do."""
 

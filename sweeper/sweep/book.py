@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sweeper.analysis.finalists import is_speed
 from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.analysis.projection import with_derived
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import Measurement, Outcome, Quality, Report
-from sweeper.core.record import TrialRecord
+from sweeper.core.record import LOSS_METRICS, TrialRecord
 from sweeper.search import Told
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Entry, Journal
@@ -17,6 +19,8 @@ BASELINE = 0
 NUM_SEEDS = 3
 MIN_STEPS_OF_LARGEST = 50
 WINNING_MARGIN = 0.9
+SCREEN_MARGIN = 0.8
+"""Share of the fastest below which a short window ends a trial: noise does not reach that far."""
 
 
 class Book:
@@ -29,7 +33,7 @@ class Book:
         self.told: dict[int, Told] = {}
         self.quality_samples = 0
         self._qualities: dict[str, Quality] = {}
-        self._losses: list[float] = []
+        self.losses: tuple[float, ...] = ()
 
     def enter(self, number: int, job: Job, outcome: Outcome | Report | None) -> TrialRecord:
         """Enters a trial, or what became of it, and returns it as judged."""
@@ -48,15 +52,22 @@ class Book:
         self.records[number] = record
         return self.judged(number)
 
-    def enter_quality(self, quality: Quality, *, of_baseline: bool) -> None:
+    def enter_quality(self, quality: Quality) -> None:
         """Enters a quality pass that ran on its own."""
         self._qualities[quality.key] = quality
-        if of_baseline:
-            self._losses.append(quality.val_loss)
+
+    def quality_of(self, config: TrialConfig) -> Quality | None:
+        """Returns the loss of a configuration, where one of the same numerics was looked at."""
+        return self._qualities.get(f"{config.quality_key()}-{self.quality_samples}")
 
     def judged(self, number: int) -> TrialRecord:
-        """Returns a record with its loss and violations, by all that is known now."""
+        """Returns a record with its loss, derived metrics and violations, by all that is known now."""
         record = with_quality(self.records[number], self._qualities, self.quality_samples)
+        # Entered after each part: where it is the baseline's, the next part rests on it.
+        self.records[number] = record
+        production = self.spec.production
+        record = with_derived(record, self.yardstick, production.samples if production else None)
+        self.records[number] = record
         record = judge(record, self.limits(), self.spec)
         self.records[number] = record
         return record
@@ -72,7 +83,7 @@ class Book:
         baseline = self.records.get(BASELINE)
         if baseline is None or baseline.measurement is None:
             return None
-        return Yardstick(baseline, tuple(self._losses))
+        return Yardstick(baseline, self.losses)
 
     def limits(self) -> list[Limit]:
         """Returns the bounds in numbers; none before the baseline is measured."""
@@ -121,12 +132,25 @@ class Book:
     def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
         """Returns the samples of the quality pass for `config`, and the throughput it must reach.
 
-        No pass where this numerics key has one; none for a trial that is too slow to win anything.
+        No pass where this numerics key has one; none for a trial that is too slow to win anything,
+        where it is speed alone that wins.
         """
-        if not self.quality_samples or f"{config.quality_key()}-{self.quality_samples}" in self._qualities:
+        if not self.quality_samples or self.quality_of(config) is not None:
             return 0, 0.0
+        if not is_speed(self.spec):
+            return self.quality_samples, 0.0
+        return self.quality_samples, WINNING_MARGIN * self._rival_throughput(config)
+
+    def screen_above(self, config: TrialConfig) -> float:
+        """Returns the throughput that `config` must reach in a short window to be worth a full timing.
+
+        0 where speed is not the only objective: a slower trial may yet be of use.
+        """
+        return SCREEN_MARGIN * self._rival_throughput(config) if is_speed(self.spec) else 0.0
+
+    def _rival_throughput(self, config: TrialConfig) -> float:
         rival = self.best(config)
-        return self.quality_samples, WINNING_MARGIN * ((rival.metric("throughput") if rival else None) or 0.0)
+        return (rival.metric("throughput") if rival else None) or 0.0
 
     def tell(self, number: int) -> Told | None:
         """Fixes and returns what the search is told of a trial; None where it lies outside the space."""
@@ -156,6 +180,12 @@ class Book:
             if entry.outcome is None or again:
                 unfinished.append(entry)
         return unfinished
+
+
+def looks_at_loss(spec: SweepSpec) -> bool:
+    """Returns whether an objective or a constraint rests on the loss, so that trials need a quality pass."""
+    goals = {*spec.constraints, *(objective.metric for objective in spec.objectives)}
+    return not goals.isdisjoint(LOSS_METRICS)
 
 
 def quality_of(outcome: Outcome | Report) -> Quality | None:

@@ -4,104 +4,213 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Mapping
-from pathlib import Path
+import shutil
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sweeper.analysis.confirmation import MIN_ROUNDS, decide, ratios
+from sweeper.analysis.confirmation import MIN_ROUNDS, Decision, Ratio, contenders, decide, is_enough, ratios
+from sweeper.analysis.finalists import finalists, is_speed
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
-from sweeper.sweep.book import BASELINE
+from sweeper.sweep.book import BASELINE, NUM_SEEDS
+from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.supervisor import Supervisor
 
 QUICK_WARMUP_SECONDS = 5.0
+HURRY_SECONDS = 18.0
+HURRY_WINDOW_SECONDS = 0.5
+MOST_ROUNDS = 4
+"""Times `confirm.rounds` that are run where the intervals stay wide and there is time."""
 
-
-def candidates(supervisor: Supervisor) -> list[TrialRecord]:
-    """Returns the fastest feasible trials of the baseline's own work, best first."""
-    book = supervisor.book
-    base = book.records[BASELINE]
-    found = [
-        record
-        for record in book.finished()
-        if record.feasible
-        and record.number != BASELINE
-        and record.config.work_key() == base.config.work_key()
-        and (record.quality is not None or not book.quality_samples)
-        and (book.x_baseline(record) or 0.0) > 1.0
-    ]
-    found.sort(key=lambda record: -(record.metric("throughput") or 0.0))
-    return found[: supervisor.spec.confirm.top]
+Speeds = dict[int, Measurement]
 
 
 def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
-    """Runs the rounds there is time for, and returns what they say, as result.json has it.
+    """Runs the rounds that are needed, or there is time for; returns what result.json has of them.
 
     A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
     count; one that lacks a process is completed.
     """
     spec, book = supervisor.spec, supervisor.book
-    chosen = candidates(supervisor)
+    chosen = finalists(book.finished(), book.records[BASELINE], spec, needs_loss=bool(book.quality_samples))
     if not chosen or not spec.confirm.rounds:
-        return {"winner": None, "ratios": [], "rounds": []}
-    supervisor.phase, supervisor.done, supervisor.total = "confirming", 0, spec.confirm.rounds
-    numbers = [BASELINE, *(record.number for record in chosen)]
-    folders = {
-        (entry.job.params["round"], entry.job.params["trial"]): entry.folder
-        for entry in supervisor.journal.confirmations()
+        return {"winner": None, "confirmed": False, "ratios": [], "rounds": []}
+    rounds = Rounds(supervisor, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
+    rounds.run([record.number for record in chosen])
+    unfit = _unfit(supervisor, rounds)
+    return rounds.result(unfit)
+
+
+def confirm_in_a_hurry(supervisor: Supervisor) -> Mapping[str, Any]:
+    """Confirms the best so far within 20 s; a second Ctrl-C leaves it unconfirmed."""
+    spec, book = supervisor.spec, supervisor.book
+    best = finalists(book.finished(), book.records[BASELINE], spec, needs_loss=bool(book.quality_samples))[:1]
+    unconfirmed: dict[str, Any] = {
+        "winner": best[0].number if best else None,
+        "confirmed": False,
+        "ratios": [],
+        "rounds": [],
     }
-    rounds: list[dict[int, Measurement]] = []
-    longest = 0.0
-    for index in range(spec.confirm.rounds):
-        left = supervisor.seconds_left
-        if index >= MIN_ROUNDS and left is not None and left < longest:
-            break
-        order = list(numbers)
-        random.Random(spec.search.seed * 1_000_003 + index).shuffle(order)
-        before = supervisor.seconds_left
-        rounds.append(_round(supervisor, index, order, folders))
-        after = supervisor.seconds_left
-        if before is not None and after is not None:
-            longest = max(longest, before - after)
-        supervisor.done = index + 1
-    configs = {number: book.records[number].config for number in numbers}
-    speeds = [{number: found.throughput for number, found in each.items()} for each in rounds]
-    return {
-        "winner": decide(speeds, BASELINE, configs),
-        "ratios": [encode(ratio) for ratio in ratios(speeds, BASELINE)],
-        "rounds": [{str(n): value for n, value in each.items()} for each in speeds],
-        "disturbed": {
-            str(n): sum(bool(each[n].contamination) for each in rounds if n in each) for n in numbers
-        },
-    }
-
-
-def _round(
-    supervisor: Supervisor, index: int, order: list[int], folders: dict[tuple[int, int], Path]
-) -> dict[int, Measurement]:
-    journal, book = supervisor.journal, supervisor.book
-    found: dict[int, Measurement] = {}
-    for number in order:
-        # By round and trial, not by place: with other candidates than before, the places shift.
-        folder = folders.setdefault((index, number), journal.confirm_folder(len(folders)))
-        outcome = supervisor.runner.run(folder, _job(supervisor, book.records[number], index))
-        if isinstance(outcome, Measurement):
-            found[number] = outcome
-    return found
-
-
-def _job(supervisor: Supervisor, record: TrialRecord, index: int) -> Job:
-    measure = supervisor.spec.measure
-    job = supervisor.job("confirm", record.config, {"round": index, "trial": record.number})
-    plan = MeasurePlan(
-        window_seconds=measure.window_seconds,
-        repeats=1,
-        warmup_cap_seconds=min(QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds),
-        # Room for one repetition, where something disturbs it.
-        cap_seconds=1.5 * measure.window_seconds,
-        quiet_canary_ms=supervisor.quiet_canary_ms(),
-        diagnose=False,
+    if not best:
+        return unconfirmed
+    supervisor.observer.line(
+        f"Stopping: {supervisor.name(best[0])} is being confirmed, {HURRY_SECONDS + 2:.0f} s at most. "
+        "Ctrl-C again ends at once."
     )
-    return dataclasses.replace(job, plan=plan)
+    supervisor.hurry(HURRY_SECONDS)
+    shutil.rmtree(supervisor.journal.rounds_folder("stopped"), ignore_errors=True)
+    window = min(HURRY_WINDOW_SECONDS, spec.measure.window_seconds)
+    rounds = Rounds(supervisor, "stopped", window, 2 * MIN_ROUNDS)
+    try:
+        rounds.run([best[0].number])
+    except KeyboardInterrupt:
+        supervisor.runner.cancel()
+        return unconfirmed
+    found = rounds.result(())
+    return found if len(rounds.speeds) >= MIN_ROUNDS else {**found, **unconfirmed}
+
+
+class Rounds:
+    """Rounds of one confirmation, kept in a folder of their own.
+
+    Attributes:
+        speeds: What was measured, round by round, by trial number.
+    """
+
+    def __init__(self, supervisor: Supervisor, place: str, window_seconds: float, wanted: int) -> None:
+        self._supervisor = supervisor
+        self._place, self._window_seconds, self._wanted = place, window_seconds, wanted
+        self._folders = {
+            (entry.job.params["round"], entry.job.params["trial"]): entry.folder
+            for entry in supervisor.journal.rounds(place)
+        }
+        self.speeds: list[Speeds] = []
+        self._numbers: list[int] = []
+        self.ended = ""
+
+    def throughputs(self) -> list[dict[int, float]]:
+        """Returns samples per second, round by round, by trial number."""
+        return [{number: found.throughput for number, found in each.items()} for each in self.speeds]
+
+    def run(self, numbers: Sequence[int]) -> None:
+        """Runs rounds of `numbers` and the baseline until they tell enough, or the time is up.
+
+        Candidates that are clearly slower than the fastest take no further part once the rounds asked
+        for are done.
+        """
+        supervisor = self._supervisor
+        supervisor.phase, supervisor.done, supervisor.total = "confirming", 0, self._wanted
+        precision = supervisor.spec.confirm.precision
+        self._numbers = [BASELINE, *numbers]
+        among, longest = list(numbers), 0.0
+        for index in range(MOST_ROUNDS * self._wanted):
+            done, left = len(self.speeds), supervisor.seconds_left
+            if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
+                self.ended = "the intervals are narrow enough"
+                return
+            # Every round takes a slow disk or a hung compiler into account that the last ones had.
+            late = left is not None and left < (longest if done >= MIN_ROUNDS else 0.0)
+            if late:
+                self.ended = "the time is up"
+                return
+            if done >= self._wanted:
+                among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
+            order = [BASELINE, *among]
+            random.Random(supervisor.spec.search.seed * 1_000_003 + index).shuffle(order)
+            try:
+                self.speeds.append(self._round(index, order))
+            except StopAskedError:
+                supervisor.runner.cancel()
+                if done >= MIN_ROUNDS:
+                    self.ended = "it was stopped"
+                    return
+                supervisor.hurry(HURRY_SECONDS)
+                among = among[:1]
+                continue
+            finally:
+                supervisor.done = len(self.speeds)
+            after = supervisor.seconds_left
+            if left is not None and after is not None:
+                longest = max(longest, left - after)
+        self.ended = f"after {len(self.speeds)} rounds the intervals are as narrow as they get here"
+
+    def _round(self, index: int, order: Sequence[int]) -> Speeds:
+        supervisor = self._supervisor
+        found: Speeds = {}
+        for number in order:
+            # By round and trial, not by place: with other candidates than before, the places shift.
+            place = supervisor.journal.rounds_folder(self._place) / f"{len(self._folders):04d}"
+            folder = self._folders.setdefault((index, number), place)
+            outcome = supervisor.runner.run(folder, self._job(supervisor.book.records[number], index))
+            if isinstance(outcome, Measurement):
+                found[number] = outcome
+        return found
+
+    def _job(self, record: TrialRecord, index: int) -> Job:
+        measure = self._supervisor.spec.measure
+        job = self._supervisor.job("confirm", record.config, {"round": index, "trial": record.number})
+        plan = MeasurePlan(
+            window_seconds=self._window_seconds,
+            repeats=1,
+            warmup_cap_seconds=min(QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds),
+            # Room for one repetition, where something disturbs it.
+            cap_seconds=1.5 * self._window_seconds,
+            quiet_canary_ms=self._supervisor.quiet_canary_ms(),
+            diagnose=False,
+        )
+        return dataclasses.replace(job, plan=plan)
+
+    def ratios(self) -> list[Ratio]:
+        """Returns each candidate's ratio to the baseline, best first."""
+        return ratios(self.throughputs(), BASELINE)
+
+    def result(self, unfit: Collection[int]) -> dict[str, Any]:
+        """Returns the winner, its rivals and all rounds, as result.json has them."""
+        book, speeds = self._supervisor.book, self.throughputs()
+        configs = {number: book.records[number].config for number in self._numbers}
+        decision = decide(speeds, BASELINE, configs, unfit)
+        if not is_speed(self._supervisor.spec):
+            # What it wins by was looked at in the search; the rounds tell its speed.
+            decision = Decision(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
+        return {
+            "winner": decision.winner,
+            "confirmed": decision.winner is not None,
+            "tied": list(decision.tied),
+            "unfit": sorted(unfit),
+            "ratios": [encode(ratio) for ratio in self.ratios()],
+            "rounds": [{str(n): value for n, value in each.items()} for each in speeds],
+            "rounds_ended": self.ended,
+            "disturbed": {
+                str(n): sum(bool(each[n].contamination) for each in self.speeds if n in each)
+                for n in self._numbers
+            },
+        }
+
+
+def _unfit(supervisor: Supervisor, rounds: Rounds) -> set[int]:
+    """Returns the candidates whose loss over the baseline's seeds is beyond its limit.
+
+    Looked at from the winner down, until one holds: a single seed's loss was what the search had.
+    """
+    book = supervisor.book
+    limits = [limit for limit in book.limits() if limit.metric == "val_loss"]
+    unfit: set[int] = set()
+    if not limits or not book.quality_samples:
+        return unfit
+    configs = {number: book.records[number].config for number in book.records}
+    while True:
+        winner = decide(rounds.throughputs(), BASELINE, configs, unfit).winner
+        if winner is None:
+            return unfit
+        record = book.records[winner]
+        losses, _ = supervisor.losses_of(record.config, f"loss-{winner}", NUM_SEEDS)
+        if not losses or all(limit.violation(statistics.fmean(losses)) <= 0 for limit in limits):
+            return unfit
+        supervisor.observer.line(
+            f"{supervisor.name(record)} is passed over: its loss over {len(losses)} seeds is "
+            f"{statistics.fmean(losses):.4g}, beyond the limit of {limits[0].bound:.4g}."
+        )
+        unfit.add(winner)

@@ -17,6 +17,7 @@ from sweeper.spec import SweepSpec, read_yaml, to_yaml
 
 SWEEP = "sweep.yaml"
 RESULT = "result.json"
+STOPPED = "stopped.json"
 BUDGET = "budget.json"
 TOLD = "told.json"
 
@@ -53,9 +54,9 @@ class Journal:
         """Returns the folder of a trial."""
         return self.folder / "trials" / f"{number:04d}"
 
-    def confirm_folder(self, number: int) -> Path:
-        """Returns the folder of a process of the confirmation."""
-        return self.folder / "confirm" / f"{number:04d}"
+    def rounds_folder(self, place: str) -> Path:
+        """Returns where the processes of a confirmation are: `confirm`, or another one's `place`."""
+        return self.folder / place
 
     def setup_folder(self, name: str) -> Path:
         """Returns the folder of a job which is not a trial: probe, prepare, a seed of the baseline."""
@@ -84,9 +85,9 @@ class Journal:
         """Yields the trials in order of their numbers."""
         return self._entries(self.folder / "trials")
 
-    def confirmations(self) -> Iterator[Entry]:
-        """Yields the processes of the confirmation in order."""
-        return self._entries(self.folder / "confirm")
+    def rounds(self, place: str) -> Iterator[Entry]:
+        """Yields the processes of a confirmation in order."""
+        return self._entries(self.rounds_folder(place))
 
     def _entries(self, parent: Path) -> Iterator[Entry]:
         if not parent.exists():
@@ -114,6 +115,16 @@ class Journal:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes how the sweep ended."""
         write_json(self.folder / RESULT, encode(result))
+        (self.folder / STOPPED).unlink(missing_ok=True)
+
+    def stop(self, result: Mapping[str, Any]) -> None:
+        """Writes what is known where the sweep was stopped; it has not ended."""
+        write_json(self.folder / STOPPED, encode(result))
+
+    def stopped(self) -> Mapping[str, Any] | None:
+        """Returns what was known where the sweep was last stopped; None where it never was, or has ended."""
+        path = self.folder / STOPPED
+        return read_json(path) if path.exists() else None
 
     def reopen(self, trials: int) -> None:
         """Takes back that the sweep has ended: its budget was raised to `trials` searched trials."""

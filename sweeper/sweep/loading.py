@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.labels import run_name
+from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.core.job import CONFIG, read_job, read_outcome
 from sweeper.core.measurement import Report
@@ -25,7 +26,7 @@ class LoadedSweep:
 
     Attributes:
         about: `device`, `synthetic`, `notes`.
-        result: How it ended; None while it has not.
+        result: How it ended, or what was known where it was stopped; None where there is neither.
     """
 
     journal: Journal
@@ -33,6 +34,7 @@ class LoadedSweep:
     about: Mapping[str, Any]
     book: Book
     result: Mapping[str, Any] | None
+    state: str
 
     def varied(self) -> tuple[str, ...]:
         """Returns the names that differ between the trials."""
@@ -100,10 +102,13 @@ def load_sweep(journal: Journal) -> LoadedSweep:
         quality = quality_of(outcome) if outcome is not None else None
         if quality is not None:
             book.quality_samples = read_job(folder).plan.quality_samples
-            book.enter_quality(quality, of_baseline=True)
+            book.enter_quality(quality)
+            book.losses += (quality.val_loss,)
     book.load()
     book.judge_all()
-    return LoadedSweep(journal, spec, document["about"], book, journal.result())
+    ended, stopped = journal.result(), journal.stopped()
+    state = "finished" if ended is not None else "stopped" if stopped is not None else "unfinished"
+    return LoadedSweep(journal, spec, document["about"], book, ended or stopped, state)
 
 
 def summarise(sweep: LoadedSweep) -> Summary:
@@ -139,15 +144,21 @@ def summarise(sweep: LoadedSweep) -> Summary:
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = book.records[winner]
     common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
+    objectives, rule = sweep.spec.objectives, sweep.spec.confirm.pick
+    # Of single short windows nothing is known but that they are slow.
+    whole = [r for r in same_work if r.measurement and not r.measurement.screened_out]
+    whole = [r for r in whole if r.number in looked_at or r is base]
+    front = pareto(whole, objectives) if len(objectives) > 1 else []
     loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
     return Summary(
         name=sweep.journal.name,
-        state="finished" if sweep.result is not None else "unfinished",
+        state=sweep.state,
         device=sweep.about["device"],
         reason=result.get("reason", ""),
         synthetic=sweep.about["synthetic"],
         yardstick=book.yardstick,
         winner=book.records[winner] if winner is not None else None,
+        tied=tuple(sweep.name_of(book.records[number]) for number in result.get("tied", ())),
         ratio=ratios.get(winner) if winner is not None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
         per_size=tuple(
@@ -159,6 +170,10 @@ def summarise(sweep: LoadedSweep) -> Summary:
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
         disturbed=disturbed,
+        objectives=tuple(objective.metric for objective in objectives),
+        front=tuple(row("", r) for r in front),
+        picked=pick(front, objectives, rule),
+        rule=rule,
     )
 
 

@@ -26,10 +26,9 @@ def open_sweep(
         SweepConflictError: Another process holds it, or it is unfinished and was begun differently.
         EnvironmentStopError: The folder cannot be written.
     """
-    if not new:
-        for journal in _of_name(home, spec.name):
-            if not differences(journal.read()["fingerprint"], fingerprint) and not _stillborn(journal):
-                return journal, _locked(journal)
+    known = None if new else continued(home, spec.name, fingerprint)
+    if known is not None:
+        return known, _locked(known)
     for count in itertools.count(1):
         name = spec.name if count == 1 else f"{spec.name}-{count}"
         journal = Journal(sweeps_folder(home) / name)
@@ -58,8 +57,16 @@ def open_sweep(
     raise AssertionError("there is always another name")
 
 
-def _of_name(home: Path, name: str) -> Iterator[Journal]:
-    """Yields the sweeps called `name`, `name-2`, and so on that have begun."""
+def continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal | None:
+    """Returns the sweep that a run would go on with, ended or not; None where it would begin one."""
+    for journal in of_name(home, name):
+        if not differences(journal.read()["fingerprint"], fingerprint) and not _stillborn(journal):
+            return journal
+    return None
+
+
+def of_name(home: Path, name: str) -> Iterator[Journal]:
+    """Yields the sweeps called `name`, `name-2` and so on that have begun."""
     for count in itertools.count(1):
         journal = Journal(sweeps_folder(home) / (name if count == 1 else f"{name}-{count}"))
         if not journal.folder.exists():

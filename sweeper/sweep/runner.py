@@ -14,6 +14,7 @@ from sweeper.execution.launcher import Handle, Launcher, wait_any
 
 MAX_ATTEMPTS = 3
 TICK_SECONDS = 0.25
+CANCEL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,16 @@ class JobRunner:
         for _, _, outcome in self.wait():
             return outcome
         raise AssertionError("a started job ends")
+
+    def cancel(self) -> None:
+        """Ends every job under way; what leaves no outcome runs again when the sweep goes on."""
+        for each in self._running:
+            each.handle.cancel()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while not all(each.handle.done() for each in self._running) and time.monotonic() < deadline:
+            wait_any([each.handle for each in self._running if not each.handle.done()], TICK_SECONDS)
+        self._free.extend(each.slot for each in self._running)
+        self._running.clear()
 
     def resume(self, key: int, folder: Path, job: Job) -> None:
         """Starts a job again whose attempt was lost with an earlier supervisor."""

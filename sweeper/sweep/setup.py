@@ -14,6 +14,7 @@ from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.machine import RESIDENT_SHARE, cpu_name
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.sweep.book import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
 from sweeper.telemetry.nvml import gpu_names
 
@@ -191,6 +192,25 @@ def restricted(
                 spec = spec.clipped(name, high)
                 lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines
+
+
+def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[str]]:
+    """Returns `spec` with no batch so large that `samples` make too few steps, and a line where one was.
+
+    Args:
+        samples: Training samples of the quality pass.
+    """
+    if "batch_size" not in spec.space:
+        return spec, []
+    high = max(samples // MIN_STEPS_OF_LARGEST, _range(spec.space["batch_size"])[0])
+    clipped = spec.clipped("batch_size", high)
+    if clipped == spec:
+        return spec, []
+    line = (
+        f"batch_size: at most {high} here, so that the loss after {samples:,} samples "
+        f"rests on {MIN_STEPS_OF_LARGEST} steps (measure.quality_samples)."
+    )
+    return clipped, [line]
 
 
 def _range(parameter: Parameter) -> tuple[int, int]:

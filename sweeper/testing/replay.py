@@ -109,7 +109,11 @@ class ReplayLauncher:
         self._closed.wait(self._sleep_seconds)
         outcome = self._surface(job.config)
         plan = job.plan
-        if isinstance(outcome, Failure) or not plan.quality_samples:
+        if isinstance(outcome, Failure):
+            return outcome
+        if outcome.windows[0].samples < plan.screen_above * outcome.windows[0].seconds:
+            return dataclasses.replace(outcome, windows=outcome.windows[:1], screened_out=True)
+        if not plan.quality_samples:
             return outcome
         could_win = outcome.throughput >= plan.quality_above
         return dataclasses.replace(outcome, quality=self._quality(job)) if could_win else outcome
@@ -123,4 +127,5 @@ class ReplayLauncher:
             train_loss=loss,
             val_loss=loss,
             constant_loss=self._constant_loss,
+            curve=((samples, loss),),
         )

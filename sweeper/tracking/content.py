@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sweeper.core.config import Scalar
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
-from sweeper.core.record import METRICS, TrialRecord, rounded
+from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, rounded
 from sweeper.tracking.tracker import RunView, SweepInfo
 
 MAX_SERIES_POINTS = 100
@@ -22,6 +22,8 @@ MAX_SERIES_POINTS = 100
 MAX_TEXT = 500
 UID_TAG = "sweeper.uid"
 _DIGITS = 5
+_TWICE = ("gpu_mem_peak_fraction",)
+"""Not shown: on one device it says what the peak in GiB does, and thirty figures a trial are enough."""
 
 
 class Point(NamedTuple):
@@ -53,10 +55,6 @@ class RunContent:
     start_ms: int
     end_ms: int | None
     failed: bool
-
-
-LATE = "val_loss"
-"""The loss may come from another trial of the same numerics, or from a pass of its own."""
 
 
 def outcome_of(record: TrialRecord) -> str:
@@ -139,7 +137,7 @@ def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Poi
     prefix = _prefix(record)
     for metric in METRICS.values():
         value = record.metric(metric.name)
-        if value is not None and metric.name != LATE:
+        if value is not None and metric.name not in (*LOSS_METRICS, *_TWICE):
             yield Point(f"{prefix}/{metric.name}", rounded(value, metric.digits), end_ms)
     wall = _wall(found, series)
     for step, window in enumerate(found.windows):
@@ -157,9 +155,11 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     if record.measurement is None:
         return
     digits = METRICS["throughput"].digits
-    late = record.metric(LATE)
-    if late is not None:
-        yield Point(f"{_prefix(record)}/{LATE}", rounded(late, METRICS[LATE].digits), end_ms)
+    # The loss may come from another trial of the same numerics, or from a pass of its own.
+    for name in LOSS_METRICS:
+        late = record.metric(name)
+        if late is not None:
+            yield Point(f"{_prefix(record)}/{name}", rounded(late, METRICS[name].digits), end_ms)
     if view.x_baseline is not None:
         yield Point(f"{_prefix(record)}/x_baseline", rounded(view.x_baseline, digits), end_ms)
     found = view.confirmation

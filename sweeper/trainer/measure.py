@@ -80,7 +80,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     progress.stage("warmup")
     first, _, _ = timing.stretch(NoClock(), 0.0, 0.0)
     warmup_began = time.perf_counter()
-    warmup_steps, steady_step, steady = timing.warm_up(plan.warmup_cap_seconds)
+    warmup_steps, steady_step, steady = timing.warm_up(plan.warmup_cap_seconds, plan.screen_above)
 
     progress.stage("window")
     measuring = time.perf_counter()
@@ -125,6 +125,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
         quality=result,
         diagnosis=diagnosis,
         repeated_windows=timed.repeated,
+        screened_out=timed.screened_out,
         effective=effective,
         versions=devices.versions(),
         finished_at=time.time(),

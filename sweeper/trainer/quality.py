@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +23,8 @@ from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 
 VALIDATION_BATCH = 4096
+CURVE_PARTS = 4
+"""The loss is looked at after each of so many parts of the pass."""
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -39,6 +43,9 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     loader the trial has: the loss depends on the numerics alone. The last batch may be smaller; it
     goes through the model as it was built, since another shape would be compiled for a single step.
 
+    Validations on the way change nothing of what follows. They are left out where they are expensive:
+    with more validation samples than training samples between them.
+
     Raises:
         TrialFailedError: A loss is not finite.
     """
@@ -48,10 +55,18 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     reader = Reader(samples, stepper.device)
     clock = NoClock()
     total = torch.zeros((), device=stepper.device)
+    curve: list[tuple[int, float]] = []
+    part = num_samples / CURVE_PARTS
+    seen, due = 0, part if pipeline.val.length <= part else math.inf
     for index, length in _order(samples, config).first(num_samples).batches():
         whole = len(index) == config.batch_size
         stepper.train(reader(index, length), clock, stepper.compiled if whole else stepper.model)
         total += stepper.last_loss * len(index)
+        seen += len(index)
+        # Between optimiser steps only: what has been accumulated is not in the weights yet.
+        if due <= seen < num_samples and stepper.micro_steps % config.accumulate_steps == 0:
+            curve.append((seen, _glance(pipeline, stepper)))
+            due = (seen // part + 1) * part
     stepper.finish()
     train_loss = total.item() / num_samples
     val_loss = validate(pipeline, stepper, stepper.model)
@@ -68,7 +83,21 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
         val_loss=val_loss,
         constant_loss=pipeline.constant_loss,
         best_loss=pipeline.best_loss,
+        curve=(*(point for point in curve if math.isfinite(point[1])), (num_samples, val_loss)),
     )
+
+
+def _glance(pipeline: Pipeline, stepper: Stepper) -> float:
+    """Returns the validation loss in the midst of training, which goes on as if nothing had been.
+
+    A pipeline's loss or its model may draw random numbers in evaluation, too.
+    """
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[stepper.device] if stepper.device.type == "cuda" else []):
+        loss = validate(pipeline, stepper, stepper.model)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    return loss
 
 
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:

@@ -22,6 +22,8 @@ BLOCK_SECONDS = 0.1
 SETTLE_SECONDS = 0.02
 MAX_TRIES = 3
 """Of one window, where something disturbs it."""
+HOPELESS = 1 / 3
+"""Share of the screening's bar below which even a trial that still warms up is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +34,14 @@ class Windows:
         repeated: How many were disturbed, and are not among `kept`.
         lost: Samples in steps of `kept` that the scaler skipped.
         phases: Seconds by phase over `kept`; zeros where the device has a clock of its own.
+        screened_out: `kept` is the screening window alone: it was too slow.
     """
 
     kept: tuple[Window, ...]
     repeated: int
     lost: int
     phases: tuple[float, ...]
+    screened_out: bool = False
 
     @property
     def seconds(self) -> float:
@@ -90,8 +94,11 @@ class Timing:
         self._step_s = elapsed / steps
         return elapsed, steps, samples
 
-    def warm_up(self, cap_seconds: float) -> tuple[int, float, bool]:
+    def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> tuple[int, float, bool]:
         """Trains in blocks until they are steady; returns steps, seconds a step, and whether so.
+
+        Args:
+            screen_above: A trial which is far from this throughput need not become steady.
 
         A block is at least one drain of the prefetch queues, so that batches made during start-up are
         spent before anything is timed. Each shape that is compiled or captured must have come by.
@@ -101,11 +108,14 @@ class Timing:
         total = 0
         while True:
             left = cap_seconds - (time.perf_counter() - began)
-            seconds, steps, _ = self.stretch(NoClock(), BLOCK_SECONDS, left)
+            seconds, steps, samples = self.stretch(NoClock(), BLOCK_SECONDS, left)
             total += steps
             blocks.append(seconds / steps)
-            if is_steady(blocks) and self.stepper.has_seen(self.loader.num_shapes):
-                return total, blocks[-1], True
+            if self.stepper.has_seen(self.loader.num_shapes):
+                if len(blocks) > 1 and samples < HOPELESS * screen_above * seconds:
+                    return total, blocks[-1], False
+                if is_steady(blocks):
+                    return total, blocks[-1], True
             if time.perf_counter() - began > cap_seconds:
                 return total, blocks[-1], False
 
@@ -113,7 +123,8 @@ class Timing:
         """Returns the windows of `plan`; one that was disturbed is measured again, at most twice.
 
         After that it stands as it is, with the reason, and so do the others: what goes on for so long
-        will not be over soon, and nothing is ever left without a timing.
+        will not be over soon, and nothing is ever left without a timing. A screening comes first where
+        the plan has one; a trial that passes it is timed without it.
         """
         kept: list[Window] = []
         repeated = lost = tries = 0
@@ -122,11 +133,14 @@ class Timing:
         on_host = self.stepper.device.type == "cpu"
         began = time.perf_counter()
         canary = undisturbed_canary_ms()
-        while len(kept) < plan.repeats:
+        lengths = [plan.window_seconds] * plan.repeats
+        if plan.screen_above:
+            lengths.insert(0, plan.screen_seconds)
+        while lengths:
             # Queues which filled up during a pause are drained again, untimed.
             self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS)
             clock = HostClock()
-            window, skipped = self._window(clock if on_host else NoClock(), plan.window_seconds, global_batch)
+            window, skipped = self._window(clock if on_host else NoClock(), lengths[0], global_batch)
             before, canary = canary, undisturbed_canary_ms()
             window = dataclasses.replace(window, canary_ms=max(before, canary))
             flags = (*of_host(window, plan.quiet_canary_ms), *progress.window(window))
@@ -137,12 +151,23 @@ class Timing:
                 continue
             hopeless = hopeless or bool(flags)
             tries = 0
+            is_screening = len(lengths) > plan.repeats
+            too_slow = not flags and window.samples < plan.screen_above * window.seconds
+            del lengths[0]
+            if is_screening and not too_slow:
+                continue
             kept.append(dataclasses.replace(window, flags=flags))
             lost += skipped
             phases = [total + seconds for total, seconds in zip(phases, clock.seconds, strict=True)]
-            if late:
+            if is_screening or late:
                 break
-        return Windows(kept=tuple(kept), repeated=repeated, lost=lost, phases=tuple(phases))
+        return Windows(
+            kept=tuple(kept),
+            repeated=repeated,
+            lost=lost,
+            phases=tuple(phases),
+            screened_out=plan.screen_above > 0 and len(lengths) == plan.repeats,
+        )
 
     def _window(self, clock: Clock, seconds: float, global_batch: int) -> tuple[Window, int]:
         """Returns a timed window, and the samples of steps in it that the scaler skipped."""

@@ -8,12 +8,16 @@ import random
 import pytest
 from scipy import stats
 
-from sweeper.analysis.confirmation import decide, interval, ratios, tied_with
+from sweeper.analysis.confirmation import Decision, contenders, decide, interval, is_enough, ratios
 from sweeper.core.config import TrialConfig
 
 EAGER = TrialConfig(batch_size=512)
 COMPILED = EAGER.replace({"compile.mode": "default"})
 WORKERS = EAGER.replace({"loader.kind": "workers", "loader.num_workers": 4})
+
+
+def winner(rounds: list[dict[int, float]], configs: dict[int, TrialConfig]) -> int | None:
+    return decide(rounds, 0, configs).winner
 
 
 def rounds_of(*factors: float, noise: float = 0.01, count: int = 8) -> list[dict[int, float]]:
@@ -41,7 +45,7 @@ def test_one_round_says_nothing():
     (found,) = ratios([{0: 100.0, 1: 200.0}], 0)
     assert found.ratio == pytest.approx(2.0)
     assert (found.low, found.high) == (0.0, math.inf)
-    assert decide([{0: 100.0, 1: 200.0}], 0, {1: EAGER}) is None
+    assert winner([{0: 100.0, 1: 200.0}], {1: EAGER}) is None
 
 
 def test_a_ratio_compares_within_a_round_and_only_there():
@@ -68,39 +72,67 @@ def test_a_candidate_that_never_ran_beside_the_baseline_has_no_ratio():
 
 def test_the_fastest_wins_where_nothing_ties():
     configs = {1: EAGER, 2: COMPILED}
-    assert decide(rounds_of(1.5, 3.0), 0, configs) == 2
+    assert winner(rounds_of(1.5, 3.0), configs) == 2
 
 
 def test_of_those_that_tie_the_simpler_wins():
     rounds = rounds_of(2.0, 2.001, 2.002, noise=0.05)
-    assert set(tied_with(3, rounds)) == {1, 2, 3}
-    assert decide(rounds, 0, {1: COMPILED, 2: WORKERS, 3: COMPILED}) == 2
-    assert decide(rounds, 0, {1: COMPILED, 2: WORKERS, 3: EAGER}) == 3
+    assert set(contenders(rounds, 0)) == {1, 2, 3}
+    assert winner(rounds, {1: COMPILED, 2: WORKERS, 3: COMPILED}) == 2
+    assert winner(rounds, {1: COMPILED, 2: WORKERS, 3: EAGER}) == 3
 
 
 def test_the_simpler_of_two_that_do_not_tie_does_not_win():
-    assert decide(rounds_of(1.9, 2.0, noise=0.001), 0, {1: EAGER, 2: COMPILED}) == 2
+    assert winner(rounds_of(1.9, 2.0, noise=0.001), {1: EAGER, 2: COMPILED}) == 2
 
 
 def test_of_equally_simple_ones_the_smaller_batch_wins():
     rounds = rounds_of(2.0, 2.001, noise=0.05)
-    assert decide(rounds, 0, {1: EAGER.replace({"batch_size": 1024}), 2: EAGER}) == 2
+    assert winner(rounds, {1: EAGER.replace({"batch_size": 1024}), 2: EAGER}) == 2
 
 
 def test_of_two_without_workers_the_one_with_resident_data_wins():
     rounds = rounds_of(2.0, 2.001, noise=0.05)
     in_process = EAGER.replace({"loader.kind": "workers", "batch_size": 32})
-    assert decide(rounds, 0, {1: in_process, 2: EAGER.replace({"loader.kind": "resident"})}) == 2
+    assert winner(rounds, {1: in_process, 2: EAGER.replace({"loader.kind": "resident"})}) == 2
 
 
 def test_nothing_better_than_the_baseline_is_a_result():
-    assert decide(rounds_of(1.0, 0.9), 0, {1: EAGER, 2: EAGER}) is None
-    assert decide(rounds_of(1.02, noise=0.2), 0, {1: EAGER}) is None
-    assert decide([], 0, {}) is None
+    assert winner(rounds_of(1.0, 0.9), {1: EAGER, 2: EAGER}) is None
+    assert winner(rounds_of(1.02, noise=0.2), {1: EAGER}) is None
+    assert winner([], {}) is None
 
 
 def test_a_tie_with_one_that_is_not_faster_than_the_baseline_does_not_win():
     """Simplest of all, tied with the fastest for its own noise, and not shown to beat the baseline."""
     rounds = [{0: 100.0, 1: 150.0 + i, 2: (60.0, 400.0)[i % 2]} for i in range(6)]
-    assert 2 in tied_with(1, rounds)
-    assert decide(rounds, 0, {1: COMPILED, 2: EAGER}) == 1
+    assert contenders(rounds, 0) == [2, 1]
+    assert winner(rounds, {1: COMPILED, 2: EAGER}) == 1
+
+
+def test_a_simpler_one_that_is_clearly_slower_wins_nothing_even_where_the_rounds_cannot_tell():
+    rounds = [{0: 100.0, 1: 200.0, 2: 190.0 * (0.8, 1.2)[i % 2]} for i in range(8)]
+    found = decide(rounds, 0, {1: COMPILED, 2: EAGER})
+    assert found == Decision(winner=1, tied=(2,))
+
+
+def test_what_is_unfit_does_not_win():
+    rounds = rounds_of(2.0, 3.0)
+    assert decide(rounds, 0, {1: EAGER, 2: EAGER}, unfit={2}) == Decision(winner=1)
+    assert decide(rounds, 0, {1: EAGER, 2: EAGER}, unfit={1, 2}) == Decision(winner=None)
+
+
+def test_a_candidate_that_is_clearly_slower_is_no_contender():
+    assert contenders(rounds_of(1.9, 2.0, noise=0.001), 0) == [2]
+    assert set(contenders(rounds_of(1.9, 2.0, noise=0.2), 0)) == {1, 2}
+
+
+def test_rounds_are_enough_once_the_intervals_that_matter_are_narrow():
+    assert not is_enough(rounds_of(2.0, noise=0.2), 0, 0.05)
+    assert is_enough(rounds_of(2.0, noise=0.2), 0, 0.5)
+    assert is_enough(rounds_of(2.0, 1.0, noise=0.01), 0, 0.05)
+    # Narrow against the baseline, wide against a rival that may yet be faster.
+    rounds = [{0: 100.0, 1: 200.0 + i % 2, 2: 199.0 * (0.7, 1.4)[i % 2]} for i in range(8)]
+    assert not is_enough(rounds, 0, 0.05)
+    assert not is_enough([{0: 1.0, 1: 2.0}], 0, 0.05)
+    assert is_enough([], 0, 0.05)

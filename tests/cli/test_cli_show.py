@@ -58,7 +58,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     code, out, err = cli("show", "toy", "--home", home)
     assert (code, err) == (0, "")
     assert out.count("\n  0") >= 9
-    assert "toy: 50.8x your baseline, confirmed (95 % interval" in out
+    assert "toy: 70.4x your baseline, confirmed (95 % interval" in out
     assert f"sweeper export toy --home {home}" in out
     assert "The data was made up" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
@@ -67,7 +67,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     assert "disturbed" not in out
 
 
-TRIAL = {"number", "outcome", "feasible", "stage", "config", "metrics"}
+TRIAL = {"number", "outcome", "feasible", "stage", "config", "metrics", "notes"}
 VERDICT = {"verdict", "why", "next", "next_changes", "contamination"}
 
 
@@ -75,10 +75,12 @@ def test_show_json_is_as_documented(cli, home):
     code, out, _ = cli("show", "toy", "--home", home, "--json")
     assert code == 0
     found = json.loads(out, parse_constant=pytest.fail)
-    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials"}
+    asked = {"importance", "sensitivity"}
+    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials"} | asked
     assert (found["name"], found["state"], found["device"]) == ("toy", "finished", "none")
-    assert set(found["baseline"]) == {"number", "config", "metrics"}
-    assert set(found["winner"]) == {"number", "config", "metrics", "ratio", "ratio_low", "ratio_high"}
+    one = {"number", "config", "metrics", "notes"}
+    assert set(found["baseline"]) == one
+    assert set(found["winner"]) == one | {"ratio", "ratio_low", "ratio_high"}
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:
         assert set(trial) == TRIAL | VERDICT
@@ -91,7 +93,10 @@ def test_show_json_is_as_documented(cli, home):
     assert by_number[found["winner"]["number"]]["stage"] == "confirmed"
     assert by_number[0]["stage"] == "baseline"
     assert by_number[0]["metrics"]["throughput"] == 64.0
-    assert found["winner"]["ratio"] == pytest.approx(50.81)
+    # 60,000 samples: where its own pass ended, and where that of the baseline's loss did.
+    assert by_number[0]["metrics"]["time_to_loss_s"] == 937.5
+    assert by_number[0]["notes"] == found["baseline"]["notes"] == {"time_to_loss_how": "measured"}
+    assert found["winner"]["ratio"] == pytest.approx(70.4)
 
 
 def test_show_one_trial(cli, home):
@@ -195,7 +200,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     # The best is only searched: what its own windows say.
     decision = out[out.index("toy: ") :]
     assert "Your baseline is input-bound: data wait 60 % of the step." in decision
-    assert "Next: `loader.kind: resident`." in decision
+    assert "Next: `loader.kind: resident`; more than 4 workers cannot help." in decision
     assert "The winner is input-bound" in decision
     assert decision.count("disturbed to the end: other processes took cores.") == 1
 

@@ -76,6 +76,25 @@ def test_a_trial_in_full(tmp_path: Path):
     assert f"All of it is in {tmp_path}." in lines
 
 
+@pytest.mark.parametrize(
+    ("seconds", "how", "said"),
+    [
+        (31.25, "extrapolated", "  time_to_loss_s: 31.25 s (extrapolated)"),
+        (31.25, "measured", "  time_to_loss_s: 31.25 s (measured)"),
+        (math.inf, None, "  time_to_loss_s: never; its curve does not come down to the baseline's loss"),
+        (None, None, None),
+    ],
+)
+def test_a_time_to_the_loss_says_how_it_is_known(seconds: float | None, how: str | None, said: str | None):
+    record = dataclasses.replace(
+        record_of(a_trial()),
+        derived={} if seconds is None else {"time_to_loss_s": seconds},
+        notes={} if how is None else {"time_to_loss_how": how},
+    )
+    lines = list(trial_lines(record, "007 rows", "search", {}))
+    assert [line for line in after(lines, "Result") if "time_to_loss_s" in line] == ([said] if said else [])
+
+
 def test_statistics_have_their_columns_and_say_what_is_missing(tmp_path: Path):
     lines = shown(a_trial(), tmp_path)
     (title,) = (line for line in lines if line.startswith("Inside the windows"))

@@ -42,6 +42,10 @@ def random_config(rng: random.Random) -> TrialConfig:
     return TrialConfig().replace(drawn)
 
 
+def quality(**more) -> Quality:
+    return Quality(key="k", samples=1, seconds=1.0, train_loss=0.5, val_loss=0.25, **more)
+
+
 def random_measurement(rng: random.Random) -> Measurement:
     window = Window(
         start_s=rng.random() * 1e6,
@@ -64,7 +68,7 @@ def random_measurement(rng: random.Random) -> Measurement:
         warmup_seconds=0.3,
         warmup_steps=4,
         gpu_mem_peak_gib=rng.choice([None, 1.25]),
-        quality=rng.choice([None, Quality(key="k", samples=1, seconds=1.0, train_loss=0.5, val_loss=0.25)]),
+        quality=rng.choice([None, quality(), quality(curve=((10, 1.5), (40, 0.25)))]),
         diagnosis=rng.choice(
             [None, Diagnosis(), Diagnosis(busy_s=rng.random(), sync_places=("a.py:1",), fits_device=True)]
         ),
@@ -134,6 +138,24 @@ def test_a_wrong_type_is_said_with_its_path(change, path):
     with pytest.raises(DecodeError) as caught:
         decode(Job, {"uid": "u", **change})
     assert path in str(caught.value)
+
+
+def test_a_loss_from_before_there_were_curves_has_none():
+    old = {name: value for name, value in through_json(quality()).items() if name != "curve"}
+    assert decode(Quality, old).curve == ()
+
+
+@pytest.mark.parametrize(
+    ("curve", "says"),
+    [
+        ([[10, 1.5, 2]], "`curve[0]` must be a list of 2, but got [10, 1.5, 2]."),
+        ([[10, 1.5], [1.5, 1.5]], "`curve[1][0]` must be int, but got 1.5."),
+    ],
+)
+def test_each_part_of_a_point_has_its_own_type(curve, says):
+    with pytest.raises(DecodeError) as caught:
+        decode(Quality, {**through_json(quality()), "curve": curve})
+    assert str(caught.value) == says
 
 
 def test_a_missing_key_is_named():

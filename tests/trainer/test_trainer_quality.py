@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+
+import numpy as np
 import pytest
 import torch
 
@@ -47,6 +51,52 @@ def test_it_does_not_depend_on_the_loader_nor_on_what_ran_before(make_job, alone
         plan = {"window_seconds": seconds, "repeats": 1, "warmup_cap_seconds": seconds}
         job = make_job({**MODEL, **loader}, quality_samples=1000, **plan)
         assert loss_of(job) == (alone["train_loss"], alone["val_loss"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "places"),
+    [
+        ({}, [576, 1088, 1600, 2100]),
+        # At the optimiser steps: of nine micro-batches the last is not in the weights.
+        ({"accumulate_steps": 2}, [640, 1152, 1664, 2100]),
+        ({"batch_size": 1200}, [1200, 2100]),
+    ],
+)
+def test_its_curve_is_what_shorter_passes_end_with(make_job, changes: dict, places: list[int]):
+    """To the last bit, with dropout: no validation changes anything of what follows it."""
+    config = {**MODEL, **changes}
+    found = quality.run(make_job(config, quality_samples=2100), Silent()).values
+    assert [samples for samples, _ in found["curve"]] == places
+    assert found["curve"][-1] == [2100, found["val_loss"]]
+    for samples, loss in found["curve"][:-1]:
+        shorter = quality.run(make_job(config, quality_samples=samples), Silent()).values
+        assert shorter["curve"] == [[samples, loss]]
+
+
+def test_validations_on_the_way_change_nothing_of_what_follows(make_job, monkeypatch):
+    """Not even where the loss draws random numbers in evaluation."""
+    found = []
+    for parts in (quality.CURVE_PARTS, 1):
+        monkeypatch.setattr(quality, "CURVE_PARTS", parts)
+        pipeline, stepper, _ = set_up(make_job(MODEL))
+
+        def noisy(model, batch, loss=pipeline.loss):
+            return loss(model, batch) * (1 + torch.rand(()) + np.random.rand() + random.random())
+
+        stepper.pipeline = pipeline = dataclasses.replace(pipeline, loss=noisy)
+        result = quality.measure(pipeline, stepper, 2100)
+        found.append((result.train_loss, result.val_loss, [p.tolist() for p in stepper.parameters]))
+        assert (len(result.curve) > 1) == (parts > 1)
+    assert found[0] == found[1]
+
+
+def test_a_validation_that_is_expensive_is_at_the_end_only(make_job):
+    """There are 500 validation samples."""
+    points = {
+        samples: len(quality.run(make_job(MODEL, quality_samples=samples), Silent()).values["curve"])
+        for samples in (1999, 2000)
+    }
+    assert points == {1999: 1, 2000: 4}
 
 
 def test_it_is_told_apart_by_its_key(make_job, alone):

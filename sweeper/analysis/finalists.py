@@ -1,0 +1,75 @@
+"""Which trials take part in the confirmation: the best few that differ in more than a number's last digit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sweeper.analysis.pareto import pareto, pick
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.record import TrialRecord
+from sweeper.spec import SweepSpec
+from sweeper.spec.neighbours import is_number
+
+SPEEDS = ("throughput", "epoch_seconds")
+"""Objectives that rounds of confirmation decide; of others they only tell the speed."""
+ALIKE = 1.25
+"""Numbers whose ratio is below this are taken for the same setting."""
+
+
+def finalists(
+    records: Iterable[TrialRecord], baseline: TrialRecord, spec: SweepSpec, *, needs_loss: bool
+) -> list[TrialRecord]:
+    """Returns the candidates for confirmation, best first: of the baseline's own work, and better than it.
+
+    With one objective that is a speed, the `confirm.top` best ones; with another, the best one; with
+    several, the one that `confirm.pick` picks from the front.
+
+    Args:
+        needs_loss: Whether a trial whose loss was not looked at is left out.
+    """
+    eligible = [
+        record
+        for record in records
+        if record.feasible
+        and record.number != baseline.number
+        and record.measurement is not None
+        and not record.measurement.screened_out
+        and record.config.work_key() == baseline.config.work_key()
+        and (record.quality is not None or not needs_loss)
+    ]
+    if len(spec.objectives) > 1:
+        picked = pick(pareto([baseline, *eligible], spec.objectives), spec.objectives, spec.confirm.pick)
+        return [picked] if picked is not None and picked.number != baseline.number else []
+    objective = spec.objectives[0]
+    sign = 1.0 if objective.direction == "maximize" else -1.0
+    least = baseline.metric(objective.metric)
+    scored = [
+        (sign * value, record)
+        for record in eligible
+        if (value := record.metric(objective.metric)) is not None
+        and (least is None or sign * value > sign * least)
+    ]
+    chosen: list[TrialRecord] = []
+    for _, record in sorted(scored, key=lambda pair: -pair[0]):
+        if not any(alike(record.config, other.config) for other in chosen):
+            chosen.append(record)
+    return chosen[: spec.confirm.top if is_speed(spec) else 1]
+
+
+def is_speed(spec: SweepSpec) -> bool:
+    """Returns whether the sweep is for speed alone, so that rounds of confirmation decide it."""
+    return len(spec.objectives) == 1 and spec.objectives[0].metric in SPEEDS
+
+
+def alike(one: TrialConfig, other: TrialConfig) -> bool:
+    """Returns whether two configurations differ in no more than numbers that are nearly the same."""
+    left, right = one.canonical().flatten(), other.canonical().flatten()
+    return left.keys() == right.keys() and all(_near(left[name], right[name]) for name in left)
+
+
+def _near(one: Scalar, other: Scalar) -> bool:
+    if one == other:
+        return True
+    if not is_number(one) or not is_number(other) or min(one, other) <= 0:
+        return False
+    return max(one, other) / min(one, other) < ALIKE

@@ -1,0 +1,160 @@
+"""What a trial says of a whole training run: its hours, its time to a loss, what compiling pays."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from sweeper.analysis.judge import Yardstick
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import TrialRecord
+
+Curve = Sequence[tuple[int, float]]
+"""(training samples, validation loss), samples ascending."""
+
+How = Literal["measured", "extrapolated"]
+
+MOST_TIMES = 10.0
+"""A curve is continued to so many times its samples, and no further."""
+LAST_POINTS = 3
+"""The power law is fitted to so many points: the first ones are of the steep beginning."""
+
+
+def samples_to_loss(curve: Curve, target: float) -> tuple[float, How] | None:
+    """Returns after how many training samples the loss is `target`, and how that is known.
+
+    Where the curve comes down to it, between two of its points, along a straight line over the
+    logarithm of the samples; a curve that begins below has reached it by its first point at the
+    latest. Else it is continued as the power law L = a n^-b (Hestness et al. 2017, "Deep Learning
+    Scaling is Predictable, Empirically") through its last point, b by least squares over the last
+    three in log-log.
+
+    Returns:
+        None where the curve does not fall (or its losses have no logarithm), or would not get there
+        within ten times its samples.
+    """
+    for i, (samples, loss) in enumerate(curve):
+        if loss > target:
+            continue
+        if i == 0:
+            return float(samples), "measured"
+        before, above = curve[i - 1]
+        share = (above - target) / (above - loss)
+        return before * (samples / before) ** share, "measured"
+    last = curve[-LAST_POINTS:]
+    if len(last) < 2 or target <= 0:
+        return None
+    # Above the target, and so above 0.
+    x = [math.log(samples) for samples, _ in last]
+    slope = statistics.linear_regression(x, [math.log(loss) for _, loss in last]).slope
+    end, loss = last[-1]
+    # In logarithms: a slope next to 0 would lead beyond any float.
+    further = math.log(loss / target) / -slope if slope < 0 else math.inf
+    return (end * math.exp(further), "extrapolated") if further <= math.log(MOST_TIMES) else None
+
+
+def start_seconds(measured: Measurement) -> float:
+    """Returns the seconds before training runs at its pace: start-up, and compiling."""
+    return measured.startup_seconds + measured.compile_seconds
+
+
+def projected_hours(measured: Measurement, samples: float, throughput: float) -> float:
+    """Returns the hours of a run over `samples` training samples: it starts once, then it is steady.
+
+    Args:
+        throughput: Samples per second: the measurement's own, or confirmed; above 0.
+    """
+    return (start_seconds(measured) + samples / throughput) / 3600
+
+
+def with_derived(
+    record: TrialRecord, yardstick: Yardstick | None, production_samples: float | None
+) -> TrialRecord:
+    """Returns `record` with the metrics that rest on the production run and on the baseline's loss.
+
+    The loss to reach is the baseline's after the quality pass, the mean over its seeds. One that the
+    trial does not reach within reason is an infinite time: absent as a metric, and still beyond every
+    limit on it.
+
+    Args:
+        yardstick: None while the baseline is not measured.
+        production_samples: Training samples of the production run; None where none is asked for.
+    """
+    measured = record.measurement
+    derived: dict[str, float] = {}
+    notes: dict[str, str] = {}
+    if measured is not None and measured.throughput > 0:
+        if production_samples is not None:
+            derived["projected_hours"] = projected_hours(measured, production_samples, measured.throughput)
+        found = _samples_to_baseline(record, yardstick) if yardstick is not None else None
+        if found is not None:
+            samples, how = found
+            derived["time_to_loss_s"] = start_seconds(measured) + samples / measured.throughput
+            if math.isfinite(samples):
+                notes["time_to_loss_how"] = how
+    return dataclasses.replace(record, derived=derived, notes=notes)
+
+
+def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[float, How] | None:
+    """Returns after how many samples a trial has the baseline's loss; None where nothing is known."""
+    quality, own = record.quality, yardstick.baseline.quality
+    if quality is None or own is None or not yardstick.losses:
+        return None
+    if quality.key == own.key:
+        # The baseline's numerics: by definition, and whatever the luck of its first seed.
+        return quality.samples, "measured"
+    found = samples_to_loss(quality.curve, statistics.fmean(yardstick.losses))
+    if found is None and len(quality.curve) > 1:
+        return math.inf, "extrapolated"
+    return found
+
+
+def break_even_steps(slow: TrialRecord, fast: TrialRecord) -> float | None:
+    """Returns the optimiser step from which `fast` has made up for starting later than `slow`.
+
+    Extra start seconds over seconds saved a step of `fast`: (seconds a sample of `slow` less those of
+    `fast`) times its global batch. Infinite where it is no faster; 0 where it starts no later.
+
+    Returns:
+        None where one of them is not measured.
+    """
+    left, right = slow.measurement, fast.measurement
+    if left is None or right is None or not left.throughput > 0 or not right.throughput > 0:
+        return None
+    saved = (1 / left.throughput - 1 / right.throughput) * fast.config.global_batch
+    extra = start_seconds(right) - start_seconds(left)
+    if saved <= 0:
+        return math.inf
+    return float(math.ceil(extra / saved)) if extra > 0 else 0.0
+
+
+def eager_rival(record: TrialRecord, records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Returns the eager trial that a compiled one is compared with.
+
+    The one that differs in `compile.mode` alone, else the fastest feasible one of the same work.
+
+    Returns:
+        None where `record` was not compiled or captured after all, or nothing eager was measured.
+    """
+    mode = record.config.compile.mode
+    measured = record.measurement
+    if measured is None or mode == "eager" or measured.effective.get("compile.mode", "").startswith("eager"):
+        return None
+    rivals = [
+        other
+        for other in records
+        if other.config.compile.mode == "eager"
+        and other.feasible
+        and other.measurement is not None
+        and not other.measurement.screened_out
+        and other.config.work_key() == record.config.work_key()
+    ]
+    twin = record.config.replace({"compile.mode": "eager"}).key()
+    return max(
+        rivals,
+        key=lambda other: (other.config.key() == twin, other.metric("throughput") or 0.0),
+        default=None,
+    )

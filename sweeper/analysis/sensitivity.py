@@ -1,0 +1,147 @@
+"""How far the winner may be moved: what each parameter alone costs at the values beside the winner's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sweeper.analysis.effects import Effects, idle
+from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
+from sweeper.core.measurement import INFEASIBLE
+from sweeper.core.record import TrialRecord
+from sweeper.spec import SweepSpec
+from sweeper.spec.neighbours import is_number, nearest, neighbours, place
+
+FEWEST_MEASURED = 8
+PLATEAU = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What becomes of the winner's throughput when one parameter alone moves.
+
+    Attributes:
+        value: The neighbour: a value beside the winner's.
+        ratio: Throughput there over the winner's, both as searched; 0 where it does not run or breaks
+            a limit.
+        how: `measured` by a trial that differs in nothing else, or `predicted` from all of them.
+    """
+
+    name: str
+    value: Scalar
+    ratio: float
+    how: Literal["measured", "predicted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terrain:
+    """What the winner stands on: a `plateau` where no neighbouring number costs more than 5 %.
+
+    Attributes:
+        costliest: The neighbouring number that costs most.
+    """
+
+    word: Literal["plateau", "peak"]
+    costliest: Sensitivity
+
+
+def terrain(found: Sequence[Sensitivity]) -> Terrain | None:
+    """Returns what the numbers among the neighbours say; None where there are none."""
+    numbers = [each for each in found if is_number(each.value)]
+    if not numbers:
+        return None
+    costliest = min(numbers, key=lambda each: each.ratio)
+    return Terrain(word="plateau" if costliest.ratio >= PLATEAU else "peak", costliest=costliest)
+
+
+def sensitivity(
+    winner: TrialRecord, records: Sequence[TrialRecord], spec: SweepSpec
+) -> tuple[Sensitivity, ...]:
+    """Returns what the winner's throughput is at the values beside its own, one parameter at a time.
+
+    Neighbours of a number are the next choices; half and twice of it in a `log` range; else a step, or a
+    tenth of the range where that is more. Of anything else every other choice is one, with the best that
+    was found for parameters which come into effect with it.
+
+    Parameters without an effect on the winner have no neighbours, nor have `model.*` and `data.*`:
+    samples per second compare only where the work is the same.
+
+    Args:
+        winner: A measured trial.
+        records: All trials; the winner may be among them.
+
+    Returns:
+        In the order of the space. A neighbour that no trial measured is left out where fewer than
+        `FEWEST_MEASURED` trials can be predicted from, or none had that choice.
+    """
+    mine = winner.metric("throughput")
+    if mine is None:
+        return ()
+    here, without = winner.config, idle(winner.config, spec)
+    apart = [(record, _apart(record.config, here, spec, without)) for record in records]
+    # What differs in other ways says nothing of the space: the plain script that a baseline often is.
+    measured = [
+        (record.config, speed)
+        for record, names in apart
+        if names <= spec.space.keys() and (speed := record.metric("throughput"))
+    ]
+    effects = Effects(measured, spec) if len(measured) >= FEWEST_MEASURED else None
+    found: list[Sensitivity] = []
+    for name, parameter in spec.space.items():
+        if name in without or name.partition(".")[0] in OPEN_SECTIONS:
+            continue
+        value = here.flatten()[name]
+        alone = _alone(name, apart)
+        for beside in neighbours(parameter, value):
+            seen = nearest(parameter, value, beside, alone)
+            if seen is not None:
+                found.append(Sensitivity(name=name, value=seen, ratio=alone[seen] / mine, how="measured"))
+            elif effects is not None and effects.knows(name, beside):
+                moved = [here.replace({name: beside})]
+                if place(parameter, beside) is None:
+                    moved = _chosen(name, beside, here, without, measured)
+                ratio = max(effects.ratio(config, here) for config in moved)
+                found.append(Sensitivity(name=name, value=beside, ratio=ratio, how="predicted"))
+    return tuple(found)
+
+
+def _apart(
+    config: TrialConfig, here: TrialConfig, spec: SweepSpec, without: frozenset[str]
+) -> frozenset[str]:
+    """The names in which two configurations differ, less those without an effect on one of them.
+
+    What comes into effect with another choice cannot be the same before and after.
+    """
+    left, right = config.canonical().flatten(), here.canonical().flatten()
+    differ = frozenset(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+    return differ - without - idle(config, spec) if differ else differ
+
+
+def _alone(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> dict[Scalar, float]:
+    """The best throughput by value of `name`, of the trials that differ from the winner in it alone."""
+    found: dict[Scalar, float] = {}
+    for record, names in apart:
+        # What was passed over, because it would not fit, is as good as tried.
+        ended = record.measurement or (record.failure and record.failure.kind in INFEASIBLE)
+        if names == {name} and ended:
+            value = record.config.flatten()[name]
+            speed = (record.metric("throughput") or 0.0) if record.feasible else 0.0
+            found[value] = max(speed, found.get(value, 0.0))
+    return found
+
+
+def _chosen(
+    name: str,
+    choice: Scalar,
+    here: TrialConfig,
+    without: frozenset[str],
+    measured: Sequence[tuple[TrialConfig, float]],
+) -> list[TrialConfig]:
+    """The winner with another choice; what comes into effect with it as each trial of that choice had it."""
+    flats = [config.flatten() for config, _ in measured]
+    return [
+        here.replace({name: choice, **{each: flat[each] for each in without if each in flat}})
+        for flat in flats
+        if flat.get(name) == choice
+    ]

@@ -1,0 +1,83 @@
+"""`sweeper confirm`: the winner measured once more, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.cli.screen import Screen, console, seconds
+from sweeper.core.codec import encode
+from sweeper.core.errors import UserError
+from sweeper.core.record import rounded
+from sweeper.sweep.again import Again, confirm_again
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    """Returns the seconds of `90`, `90s`, `5m` or `1h`.
+
+    Raises:
+        UserError: It is none of these, or nothing.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    length = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not length:
+        raise UserError(f"`--soak` must be a time such as 90s, 5m or 1h, but got {text!r}.")
+    return length
+
+
+def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -> int:
+    """Confirms a winner anew and prints what came of it; returns the exit code."""
+    length = duration(soak) if soak is not None else 0.0
+    # JSON is for programs: what is said on the way goes elsewhere.
+    with Screen(Console(file=sys.stderr) if as_json else console()) as screen:
+        found = confirm_again(home, name, screen, soak_seconds=length)
+    if as_json:
+        print(json.dumps(_json(found), indent=1))
+    else:
+        for line in lines(found):
+            console().print(line, soft_wrap=True)
+    return 0 if found.holds else 1
+
+
+def lines(found: Again) -> list[str]:
+    """Returns what a person needs to know of a repeated confirmation."""
+    before, now = found.before, found.now
+    if now is None:
+        return [f"{found.name}: too few processes ran to the end; their folders say why."]
+    verb = "is" if found.holds else "is not: it is"
+    said = [
+        f"{found.name}: trial {found.number} {verb} {now.ratio:.3g}x your baseline today "
+        f"(95 % interval {now.low:.3g} to {now.high:.3g}, {len(now.rounds)} rounds); "
+        f"the sweep found {before.ratio:.3g}x ({before.low:.3g} to {before.high:.3g})."
+    ]
+    if found.soak is not None:
+        held = f"{100 * found.soak.held:.3g} %"
+        said.append(
+            f"Over {seconds(found.soak.seconds)} in one process it ran at {found.soak.throughput:,.0f}/s; "
+            f"in the last third of the time at {held} of its speed in the first."
+        )
+    return said
+
+
+def _json(found: Again) -> dict[str, object]:
+    return {
+        "name": found.name,
+        "number": found.number,
+        "holds": found.holds,
+        "before": _ratio(found.before),
+        "now": _ratio(found.now),
+        "soak": encode(found.soak) if found.soak else None,
+    }
+
+
+def _ratio(ratio: Ratio | None) -> dict[str, float] | None:
+    if ratio is None:
+        return None
+    return {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}

@@ -1,0 +1,83 @@
+"""Hill-climbing: the neighbours of the best configuration so far, one parameter changed at a time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from sweeper.core.config import Scalar
+from sweeper.search.distributions import distribution, spelled
+from sweeper.search.told import Told
+from sweeper.spec import SweepSpec
+from sweeper.spec.neighbours import is_number, neighbours
+
+Params = dict[str, Scalar]
+PEAKS = 3
+
+
+def climb(spec: SweepSpec, told: Mapping[int, Told], taken: Collection[str], seed: int) -> Params | None:
+    """Returns an untried neighbour of the best configuration so far; None where there is none.
+
+    Of the second and the third best, where all of the best one's are known: by noise, one of them may
+    be the best. What has gained most when it was changed is changed first, and in the direction that gained.
+
+    Args:
+        told: What became of the trials so far.
+        taken: Keys of the configurations that were asked for.
+    """
+    order = ranked(spec, told)
+    if not order:
+        return None
+    draw = random.Random(seed)
+    steps = _steps(order)
+    for base in order[:PEAKS]:
+        options: list[tuple[float, float, Params]] = []
+        for name, value in changes(spec, base.params):
+            params = {**base.params, name: value}
+            if spec.config(params).key() not in taken:
+                gain = steps.get((name, _direction(base.params[name], value)), 0.0)
+                options.append((gain, draw.random(), params))
+        if options:
+            return max(options, key=lambda option: option[:2])[2]
+    return None
+
+
+def ranked(spec: SweepSpec, told: Mapping[int, Told]) -> list[Told]:
+    """Returns the feasible ones, best first by the first objective."""
+    sign = 1 if spec.objectives[0].direction == "maximize" else -1
+    fine = [each for each in told.values() if each.values and all(v <= 0 for v in each.constraints.values())]
+    return sorted(fine, key=lambda each: -sign * each.values[0] if each.values else 0.0)
+
+
+def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar]]:
+    """Yields the changes of one parameter that have an effect: to a number beside, or to another choice."""
+    own = spec.config(params).key()
+    for name, parameter in spec.space.items():
+        for beside in neighbours(parameter, params[name]):
+            value = spelled(distribution(parameter), beside)
+            if spec.config({**params, name: value}).key() != own:
+                yield name, value
+
+
+def _direction(before: Scalar, after: Scalar) -> object:
+    """Returns which way a number went, or which choice was made."""
+    if is_number(before) and is_number(after):
+        return math.copysign(1, after - before)
+    return after
+
+
+def _steps(order: Sequence[Told]) -> dict[tuple[str, object], float]:
+    """Returns what single changes have gained so far (mean log ratio), by parameter and direction."""
+    gains: dict[tuple[str, object], list[float]] = {}
+    for i, one in enumerate(order):
+        for other in order[i + 1 :]:
+            changed = [name for name in one.params if one.params[name] != other.params[name]]
+            if len(changed) != 1 or not one.values or not other.values:
+                continue
+            name = changed[0]
+            ratio = abs(math.log(max(one.values[0], 1e-300) / max(other.values[0], 1e-300)))
+            up, down = (other.params[name], one.params[name]), (one.params[name], other.params[name])
+            gains.setdefault((name, _direction(*up)), []).append(ratio)
+            gains.setdefault((name, _direction(*down)), []).append(-ratio)
+    return {key: sum(values) / len(values) for key, values in gains.items()}

@@ -1,0 +1,257 @@
+"""Predicts a configuration's peak memory from the trials so far, so that what will not fit is not run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.core.config import Scalar, TrialConfig
+
+Array = NDArray[np.float64]
+Flat = Mapping[str, Scalar]
+
+OPEN = ("model.", "data.")
+STATE = ("model.", "optimizer.", "precision.")
+MATTERS = (
+    *("loader.", "precision.", "compile.", "memory_format", "device.", *OPEN),
+    *("optimizer.name", "optimizer.fused", "optimizer.clip_norm"),
+)
+"""Beginnings of the names which memory may depend on, besides `batch_size`."""
+
+FIXED, WEIGHTS, SAMPLE = range(3)
+"""The parts of a peak: context, framework and data; what belongs to the model; the same for each sample."""
+
+ENOUGH = 3
+"""Peaks without which nothing is predicted."""
+
+INTERVAL = 1.2816
+"""Standard deviations on each side of the middle: 80 % lie inside."""
+
+NOISE, NOISE_WEIGHT = 0.02, 4.0
+"""Relative scatter of peaks (allocators take blocks), and how many trials this guess is worth."""
+
+ROUGH = 0.5
+"""What scatter at the limit remains however small the peak is: far below nothing need be exact."""
+
+CHANCE, CHOOSIER, CHOOSIEST = 0.3, 0.03, 0.5
+"""Least chance of fitting that is worth a trial, what each trial that did not fit adds to it, and its end."""
+
+ITERATIONS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A trial so far: its configuration and its peak in GiB; None where it did not fit (out of memory)."""
+
+    config: TrialConfig
+    peak_gib: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Peak memory in GiB: its median, and the ends of the interval in which it lies with 80 %."""
+
+    gib: float
+    low: float
+    high: float
+
+
+class MemoryModel:
+    """Peak = fixed part + weights + batch size x part per sample, each a product of a factor per name.
+
+    On the logarithm of the peak this is regression with a Gaussian prior, linearised around its optimum
+    (Laplace's approximation: Bishop, Pattern Recognition and Machine Learning, 4.4); a number enters as a
+    power. The noise is MacKay's evidence estimate (Neural Computation 4, 1992). Trials that did not fit
+    say that the peak is beyond the limit (a probit likelihood).
+    """
+
+    def __init__(self, seen: Sequence[Seen], limit_gib: float) -> None:
+        self._limit = limit_gib
+        self._seen = [(_flat(trial.config), trial.config.batch_size, trial.peak_gib) for trial in seen]
+        self._failed = sum(peak is None for _, _, peak in self._seen)
+        self._enough = len(self._seen) - self._failed >= ENOUGH
+        if self._enough:
+            self._encode()
+            self._fit()
+
+    def predict(self, config: TrialConfig) -> Prediction | None:
+        """Returns the peak to be expected of `config`, or None while too little is known."""
+        if not self._enough:
+            return None
+        middle, deviation = self._log_peak(_flat(config), config.batch_size)
+        ends = (math.exp(middle + side * INTERVAL * deviation) for side in (-1, 1))
+        return Prediction(gib=math.exp(middle), low=next(ends), high=next(ends))
+
+    def fits(self, config: TrialConfig, headroom: float = 0.0) -> bool:
+        """Whether `config` is worth a trial: likely enough to fit, or unknown.
+
+        What is no larger than something that fitted, fits; what is no smaller than something that did
+        not, does not; sizes are `batch_size` and the numbers of the model and the data. Between them the
+        chance decides. With `headroom`, that share of the limit must stay free.
+        """
+        flat, batch, most = _flat(config), config.batch_size, self._limit * (1 - headroom)
+        if any(p is not None and p <= most and _within(flat, batch, f, b) for f, b, p in self._seen):
+            return True
+        if any(p is None and _within(f, b, flat, batch) for f, b, p in self._seen):
+            return False
+        if not self._enough:
+            return True
+        middle, deviation = self._log_peak(flat, batch)
+        chance = _normal_cdf((math.log(most) - middle) / deviation)
+        return chance >= min(CHOOSIEST, CHANCE + CHOOSIER * self._failed)
+
+    def _encode(self) -> None:
+        """Makes a column for each value of what varies, or one for all of them where they are numbers."""
+        names = sorted({name for flat, _, _ in self._seen for name in flat})
+        self._values = {name: [flat.get(name) for flat, _, _ in self._seen] for name in names}
+        varied = {name: sorted(set(values), key=repr) for name, values in self._values.items()}
+        self._numeric = {
+            name for name, levels in varied.items() if len(levels) > 1 and all(map(_is_number, levels))
+        }
+        columns: list[tuple[str, Scalar]] = []
+        for name, levels in varied.items():
+            if len(levels) > 1:
+                columns += [(name, level) for level in levels[: 1 if name in self._numeric else None]]
+        self._columns = columns
+        self._centre = np.zeros(1 + len(columns))
+        rows = np.array([self._row(flat) for flat, _, _ in self._seen])
+        self._centre[1:] = rows[:, 1:].mean(axis=0)
+        # What a model weighs and what lies there anyway add up; a name scales the one or the other.
+        state = np.array([True, *(name.startswith(STATE) for name, _ in columns)])
+        other = np.array([True, *(not each for each in state[1:])])
+        self._parts = {FIXED: other, WEIGHTS: state, SAMPLE: np.ones(1 + len(columns), dtype=bool)}
+
+    def _row(self, flat: Flat) -> Array:
+        cells = [1.0]
+        for name, level in self._columns:
+            value = flat.get(name)
+            cells.append(_log(value) if name in self._numeric else float(value == level))
+        # Not a number where there were only numbers: of no effect, and `_log_peak` widens the interval.
+        return np.nan_to_num(np.array(cells) - self._centre)
+
+    def _fit(self) -> None:
+        x = np.array([self._row(flat) for flat, _, _ in self._seen])
+        batch = np.log([float(size) for _, size, _ in self._seen])
+        beyond = np.array([peak is None for _, _, peak in self._seen])
+        y = np.log([self._limit if peak is None else peak for _, _, peak in self._seen])
+        mean, variance = self._prior(y[~beyond], batch[~beyond])
+        spread, theta, noise = self._spread(y), mean, 0.1**2
+        for iteration in range(ITERATIONS):
+            middle, slope = self._linearised(theta, x, batch)
+            residual, weight = y - middle, 1 / spread
+            scale = np.sqrt(noise * spread[beyond])
+            # Newton's step for "beyond the limit", written as an observation: where, and of what weight.
+            pull, curvature = _beyond(-residual[beyond] / scale)
+            residual[beyond] = scale * pull / curvature
+            weight[beyond] *= curvature
+            precision = (slope * weight[:, None]).T @ slope / noise
+            self._covariance = np.linalg.inv(precision + np.diag(1 / variance))
+            step = self._covariance @ (slope.T @ (weight * residual) / noise - (theta - mean) / variance)
+            # Far from the optimum the whole step overshoots; later on, whole steps may take turns.
+            theta = theta + step * min(1.0 if iteration < 10 else 0.5, 1 / np.abs(step).max(initial=1e-9))
+            if iteration >= 4:
+                leverage = weight * np.einsum("ij,jk,ik->i", slope, self._covariance, slope) / noise
+                left = (1 - leverage[~beyond]).clip(0).sum()
+                squares = (weight * residual**2)[~beyond].sum()
+                noise = (NOISE_WEIGHT * NOISE**2 + squares) / (NOISE_WEIGHT + left)
+        self._theta, self._noise = theta, noise
+
+    def _prior(self, y: Array, batch: Array) -> tuple[Array, Array]:
+        """Returns means and variances of the parameters: which factors are usual, before any trial."""
+        starts = {FIXED: (y.min() - 0.5, 1.0), WEIGHTS: (y.min() - 1.5, 1.5)}
+        starts[SAMPLE] = ((y - batch).min() - 1.0, 3.0)
+        prior = []
+        for part, used in self._parts.items():
+            columns = [each for each, use in zip(self._columns, used[1:], strict=True) if use]
+            prior += [starts[part]]
+            prior += [(self._usual(name, level, part), _effect(name, part)) for name, level in columns]
+        means, deviations = np.array(prior).T
+        return means, deviations**2
+
+    def _linearised(self, theta: Array, x: Array, batch: Array) -> tuple[Array, Array]:
+        """Returns the logarithm of the peaks and its derivatives by the parameters."""
+        ends = np.cumsum([used.sum() for used in self._parts.values()])
+        logs = np.array(
+            [
+                x[:, used] @ own
+                for used, own in zip(self._parts.values(), np.split(theta, ends[:-1]), strict=True)
+            ]
+        )
+        logs[SAMPLE] += batch
+        total = np.logaddexp.reduce(logs, axis=0)
+        shares = np.exp(logs - total)
+        return total, np.hstack([shares[part][:, None] * x[:, used] for part, used in self._parts.items()])
+
+    def _log_peak(self, flat: Flat, batch: int) -> tuple[float, float]:
+        """Returns mean and standard deviation of the peak's logarithm."""
+        middle, slope = self._linearised(self._theta, self._row(flat)[None], np.log([float(batch)]))
+        variance = (slope @ self._covariance @ slope.T).item() + self._noise * self._spread(middle).item()
+        for name in flat.keys() | self._values.keys():
+            value = flat.get(name)
+            known = name in self._numeric and _is_number(value)
+            if not known and value not in self._values.get(name, [None]):
+                variance += 2 * _effect(name, FIXED) ** 2
+        return middle.item(), math.sqrt(variance)
+
+    def _spread(self, log_peak: Array) -> Array:
+        """Returns the noise's variance at a peak, in units of that of a large one."""
+        spread: Array = 1 + (ROUGH * self._limit / np.exp(log_peak)) ** 2
+        return spread
+
+    def _usual(self, name: str, level: Scalar, part: int) -> float:
+        """Returns the factor's logarithm (a number's exponent) that is usual, before any trial."""
+        if name == "precision.amp" and part == SAMPLE:
+            # Autocast keeps about half of what a step keeps in half the bytes or less.
+            return 0.5 if level == "fp32" else 0.0
+        # Sizes of a model mostly make more of it: hidden_size, num_layers.
+        return 0.5 if name in self._numeric and name.startswith("model.") else 0.0
+
+
+def _effect(name: str, part: int) -> float:
+    """Returns the usual size of a factor's logarithm, or of an exponent: large where memory is spent."""
+    if name.startswith(OPEN) or (name == "loader.kind" and part == FIXED):
+        return 0.85
+    return 0.5 if name in ("precision.amp", "compile.mode", "optimizer.name") else 0.15
+
+
+def _flat(config: TrialConfig) -> Flat:
+    flat = config.canonical().flatten()
+    return {name: value for name, value in flat.items() if name.startswith(MATTERS)}
+
+
+def _is_number(value: Scalar) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _log(value: Scalar) -> float:
+    """Returns the logarithm of a size, but for a constant; linear around 0 (`dropout: 0.0`)."""
+    return math.asinh(2 * value) if _is_number(value) else math.nan
+
+
+def _within(flat: Flat, batch: int, other: Flat, other_batch: int) -> bool:
+    """Whether nothing about a configuration is larger than in the other one, and the rest is equal."""
+    if batch > other_batch or flat.keys() != other.keys():
+        return False
+    pairs = ((name, value, other[name]) for name, value in flat.items())
+    return all(
+        value == end or (name.startswith(OPEN) and _is_number(value) and _is_number(end) and value <= end)
+        for name, value, end in pairs
+    )
+
+
+def _normal_cdf(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+def _beyond(z: Array) -> tuple[Array, Array]:
+    """Returns the first derivative of log P(normal < z), and its second with the sign turned."""
+    z = z.clip(-30)
+    # Below -30 the distribution function underflows, and the weight is 1 anyway.
+    below = np.array([_normal_cdf(each) for each in z.tolist()])
+    first = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) / below
+    return first, np.maximum(first * (first + z), 1e-12)

@@ -1,0 +1,156 @@
+"""`sweeper confirm`: the winner of a sweep that has ended against its baseline, once more; and for long."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.core.codec import encode
+from sweeper.core.errors import NothingFeasibleError, UserError
+from sweeper.core.files import write_json
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Failure, Measurement
+from sweeper.core.record import TrialRecord
+from sweeper.spec import SweepSpec
+from sweeper.sweep import setup
+from sweeper.sweep.confirming import Rounds
+from sweeper.sweep.fingerprint import differences, fingerprint
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.observer import Observer
+from sweeper.sweep.opening import find_sweep
+from sweeper.sweep.starting import Launch, supervised
+from sweeper.sweep.supervisor import Supervisor
+from sweeper.tracking import NullTracker
+
+AGAIN = "again"
+WINDOWS_OF_SOAK = 30
+ALLOWANCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soak:
+    """The winner running for long in one process.
+
+    Attributes:
+        held: Throughput of the last third of the time over that of the first.
+    """
+
+    seconds: float
+    throughput: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A winner, confirmed once more.
+
+    Attributes:
+        before: What the sweep found; `now` what is found today, None where too few rounds ran.
+        holds: Whether it is still faster than the baseline.
+    """
+
+    name: str
+    number: int
+    before: Ratio
+    now: Ratio | None
+    soak: Soak | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the lower end of today's interval is above 1."""
+        return self.now is not None and self.now.low > 1
+
+
+def confirm_again(
+    home: Path,
+    name: str,
+    observer: Observer,
+    *,
+    soak_seconds: float = 0.0,
+    launch: Launch | None = None,
+) -> Again:
+    """Confirms the winner of a sweep anew; what the sweep itself found stays as it is.
+
+    Args:
+        soak_seconds: The winner then runs for so long in one process.
+
+    Raises:
+        UserError: There is no such sweep, or it has not ended.
+        NothingFeasibleError: It has no winner.
+    """
+    journal = find_sweep(home, name)
+    result = journal.result()
+    if result is None:
+        raise UserError(f"`{name}` has not ended; `sweeper run` with the same YAML continues it.")
+    if result["winner"] is None or not result["ratios"]:
+        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result['reason']}.")
+    document = journal.read()
+    spec = SweepSpec.from_dict(document["spec"])
+    marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
+    for changed in differences(document["fingerprint"], marks):
+        observer.line(f"Not as it was in the sweep: {changed}.")
+    unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
+    lock = SweepLock(journal.folder)
+    try:
+        with supervised(home, journal, lock, unlimited, marks, NullTracker(), observer, launch) as supervisor:
+            sweep = load_sweep(journal)
+            supervisor.book = sweep.book
+            number = int(result["winner"])
+            place = f"{AGAIN}/{1 + _count(journal):04d}"
+            rounds = Rounds(supervisor, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
+            rounds.run([number])
+            found = rounds.result(())
+            soak = None
+            if soak_seconds:
+                soak = _soak(supervisor, sweep.book.records[number], place, soak_seconds)
+            write_json(
+                journal.rounds_folder(place) / "confirm.json",
+                {**found, "soak": encode(soak) if soak else None},
+            )
+            again = {each.number: each for each in rounds.ratios()}
+            return Again(
+                name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
+            )
+    finally:
+        lock.release()
+
+
+def _count(journal: Journal) -> int:
+    folder = journal.folder / AGAIN
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def _soak(supervisor: Supervisor, record: TrialRecord, place: str, seconds: float) -> Soak:
+    supervisor.phase = "soaking"
+    window = max(1.0, seconds / WINDOWS_OF_SOAK)
+    plan = MeasurePlan(
+        window_seconds=window,
+        repeats=max(3, round(seconds / window)),
+        cap_seconds=seconds,
+        quiet_canary_ms=supervisor.quiet_canary_ms(),
+        diagnose=False,
+    )
+    job = dataclasses.replace(
+        supervisor.job("soak", record.config, {"trial": record.number}),
+        plan=plan,
+        timeout_seconds=2 * seconds + ALLOWANCE_SECONDS,
+    )
+    outcome = supervisor.runner.run(supervisor.journal.rounds_folder(place) / "soak", job)
+    if isinstance(outcome, Failure):
+        raise UserError(
+            f"the soak of {supervisor.name(record)} failed ({outcome.kind}): {outcome.message}. "
+            f"Its output is in {supervisor.journal.rounds_folder(place)}/soak/worker.log."
+        )
+    assert isinstance(outcome, Measurement)
+    speeds = [each.samples / each.seconds for each in outcome.windows]
+    third = max(1, len(speeds) // 3)
+    return Soak(
+        seconds=sum(each.seconds for each in outcome.windows),
+        throughput=outcome.throughput,
+        held=statistics.fmean(speeds[-third:]) / statistics.fmean(speeds[:third]),
+    )

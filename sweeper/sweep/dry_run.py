@@ -1,0 +1,151 @@
+"""`sweeper run --dry-run`: what a sweep would do and about how long it would take; nothing is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.search import Searcher, SpaceExhaustedError
+from sweeper.search.distributions import combinations
+from sweeper.spec import SweepSpec
+from sweeper.sweep import setup
+from sweeper.sweep.book import NUM_SEEDS, looks_at_loss
+from sweeper.sweep.fingerprint import differences, fingerprint
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.opening import continued, of_name
+from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE
+from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.starting import Launch, launcher_for
+
+COUNTED_AT_MOST = 5_000
+"""Combinations of which the distinct ones are counted: a second of waiting."""
+FIRST = 8
+START_SECONDS = 0.5
+WARMUP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a sweep would do.
+
+    Attributes:
+        spec: As it would be searched here: less what this device cannot do.
+        device: In one line.
+        existing: What there is of this sweep already, in one line; empty where it would begin.
+        removed: A line for each thing that left the space.
+        size: Distinct configurations; None where they are too many to list.
+        references: The baseline and what else is measured as it is.
+        first: The first configurations the search would ask for, before anything is measured.
+        minutes: A rough guess, quality passes of the searched trials left aside.
+        at_most_minutes: `search.minutes`; None where there is no limit.
+    """
+
+    spec: SweepSpec
+    device: str
+    existing: str
+    removed: tuple[str, ...]
+    size: int | None
+    references: tuple[TrialConfig, ...]
+    first: tuple[TrialConfig, ...]
+    minutes: float
+    at_most_minutes: float | None
+
+
+def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | None = None) -> Plan:
+    """Returns what `run_sweep` would do; the device is probed, and nothing is left on disk.
+
+    The data is not prepared: what it is too large for stays in the space here.
+
+    Args:
+        new: As in `run_sweep`, with `launch`.
+
+    Raises:
+        SweeperError: As `run_sweep` does before the first trial.
+    """
+    marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
+    existing = "" if new else _existing(home, spec, marks)
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        folder = Path(name)
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+            runner = JobRunner(launcher, [Slot("auto")], lambda: None)
+            probed = runner.run(folder / "probe", setup.probe_job(spec))
+        machine = setup.machine_of(setup.report_of(probed, "the probe of the device"), spec)
+        spec, removed = setup.restricted(spec, machine)
+        samples = spec.measure.quality_samples
+        if looks_at_loss(spec) and isinstance(samples, int) and samples:
+            spec, lines = setup.with_enough_steps(spec, samples)
+            removed += lines
+        combined = spec.size()
+        size = len(combinations(spec)) if combined is not None and combined <= COUNTED_AT_MOST else None
+        return Plan(
+            spec=spec,
+            device=machine.line,
+            existing=existing,
+            removed=tuple(removed),
+            size=size,
+            references=spec.references(),
+            first=_first(folder, spec),
+            minutes=_minutes(spec, len(machine.slots), size),
+            at_most_minutes=spec.search.minutes,
+        )
+
+
+def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any]) -> str:
+    known = continued(home, spec.name, marks)
+    if known is not None:
+        done = _searched(known)
+        if known.result() is not None:
+            return f"`{known.name}` has ended after {done} trials; the same command shows it again."
+        trials = known.raised_budget() or spec.search.trials
+        return f"`{known.name}` has {done} of {trials} trials; the same command continues it."
+    for journal in of_name(home, spec.name):
+        measured = any(isinstance(entry.outcome, Measurement) for entry in journal.trials())
+        if journal.result() is None and measured:
+            changed = "; ".join(differences(journal.read()["fingerprint"], marks)[:4])
+            return (
+                f"`{journal.name}` is unfinished and was begun differently ({changed}); "
+                "the same command asks for --new."
+            )
+    return ""
+
+
+def _searched(journal: Journal) -> int:
+    """Counts the searched trials that have ended, less the configurations which were passed over."""
+    outcomes = [entry.outcome for entry in journal.trials() if entry.job.stage == "search" and entry.outcome]
+    passed_over = [o for o in outcomes if isinstance(o, Failure) and o.kind is FailureKind.OOM_EXPECTED]
+    return len(outcomes) - len(passed_over)
+
+
+def _first(folder: Path, spec: SweepSpec) -> tuple[TrialConfig, ...]:
+    taken = {config.key() for config in spec.references()}
+    number = len(spec.references())
+    searcher = Searcher(folder / "study.log", spec, {})
+    found: list[TrialConfig] = []
+    with contextlib.suppress(SpaceExhaustedError):
+        for i in range(min(FIRST, spec.search.trials)):
+            config = spec.config(searcher.ask(number + i, taken))
+            taken.add(config.key())
+            found.append(config)
+    return tuple(found)
+
+
+def _minutes(spec: SweepSpec, slots: int, size: int | None) -> float:
+    """A rough guess: every trial steady after half a second, none disturbed, no round beyond those asked."""
+    measure, search = spec.measure, spec.search
+    once = START_SECONDS + WARMUP_SECONDS
+    windows = measure.repeats * measure.window_seconds
+    trials = search.trials if size is None else min(search.trials, size)
+    seconds = len(spec.references()) * (once + min(windows, measure.reference_cap_seconds))
+    seconds += math.ceil(trials / slots) * (once + windows)
+    seconds += spec.confirm.rounds * (1 + spec.confirm.top) * (once + measure.window_seconds)
+    limit = math.inf if search.minutes is None else search.minutes * 60
+    if measure.quality_samples == "auto" and looks_at_loss(spec):
+        seconds += NUM_SEEDS * min(QUALITY_SECONDS, QUALITY_SHARE * limit)
+    return min(seconds, limit) / 60

@@ -1,0 +1,133 @@
+"""Starting a sweep's supervisor: what ran before is ended, the device probed, the data prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import UserError
+from sweeper.core.job import Job
+from sweeper.core.measurement import Outcome, Report
+from sweeper.execution.inline import InlineLauncher
+from sweeper.execution.launcher import Launcher
+from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.spec import SweepSpec
+from sweeper.sweep import setup
+from sweeper.sweep.fingerprint import import_paths, prepared_folder
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import varied
+from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.observer import Observer
+from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.supervisor import Supervisor
+from sweeper.tracking import SweepInfo, Tracker
+
+Launch = Callable[[Path], Launcher]
+"""Makes, from a sweep's folder, what its jobs run on."""
+
+
+@contextlib.contextmanager
+def supervised(
+    home: Path,
+    journal: Journal,
+    lock: SweepLock,
+    spec: SweepSpec,
+    marks: Mapping[str, Any],
+    tracker: Tracker,
+    observer: Observer,
+    launch: Launch | None,
+) -> Iterator[Supervisor]:
+    """Yields the supervisor of a sweep whose folder is open; a new sweep has begun then.
+
+    Raises:
+        UserError: The data or the code cannot be used.
+        EnvironmentStopError: The machine cannot run it.
+    """
+    began = time.monotonic()
+    _end_leftovers(journal)
+    prepared = prepared_folder(home, spec)
+    launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
+    with contextlib.closing(launcher):
+        runner = JobRunner(launcher, [Slot("auto"), Slot("auto")], lambda: None)
+        runner.start(0, journal.setup_folder("probe"), setup.probe_job(spec))
+        runner.start(1, journal.setup_folder("prepare"), setup.prepare_job(spec, prepared, import_paths()))
+        outcomes: dict[int, Outcome | Report] = {}
+        while len(outcomes) < 2:
+            outcomes.update({key: outcome for key, _, outcome in runner.wait()})
+        machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
+        data = setup.report_of(outcomes[1], "preparing the data")
+        observer.line(f"Running on {machine.line}.")
+        for note in data["notes"]:
+            observer.line(note)
+        about = {"device": machine.line, "synthetic": data["synthetic"], "notes": list(data["notes"])}
+        begun_spec = spec
+        spec, lines = setup.restricted(spec, machine, data)
+        for line in lines:
+            observer.line(line)
+        if not journal.begun:
+            journal.begin(begun_spec, marks, about)
+        publisher = Publisher(tracker, info_of(journal, begun_spec, marks, about))
+        publisher.open()
+        template = Job(
+            uid="",
+            pipeline=spec.pipeline,
+            import_paths=import_paths(),
+            data=spec.to_dict()["data"],
+            prepared=str(prepared),
+            cache=str(home.resolve() / "cache" / "compile"),
+        )
+        with contextlib.closing(publisher), Stopping() as stopping:
+            yield Supervisor(
+                journal=journal,
+                lock=lock,
+                spec=spec,
+                machine=machine,
+                launcher=launcher,
+                publisher=publisher,
+                observer=observer,
+                template=template,
+                varied=varied(begun_spec),
+                began=began,
+                stopping=stopping,
+            )
+
+
+def launcher_for(folder: Path, spec: SweepSpec) -> Launcher:
+    """Returns what `execution.launcher` names, for the sweep in `folder`."""
+    if spec.execution.launcher == "inline":
+        return InlineLauncher()
+    return LocalLauncher(folder, isolation=spec.execution.isolation)
+
+
+def _end_leftovers(journal: Journal) -> None:
+    """Ends what an earlier supervisor of this sweep left running; the lock says that it is gone."""
+    deadline = time.monotonic() + 15
+    while left := leftovers(journal.folder):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise UserError(f"processes {left} of an earlier run of {journal.name!r} cannot be ended.")
+        time.sleep(0.05)
+
+
+def info_of(
+    journal: Journal, spec: SweepSpec, marks: Mapping[str, Any], about: Mapping[str, Any]
+) -> SweepInfo:
+    """Returns what a tracker is told of a sweep."""
+    return SweepInfo(
+        name=journal.name,
+        device=about["device"],
+        fingerprint=str(marks["code"]),
+        pipeline=spec.pipeline,
+        data=", ".join(f"{key}: {value}" for key, value in spec.data.items()),
+        synthetic=about["synthetic"],
+        varied=varied(spec),
+    )

@@ -1,0 +1,50 @@
+"""Ctrl-C: once asks for an orderly end, twice ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+
+class StopAskedError(Exception):
+    """Raised where a sweep waits, once it was asked to end."""
+
+
+class Stopping:
+    """Takes SIGINT while a sweep runs; does nothing outside of the main thread.
+
+    Attributes:
+        asked: Whether the sweep is to end in an orderly way.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._raised = False
+
+    def __enter__(self) -> Stopping:
+        """Begins to take the signal."""
+        self._mine = threading.current_thread() is threading.main_thread()
+        if self._mine:
+            self._before = signal.signal(signal.SIGINT, self._on_sigint)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives the signal back."""
+        if self._mine:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self) -> None:
+        """Raises, once, where the end was asked for.
+
+        Raises:
+            StopAskedError: It was.
+        """
+        if self.asked and not self._raised:
+            self._raised = True
+            raise StopAskedError

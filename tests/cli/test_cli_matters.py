@@ -1,0 +1,105 @@
+"""What mattered, as a line, as a table and for programs; and where `show` says it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from rich.console import Console
+
+from sweeper.analysis.sensitivity import Sensitivity
+from sweeper.cli import main
+from sweeper.cli.mattering import Mattered, matters, matters_line
+
+SHARES = {"batch_size": 0.614, "loader.kind": 0.219, "precision.amp": 0.167}
+
+
+def beside(name: str, value, ratio: float, how="measured") -> Sensitivity:
+    return Sensitivity(name=name, value=value, ratio=ratio, how=how)
+
+
+def printed(found: Mattered) -> str:
+    out = Console(width=120)
+    with out.capture() as caught:
+        for each in matters(found):
+            out.print(each)
+    return caught.get()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Mattered({}, ()), ""),
+        (Mattered({}, (beside("loader.kind", "rows", 0.1),)), ""),
+        (Mattered(SHARES, ()), "What mattered most: batch_size (61 %), loader.kind (22 %)."),
+        # A bound is rounded upwards.
+        (
+            Mattered({}, (beside("batch_size", 256, 0.979), beside("batch_size", 64, 1.2))),
+            "The winner is on a plateau: no neighbouring number costs more than 3 %.",
+        ),
+        (
+            Mattered({}, (beside("batch_size", 256, 0.8, "predicted"), beside("loader.kind", "rows", 0.1))),
+            "The winner is on a peak: batch_size at 256 costs about 20 %.",
+        ),
+        (
+            Mattered({}, (beside("batch_size", 256, 0.0),)),
+            "The winner is on a peak: batch_size at 256 does not run or breaks a limit.",
+        ),
+    ],
+)
+def test_a_line(found, said):
+    assert matters_line(found) == said
+
+
+def test_a_table():
+    """Most important first; what was not varied by the search, or has no neighbour, has a dash."""
+    found = (
+        beside("batch_size", 256, 0.979),
+        beside("batch_size", 1024, 1.02, "predicted"),
+        beside("loader.pin_memory", True, 0.0),
+    )
+    lines = [" ".join(text.split()) for text in printed(Mattered(SHARES, found)).splitlines()]
+    assert lines == [
+        "What matters",
+        "importance beside the winner's value",
+        "batch_size 61 % 256 costs 2 %; 1024 costs nothing",
+        "loader.kind 22 % –",
+        "precision.amp 17 % –",
+        "loader.pin_memory – true does not run or breaks a limit",
+        "about: predicted from all trials",
+        "The winner is on a plateau: no neighbouring number costs more than 3 %.",
+    ]
+    assert printed(Mattered({}, ())) == ""
+
+
+@pytest.fixture
+def show(finished_home, monkeypatch, capsys):
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["sweeper", "show", "toy", "--home", str(finished_home), *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        said = capsys.readouterr()
+        assert said.err == ""
+        return said.out
+
+    return run
+
+
+def test_show_says_what_matters(show):
+    """Ten trials: batches from 64 to 1024, of which throughput is a multiple."""
+    out = show()
+    assert (
+        out.index("What matters") < out.index("The winner is on a peak: batch_size at ") < out.index("Look:")
+    )
+    found = json.loads(show("--json"))
+    assert sum(found["importance"].values()) == pytest.approx(1, abs=1e-3)
+    assert max(found["importance"], key=found["importance"].get) == "batch_size"
+    winner = found["winner"]["config"]
+    assert winner["loader.kind"] == "resident"
+    ratios = {(each["name"], each["value"]): each["ratio"] for each in found["sensitivity"]}
+    assert ratios[("loader.kind", "workers")] < 0.8
+    below = {value: ratio for (name, value), ratio in ratios.items() if name == "batch_size"}
+    assert min(below.values()) == pytest.approx(min(below) / winner["batch_size"], rel=0.25)
+    assert not [name for name, _ in ratios if name == "loader.num_workers"]
+    assert {each["how"] for each in found["sensitivity"]} <= {"measured", "predicted"}
