@@ -35,6 +35,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/telemetry.py
 	$(BIN)/python benchmarks/verdicts.py
+	$(BIN)/python benchmarks/search.py bars resume
+	$(BIN)/python benchmarks/confirm.py recorded peers
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak

@@ -173,6 +173,7 @@ def main() -> None:
                 if name in asked:
                     measure(bench, folder, name, passes)
             if passes == 1 and "noise" in asked:
+                # As soon as it is known which cells are typical.
                 repeat(bench, folder)
         bench.launcher.close()
 

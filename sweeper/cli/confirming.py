@@ -51,9 +51,11 @@ def lines(found: Again) -> list[str]:
     before, now = found.before, found.now
     if now is None:
         return [f"{found.name}: too few processes ran to the end; their folders say why."]
-    verb = "is" if found.holds else "is not: it is"
+    today = f"is {now.ratio:.3g}x your baseline today"
+    if not found.holds:
+        today = f"is not faster than your baseline today: {now.ratio:.3g}x"
     said = [
-        f"{found.name}: trial {found.number} {verb} {now.ratio:.3g}x your baseline today "
+        f"{found.name}: trial {found.number} {today} "
         f"(95 % interval {now.low:.3g} to {now.high:.3g}, {len(now.rounds)} rounds); "
         f"the sweep found {before.ratio:.3g}x ({before.low:.3g} to {before.high:.3g})."
     ]

@@ -70,6 +70,8 @@ class Job:
         prepared: Folder of the prepared data (made once by the prepare job).
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
+        turns: Folder through which the windows are asked for one by one (`sweeper.trainer.turns`);
+            empty where they follow each other.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
             takes the first `device.count` of them.
         cpus: Cores to stay on; empty means all that are usable.
@@ -88,6 +90,7 @@ class Job:
     prepared: str = ""
     cache: str = ""
     trace: str = ""
+    turns: str = ""
     device: str = "cpu"
     cpus: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

@@ -15,8 +15,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from sweeper.core.config import Scalar
 from sweeper.search.climb import climb
 from sweeper.search.distributions import combinations, distribution, drawn
+from sweeper.search.helper import ask
 from sweeper.search.presets import presets
-from sweeper.search.samplers import sampler
+from sweeper.search.samplers import IN_A_HELPER, mixed, sampler
 from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 
@@ -43,6 +44,7 @@ class Searcher:
     def __init__(self, path: Path, spec: SweepSpec, told: Mapping[int, Told]) -> None:
         self._spec = spec
         self._told = told
+        self._path = path
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
         self._running: dict[int, Trial] = {}
         self._study = self._open(path, told)
@@ -143,9 +145,17 @@ class Searcher:
 
     def _suggested(self, number: int, taken: Collection[str]) -> Trial | None:
         """Returns a trial that Optuna suggests; None where it only has what was asked for already."""
-        search = self._spec.search
+        search, name = self._spec.search, self._sampler()
+        if name == IN_A_HELPER:
+            params = ask(
+                self._path, self._study.study_name, mixed(search.seed, number, 0), self._distributions
+            )
+            if self._spec.config(params).key() not in taken:
+                self._study.enqueue_trial(params)
+                return self._study.ask(self._distributions)
+            name = "climb"
         for attempt in range(REPEATS_BEFORE_LISTING):
-            self._study.sampler = sampler(self._sampler(), search.seed, number, attempt, search.trials)
+            self._study.sampler = sampler(name, search.seed, number, attempt, search.trials)
             trial = self._study.ask(self._distributions)
             if self._spec.config(trial.params).key() not in taken:
                 return trial

@@ -135,7 +135,7 @@ class Search(Section):
             configuration to be run.
     """
 
-    sampler: Literal["auto", "tpe", "gp", "cmaes", "nsgaii", "random", "qmc", "climb"] = "auto"
+    sampler: Literal["auto", "tpe", "gp", "cmaes", "random", "qmc", "climb"] = "auto"
     trials: Count = 40
     minutes: Positive | None = 20.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

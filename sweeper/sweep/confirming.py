@@ -7,6 +7,7 @@ import random
 import shutil
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.confirmation import MIN_ROUNDS, Decision, Ratio, contenders, decide, is_enough, ratios
@@ -16,6 +17,7 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.book import BASELINE, NUM_SEEDS
+from sweeper.sweep.keeping import LEAST_PROCESSES, is_dear, kept_round
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.supervisor import Supervisor
 
@@ -88,6 +90,7 @@ class Rounds:
             for entry in supervisor.journal.rounds(place)
         }
         self.speeds: list[Speeds] = []
+        self._kept = False
         self._numbers: list[int] = []
         self.ended = ""
 
@@ -105,15 +108,19 @@ class Rounds:
         supervisor.phase, supervisor.done, supervisor.total = "confirming", 0, self._wanted
         precision = supervisor.spec.confirm.precision
         self._numbers = [BASELINE, *numbers]
+        records = [supervisor.book.records[number] for number in self._numbers]
+        memory = min(each.memory_gib for each in supervisor.machine.devices)
+        self._kept = is_dear(records, self._window_seconds, memory)
+        if self._kept:
+            self._wanted = max(LEAST_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
         for index in range(MOST_ROUNDS * self._wanted):
             done, left = len(self.speeds), supervisor.seconds_left
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
                 self.ended = "the intervals are narrow enough"
                 return
-            # Every round takes a slow disk or a hung compiler into account that the last ones had.
-            late = left is not None and left < (longest if done >= MIN_ROUNDS else 0.0)
-            if late:
+            # Fewer than three rounds say nothing; in a hurry even that must do.
+            if left is not None and left < longest and (done >= MIN_ROUNDS or supervisor.is_hurried):
                 self.ended = "the time is up"
                 return
             if done >= self._wanted:
@@ -124,12 +131,10 @@ class Rounds:
                 self.speeds.append(self._round(index, order))
             except StopAskedError:
                 supervisor.runner.cancel()
-                if done >= MIN_ROUNDS:
-                    self.ended = "it was stopped"
-                    return
-                supervisor.hurry(HURRY_SECONDS)
-                among = among[:1]
-                continue
+                if done < MIN_ROUNDS:
+                    raise
+                self.ended = "it was stopped"
+                return
             finally:
                 supervisor.done = len(self.speeds)
             after = supervisor.seconds_left
@@ -139,15 +144,16 @@ class Rounds:
 
     def _round(self, index: int, order: Sequence[int]) -> Speeds:
         supervisor = self._supervisor
-        found: Speeds = {}
+        jobs: dict[int, tuple[Path, Job]] = {}
         for number in order:
             # By round and trial, not by place: with other candidates than before, the places shift.
             place = supervisor.journal.rounds_folder(self._place) / f"{len(self._folders):04d}"
             folder = self._folders.setdefault((index, number), place)
-            outcome = supervisor.runner.run(folder, self._job(supervisor.book.records[number], index))
-            if isinstance(outcome, Measurement):
-                found[number] = outcome
-        return found
+            jobs[number] = folder, self._job(supervisor.book.records[number], index)
+        if self._kept:
+            return kept_round(supervisor, jobs, supervisor.spec.search.seed * 1_000_003 + index)
+        outcomes = {number: supervisor.runner.run(*each) for number, each in jobs.items()}
+        return {number: found for number, found in outcomes.items() if isinstance(found, Measurement)}
 
     def _job(self, record: TrialRecord, index: int) -> Job:
         measure = self._supervisor.spec.measure

@@ -74,7 +74,8 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
-            runner = JobRunner(launcher, [Slot("auto")], lambda: None)
+            device = "cpu" if spec.execution.gpus == 0 else "auto"
+            runner = JobRunner(launcher, [Slot(device)], lambda: None)
             probed = runner.run(folder / "probe", setup.probe_job(spec))
         machine = setup.machine_of(setup.report_of(probed, "the probe of the device"), spec)
         spec, removed = setup.restricted(spec, machine)

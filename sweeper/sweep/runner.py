@@ -37,8 +37,21 @@ class _Running:
 class JobRunner:
     """Runs jobs on the slots of a launcher; no more at once than there are slots."""
 
-    def __init__(self, launcher: Launcher, slots: Sequence[Slot], tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        slots: Sequence[Slot],
+        tick: Callable[[], None],
+        settle: Callable[[str], None] = lambda device: None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            tick: Called a few times a second while a job is waited for.
+            settle: Called with a slot's device before the next job on it, where the last one failed.
+        """
         self._launcher = launcher
+        self._settle_device, self._unsettled = settle, set[str]()
         self._free = list(slots)
         self._tick = tick
         self._running: list[_Running] = []
@@ -56,6 +69,9 @@ class JobRunner:
     def start(self, key: int, folder: Path, job: Job) -> None:
         """Writes the job's config.json and starts it on a free slot."""
         slot = self._free.pop(0)
+        if slot.device in self._unsettled:
+            self._unsettled.discard(slot.device)
+            self._settle_device(slot.device)
         job = dataclasses.replace(job, device=slot.device, cpus=slot.cpus)
         if not job.asked_at:
             job = dataclasses.replace(job, asked_at=time.time())
@@ -79,6 +95,8 @@ class JobRunner:
     def _settle(self, each: _Running) -> bool:
         """Takes an ended job off its slot, unless it is tried again; returns whether it is over."""
         outcome = each.handle.result()
+        if isinstance(outcome, Failure):
+            self._unsettled.add(each.slot.device)
         if is_tried_again(each.job, outcome):
             self._running.remove(each)
             self._free.append(each.slot)

@@ -55,7 +55,8 @@ def supervised(
     prepared = prepared_folder(home, spec)
     launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
     with contextlib.closing(launcher):
-        runner = JobRunner(launcher, [Slot("auto"), Slot("auto")], lambda: None)
+        device = "cpu" if spec.execution.gpus == 0 else "auto"
+        runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
         runner.start(0, journal.setup_folder("probe"), setup.probe_job(spec))
         runner.start(1, journal.setup_folder("prepare"), setup.prepare_job(spec, prepared, import_paths()))
         outcomes: dict[int, Outcome | Report] = {}

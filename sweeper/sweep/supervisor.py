@@ -22,6 +22,7 @@ from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer, Status
 from sweeper.sweep.publishing import Publisher, view_of
 from sweeper.sweep.runner import JobRunner
+from sweeper.sweep.settling import Settling
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.stopping import Stopping
 
@@ -51,8 +52,10 @@ class Supervisor:
     ) -> None:
         self.journal, self.lock, self.observer = journal, lock, observer
         self.spec, self.machine, self.publisher = spec, machine, publisher
+        self.launcher = launcher
         self.book = Book(journal, spec)
-        self.runner = JobRunner(launcher, machine.slots, self._tick)
+        settling = Settling([slot.device for slot in machine.slots])
+        self.runner = JobRunner(launcher, machine.slots, self.tick, settling.wait)
         self.template = template
         self.varied = varied
         self.phase, self.done, self.total = "references", 0, 0
@@ -74,6 +77,11 @@ class Supervisor:
         if self._ends_at is None:
             return left
         return min(self._ends_at - now, left if left is not None else self._ends_at)
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether it was told to leave no more than so many seconds."""
+        return self._ends_at is not None
 
     def hurry(self, seconds: float) -> None:
         """Leaves no more than `seconds` from now on."""
@@ -132,7 +140,7 @@ class Supervisor:
         job = self.job(stage, config, params)
         self.book.enter(number, job, None)
         self.runner.start(number, self.journal.trial_folder(number), job)
-        self._tick()
+        self.tick()
 
     def finish(self, number: int, job: Job, outcome: Outcome | Report) -> TrialRecord:
         """Takes note of what became of a trial, and shows it."""
@@ -174,7 +182,12 @@ class Supervisor:
                 f"All of it is in {self.journal.folder}/trials/*/worker.log."
             )
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Tells whoever watches where the sweep stands.
+
+        Raises:
+            StopAskedError: It was asked to stop.
+        """
         self.stopping.check()
         best = self.book.best()
         self.observer.status(

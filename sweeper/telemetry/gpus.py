@@ -77,6 +77,17 @@ def describe_gpus() -> list[GpuFacts]:
     return _bounded(_facts) or []
 
 
+def memory_used_gib(uuid: str) -> float | None:
+    """Returns how much of a GPU's memory is taken, by whomever; None where NVML does not tell."""
+    return _bounded(lambda: _used(uuid))
+
+
+def _used(uuid: str) -> float | None:
+    with contextlib.suppress(Exception), initialised() as nvml:
+        return float(nvml.nvmlDeviceGetMemoryInfo(find(nvml, uuid).handle).used / GIB)
+    return None
+
+
 def driver_problem() -> str:
     """Returns why NVML cannot be used here and what to do; empty where it can."""
     found = _bounded(_problem)

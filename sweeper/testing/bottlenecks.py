@@ -3,6 +3,8 @@
 input     each row is decoded for a while before it is handed over (a processor's work, as JPEG is)
 compute   a wide network on data in memory
 sync      each step waits for an answer from another process
+
+`model.slower` makes each step longer by that share of itself.
 """
 
 from __future__ import annotations
@@ -45,7 +47,15 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
             pass
         return {name: tensor[i] for name, tensor in tensors.items()}
 
+    slower, ended = float(config.model.get("slower") or 0.0), time.perf_counter()
+
     def loss(model: nn.Module, batch: Batch) -> Tensor:
+        nonlocal ended
+        if slower:
+            now = time.perf_counter()
+            end = now + slower * (now - ended)
+            while (ended := time.perf_counter()) < end:
+                pass
         if wait is not None:
             wait()
         return nn.functional.mse_loss(model(batch["x"]).squeeze(-1).float(), batch["y"])

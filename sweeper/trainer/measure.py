@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
@@ -39,6 +40,7 @@ from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 from sweeper.trainer.timing import Timing, Windows
+from sweeper.trainer.turns import Turns
 
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
 BREAKDOWN_SECONDS = 3.0
@@ -84,7 +86,8 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
 
     progress.stage("window")
     measuring = time.perf_counter()
-    timed = timing.windows(plan, config.global_batch, progress)
+    turns = Turns(Path(job.turns)) if job.turns else None
+    timed = timing.windows(plan, config.global_batch, progress, turns)
     # Training's own peaks: the quality pass has all samples on the device, whatever the loader.
     gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
     throughput = timed.samples / timed.seconds

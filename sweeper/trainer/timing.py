@@ -17,6 +17,7 @@ from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.steady import is_steady
 from sweeper.trainer.step import Stepper
+from sweeper.trainer.turns import Turns
 
 BLOCK_SECONDS = 0.1
 SETTLE_SECONDS = 0.02
@@ -119,12 +120,17 @@ class Timing:
             if time.perf_counter() - began > cap_seconds:
                 return total, blocks[-1], False
 
-    def windows(self, plan: MeasurePlan, global_batch: int, progress: Progress) -> Windows:
+    def windows(
+        self, plan: MeasurePlan, global_batch: int, progress: Progress, turns: Turns | None = None
+    ) -> Windows:
         """Returns the windows of `plan`; one that was disturbed is measured again, at most twice.
 
         After that it stands as it is, with the reason, and so do the others: what goes on for so long
         will not be over soon, and nothing is ever left without a timing. A screening comes first where
         the plan has one; a trial that passes it is timed without it.
+
+        Args:
+            turns: Where each window is asked for, if they do not follow each other.
         """
         kept: list[Window] = []
         repeated = lost = tries = 0
@@ -137,8 +143,10 @@ class Timing:
         if plan.screen_above:
             lengths.insert(0, plan.screen_seconds)
         while lengths:
-            # Queues which filled up during a pause are drained again, untimed.
-            self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS)
+            if turns is not None:
+                turns.wait(len(kept))
+            # Queues which filled up during a pause are drained again, untimed: whole, where it was long.
+            self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS if turns is None else plan.window_seconds)
             clock = HostClock()
             window, skipped = self._window(clock if on_host else NoClock(), lengths[0], global_batch)
             before, canary = canary, undisturbed_canary_ms()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -189,3 +190,16 @@ def test_what_mlflow_does_not_take_waits(run):
     assert "runs are not in MLflow yet" in done.stdout
     Path("mlruns/mlflow.db").rmdir()
     assert run().returncode == 0
+
+
+@pytest.mark.slow
+def test_a_real_sweep_is_confirmed_again_and_soaked(run, sweeper):
+    assert run().returncode == 0
+    done = sweeper("confirm", "tiny", "--json", "--soak", "2s")
+    if done.returncode == 4:
+        pytest.skip("the tiny sweep has no winner here")
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if found["holds"] else 1)
+    assert found.keys() == {"name", "number", "holds", "before", "now", "soak"}
+    assert found["now"].keys() == {"ratio", "low", "high"}
+    assert found["soak"]["seconds"] >= 1.5

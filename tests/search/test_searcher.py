@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from replays import spec_of, throughput
 
+from sweeper.core.errors import UserError
 from sweeper.search import Searcher, SpaceExhaustedError, Told
+from sweeper.search.presets import presets
 from sweeper.search.searcher import NUMBER
 from sweeper.spec import SweepSpec
 
-SAMPLERS = ["tpe", "random", "qmc"]
+SAMPLERS = ["auto", "climb", "tpe", "random", "qmc"]
 CONTINUOUS = {
     "batch_size": {"type": "int", "low": 64, "high": 1024, "log": True},
     "optimizer.lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True},
@@ -267,11 +270,40 @@ def test_a_trial_it_was_never_asked_for_is_added(tmp_path, spec):
 def test_what_lies_outside_a_space_that_has_shrunk_is_left_out_of_the_study(tmp_path, spec):
     """The same sweep on fewer cores: its earlier trials stay its own, and the search goes on without them."""
     search = Search(tmp_path, spec)
-    search.run(*range(1, 9))
+    search.run(*range(1, 8))
+    many = {"batch_size": 64, "loader.kind": "workers", "loader.num_workers": 4, "precision.amp": "fp32"}
+    search.told[8] = Told(params=many, values=(1.0,), constraints={"ran": 0.0})
+    search.searcher.tell(8, search.told[8])
     small = spec.clipped("loader.num_workers", 1)
     resumed = Search(tmp_path, small, search.told)
     outside = [n for n, told in search.told.items() if told.params["loader.num_workers"] > 1]
-    assert outside
     assert not set(outside) & resumed.states().keys()
     resumed.searcher.tell(9, Told(params=search.told[outside[0]].params, values=(1.0,), constraints={}))
     resumed.run(10)
+
+
+@pytest.mark.slow
+def test_a_gp_asks_in_a_process_of_its_own(tmp_path):
+    """More than its ten random trials, so that it is asked itself; this process imports no torch."""
+    spec = spec_of(space=CONTINUOUS, search={"trials": 20, "sampler": "gp", "seed": 1})
+    search = Search(tmp_path, spec)
+    asked = search.run(*range(1, 12))
+    assert len({str(params) for params in asked}) == 11
+    assert asked[-1] == Search(tmp_path, spec, {n: t for n, t in search.told.items() if n < 11}).ask(11)
+
+
+def test_cmaes_needs_its_package_and_says_so(tmp_path):
+    if importlib.util.find_spec("cmaes") is not None:
+        pytest.skip("cmaes is installed")
+    search = Search(tmp_path, spec_of(space=CONTINUOUS, search={"trials": 20, "sampler": "cmaes"}))
+    with pytest.raises(UserError, match="needs the package cmaes"):
+        search.ask(1)
+
+
+def test_auto_begins_with_what_usually_is_fast_and_then_climbs(tmp_path):
+    search = Search(tmp_path, spec_of(search={"trials": 40}))
+    asked = search.run(*range(1, 21))
+    starts = presets(search.spec)
+    assert asked[: len(starts)] == starts
+    best = {"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"}
+    assert any(best.items() <= params.items() for params in asked)

@@ -179,7 +179,7 @@ TAIL = "baseline: {}\n"
         ),
         (
             "space: {}\nsearch: {sampler: tep}",
-            "f.yaml:4:19: `search.sampler` must be 'auto', 'tpe', 'gp', 'cmaes', 'nsgaii', 'random', 'qmc'"
+            "f.yaml:4:19: `search.sampler` must be 'auto', 'tpe', 'gp', 'cmaes', 'random', 'qmc'"
             " or 'climb', but got 'tep'. Did you mean `tpe`?",
         ),
         (

@@ -7,14 +7,17 @@ import itertools
 import os
 import shutil
 import threading
+import time
 
 import pytest
 import torch
 
+from sweeper.core.files import write_atomic
 from sweeper.core.measurement import Diagnosis
 from sweeper.core.process import children
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import device, measure
+from sweeper.trainer.turns import GO, READY, number_in
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -224,3 +227,27 @@ def test_no_worker_and_no_thread_outlives_a_trial(make_job):
         measure.run(make_job(options, quality_samples=100, **SHORT), Silent())
         assert "stream" not in {thread.name for thread in threading.enumerate()}
         assert list(children(os.getpid())) == []
+
+
+def test_a_kept_trial_takes_its_windows_when_they_are_asked_for(make_job, tmp_path):
+    """With a loader whose queues fill up while it waits: they are drained before the next window."""
+    job = make_job({"loader.kind": "workers", "loader.num_workers": 1}, **SHORT, diagnose=False)
+    outcomes = []
+    trial = threading.Thread(
+        target=lambda: outcomes.append(measure.run(dataclasses.replace(job, turns=str(tmp_path)), Listener()))
+    )
+    trial.start()
+    asked = []
+    for taken in range(2):
+        while number_in(tmp_path / READY) != taken:
+            assert trial.is_alive()
+            time.sleep(0.005)
+        time.sleep(0.2)
+        asked.append(time.perf_counter())
+        write_atomic(tmp_path / GO, str(taken + 1))
+    trial.join(30)
+    (result,) = outcomes
+    assert len(result.windows) == 2
+    for start, window in zip(asked, result.windows, strict=False):
+        assert window.start_s > start
+    assert result.windows[1].start_s > asked[1] > result.windows[0].start_s + result.windows[0].seconds

@@ -302,6 +302,53 @@ def test_a_slow_canary_repeats_a_window_where_the_quiet_one_is_known(monkeypatch
     assert always.windows(plan).kept[0].flags == (SLOW,)
 
 
+# A step of 1 ms takes 10 samples: 10,000 a second.
+SCREENED = dataclasses.replace(PLAN, screen_seconds=0.02)
+
+
+def test_a_trial_that_cannot_catch_up_ends_after_its_screening(monkeypatch):
+    bench = Bench(monkeypatch)
+    found = bench.windows(dataclasses.replace(SCREENED, screen_above=10_500.0))
+    assert found.screened_out
+    (window,) = found.kept
+    assert window.seconds == pytest.approx(0.02, abs=2e-3)
+    assert (found.steps, found.samples) == (window.steps, window.samples)
+    assert sum(found.phases) == pytest.approx(window.seconds)
+
+
+def test_a_trial_that_passes_its_screening_is_timed_without_it(monkeypatch):
+    bench = Bench(monkeypatch)
+    found = bench.windows(dataclasses.replace(SCREENED, screen_above=9_500.0))
+    assert not found.screened_out
+    assert len(bench.heard) == 4
+    assert [window.seconds for window in found.kept] == pytest.approx([0.1] * 3, abs=2e-3)
+    assert sum(found.phases) == pytest.approx(found.seconds)
+
+
+def test_a_disturbed_screening_is_taken_again_and_decides_nothing(monkeypatch):
+    bench = Bench(monkeypatch, keeper=[[FOREIGN]])
+    found = bench.windows(dataclasses.replace(SCREENED, screen_above=10_500.0))
+    assert found.screened_out
+    assert found.repeated == 1
+    assert len(bench.heard) == 2
+    bench = Bench(monkeypatch, keeper=[[FOREIGN]] * 3)
+    found = bench.windows(dataclasses.replace(SCREENED, screen_above=10_500.0))
+    assert not found.screened_out
+    assert len(found.kept) == 3
+
+
+def test_a_hopeless_trial_does_not_warm_up_to_the_end(make_job, monkeypatch):
+    trained = timing(make_job())
+    monkeypatch.setattr(under_test, "BLOCK_SECONDS", 0.01)
+    monkeypatch.setattr(under_test, "is_steady", lambda blocks: len(blocks) >= 5)
+    steps, _, steady = trained.warm_up(20.0, screen_above=1e12)
+    assert not steady
+    few = steps
+    steps, _, steady = trained.warm_up(20.0, screen_above=1.0)
+    assert steady
+    assert steps > few
+
+
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_counters_that_are_not_told_are_none(monkeypatch, at: str):
     bench = Bench(monkeypatch, host=[TAKEN])

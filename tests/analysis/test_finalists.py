@@ -1,0 +1,92 @@
+"""Who takes part in the confirmation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from replays import spec_of
+
+from sweeper.analysis.finalists import alike, finalists
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Quality
+from sweeper.core.record import TrialRecord
+from sweeper.testing.noop import made_up
+
+
+def record(number: int, throughput: float, loss: float | None = None, **changes) -> TrialRecord:
+    names = {name.replace("__", "."): value for name, value in changes.items()}
+    quality = None
+    if loss is not None:
+        quality = Quality(key="k", samples=10, seconds=0, train_loss=loss, val_loss=loss)
+    return TrialRecord(
+        number=number,
+        uid=str(number),
+        stage="search",
+        config=TrialConfig(batch_size=64 * 2**number).replace(names),
+        outcome=made_up(throughput),
+        quality=quality,
+    )
+
+
+BASE = record(0, 100.0, 1.0)
+
+
+def chosen(spec, *records: TrialRecord, needs_loss: bool = False) -> list[int]:
+    return [each.number for each in finalists([BASE, *records], BASE, spec, needs_loss=needs_loss)]
+
+
+def test_the_fastest_first_and_no_more_than_asked_for():
+    records = [record(n, 100.0 + n) for n in (1, 3, 2, 4)]
+    assert chosen(spec_of(confirm={"top": 3}), *records) == [4, 3, 2]
+
+
+def test_only_what_may_win_takes_part():
+    spec = spec_of(confirm={"top": 9})
+    infeasible = dataclasses.replace(record(1, 900.0), violations={"val_loss": 0.1})
+    other_work = record(2, 900.0, model__hidden_size=8)
+    slower = record(3, 99.0)
+    screened = record(4, 900.0)
+    screened = dataclasses.replace(
+        screened, outcome=dataclasses.replace(screened.measurement, screened_out=True)
+    )
+    unlooked = record(5, 900.0)
+    fine = record(6, 200.0, 1.0)
+    assert chosen(spec, infeasible, other_work, slower, screened, fine) == [6]
+    assert chosen(spec, unlooked, fine, needs_loss=True) == [6]
+    assert chosen(spec, unlooked, fine) == [5, 6]
+
+
+def test_of_near_duplicates_the_faster_one_takes_part():
+    near = dataclasses.replace(record(2, 190.0), config=TrialConfig(batch_size=140))
+    assert chosen(spec_of(confirm={"top": 3}), record(1, 200.0), near, record(3, 150.0)) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"batch_size": 79}, True),
+        ({"batch_size": 81}, False),
+        ({"precision.tf32": True}, False),
+        ({"precision.amp": "bf16"}, False),
+        ({"model.kind": "x"}, False),
+    ],
+)
+def test_alike(changes, same):
+    one = TrialConfig(batch_size=64)
+    assert alike(one, one.replace(changes)) is same
+    assert alike(one.replace(changes), one) is same
+
+
+def test_with_an_objective_that_is_no_speed_the_best_by_it_takes_part():
+    spec = spec_of(objectives=[{"minimize": "val_loss"}])
+    assert chosen(spec, record(1, 50.0, 0.5), record(2, 500.0, 0.7), record(3, 50.0, 2.0)) == [1]
+
+
+def test_with_several_objectives_the_picked_one_takes_part():
+    spec = spec_of(
+        objectives=[{"maximize": "throughput"}, {"minimize": "val_loss"}], confirm={"pick": "lowest_loss"}
+    )
+    assert chosen(spec, record(1, 150.0, 0.505), record(2, 500.0, 0.9), record(3, 120.0, 0.5)) == [1]
+    assert chosen(spec, record(1, 50.0, 2.0)) == []

@@ -1,0 +1,49 @@
+"""`sweeper confirm` as a person and a program meet it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.cli.confirming import duration, lines
+from sweeper.core.errors import UserError
+from sweeper.sweep.again import Again, Soak
+
+BEFORE = Ratio(number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400)])
+def test_durations(text, seconds):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "5 m", "m", "-5m", "5d", "five"])
+def test_what_is_no_duration_is_said(text):
+    with pytest.raises(UserError, match="must be a time such as 90s, 5m or 1h, but got"):
+        duration(text)
+
+
+def test_what_a_person_reads():
+    now = Ratio(number=3, ratio=2.4, low=2.1, high=2.7, throughput=480.0, rounds=(480.0,) * 8)
+    soak = Soak(seconds=300.0, throughput=470.0, held=0.98)
+    (said, soaked) = lines(Again(name="toy", number=3, before=BEFORE, now=now, soak=soak))
+    assert said == (
+        "toy: trial 3 is 2.4x your baseline today (95 % interval 2.1 to 2.7, 8 rounds); "
+        "the sweep found 2.5x (2 to 3)."
+    )
+    assert "Over 5 min 00 s in one process it ran at 470/s; in the last third of the time at 98 %" in soaked
+    lost = Ratio(number=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
+    assert (
+        "trial 3 is not faster than your baseline today: 1x"
+        in lines(Again(name="toy", number=3, before=BEFORE, now=lost))[0]
+    )
+    assert "too few processes ran" in lines(Again(name="toy", number=3, before=BEFORE, now=None))[0]
+
+
+def test_mistakes_are_one_line(sweeper):
+    done = sweeper("confirm", "nothing")
+    assert done.returncode == 2
+    assert "There is no sweep called 'nothing'" in done.stderr
+    done = sweeper("confirm", "nothing", "--soak", "soon")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
