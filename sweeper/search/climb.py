@@ -13,14 +13,13 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import is_number, neighbours
 
 Params = dict[str, Scalar]
-PEAKS = 3
 
 
 def climb(spec: SweepSpec, told: Mapping[int, Told], taken: Collection[str], seed: int) -> Params | None:
     """Returns an untried neighbour of the best configuration so far; None where there is none.
 
-    Of the second and the third best, where all of the best one's are known: by noise, one of them may
-    be the best. What has gained most when it was changed is changed first, and in the direction that gained.
+    Of the next best, where all of the best one's are known: by noise, it may be the best. What has gained
+    most when it was changed is changed first, and in the direction that gained.
 
     Args:
         told: What became of the trials so far.
@@ -31,7 +30,7 @@ def climb(spec: SweepSpec, told: Mapping[int, Told], taken: Collection[str], see
         return None
     draw = random.Random(seed)
     steps = _steps(order)
-    for base in order[:PEAKS]:
+    for base in order:
         options: list[tuple[float, float, Params]] = []
         for name, value in changes(spec, base.params):
             params = {**base.params, name: value}

@@ -31,6 +31,7 @@ class Book:
         self.spec = spec
         self.records: dict[int, TrialRecord] = {}
         self.told: dict[int, Told] = {}
+        self.keys: dict[int, str] = {}
         self.quality_samples = 0
         self._qualities: dict[str, Quality] = {}
         self.losses: tuple[float, ...] = ()
@@ -50,6 +51,7 @@ class Book:
         if isinstance(outcome, Measurement) and outcome.quality is not None:
             self._qualities[outcome.quality.key] = outcome.quality
         self.records[number] = record
+        self.keys[number] = job.config.key()
         return self.judged(number)
 
     def enter_quality(self, quality: Quality) -> None:
@@ -105,7 +107,7 @@ class Book:
 
     def taken(self) -> set[str]:
         """Returns the keys of all configurations that were asked."""
-        return {record.config.key() for record in self.records.values()}
+        return set(self.keys.values())
 
     def x_baseline(self, record: TrialRecord) -> float | None:
         """Returns a trial's throughput over the baseline's, as searched."""

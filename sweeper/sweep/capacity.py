@@ -42,15 +42,15 @@ class Capacity:
         model = self._model(limit)
         if model.fits(config, self._headroom):
             return None
-        expected = model.predict(config)
-        assert expected is not None
         spare = f", of which {self._headroom:.0%} stay free" if self._headroom else ""
+        expected = model.predict(config)
+        # With few peaks only their order is known.
+        need = "more than what did not fit"
+        if expected is not None:
+            need = f"{expected.gib:.3g} GiB ({expected.low:.3g} to {expected.high:.3g})"
         return Failure(
             kind=FailureKind.OOM_EXPECTED,
-            message=(
-                f"not run: expected to need {expected.gib:.3g} GiB ({expected.low:.3g} to "
-                f"{expected.high:.3g}), the limit is {limit:.3g}{spare}"
-            ),
+            message=f"not run: expected to need {need}, the limit is {limit:.3g}{spare}",
         )
 
     def _model(self, limit: float) -> MemoryModel:

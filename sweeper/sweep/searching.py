@@ -139,7 +139,7 @@ class Search:
         What was passed over may be, once more is known of what fits.
         """
         return {
-            record.config.key()
+            self._book.keys[record.number]
             for record in self._book.records.values()
             if not _is_passed_over(record) or self._capacity.objection(record.config) is not None
         }

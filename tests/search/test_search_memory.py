@@ -157,14 +157,3 @@ def test_headroom_is_left_free():
     assert 0.8 * LIMIT < peak_of(asked) < LIMIT
     assert model.fits(asked)
     assert not model.fits(asked, headroom=0.3)
-
-
-def test_every_trial_out_of_memory_makes_the_next_one_dearer():
-    """The same prediction, and a number of failures elsewhere: what was worth a try no longer is."""
-    peaks = [config_of(batch_size=b) for b in BATCHES[:6]]
-    failures = [config_of(batch_size=65536 + i, loader__num_workers=0) for i in range(12)]
-    few, many = (MemoryModel(seen_of(*peaks, *failures[:n]), LIMIT) for n in (1, 12))
-    sizes = range(8192, 12288, 32)
-    assert sum(map(many.fits, (config_of(batch_size=b) for b in sizes))) < sum(
-        map(few.fits, (config_of(batch_size=b) for b in sizes))
-    )
