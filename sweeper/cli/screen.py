@@ -218,7 +218,8 @@ def decision(summary: Summary) -> list[str]:
         lines.append(f"  {_paid_line(winner, *paid)}")
     if not base.loss_tells:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
-    lines.append(f"  The search ended because {summary.reason}.")
+    if not stopped:
+        lines.append(f"  The search ended because {summary.reason}.")
     lines += [f"  {line}" for line in why_lines(summary, winner)]
     return lines
 

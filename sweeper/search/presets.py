@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
-from sweeper.core.config import FIELDS, Scalar
+from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 
 _USUAL: Mapping[str, Sequence[Scalar]] = {
@@ -31,6 +32,9 @@ _VARIANTS: Sequence[tuple[float, Mapping[str, Sequence[Scalar]]]] = (
 )
 """Where in the range of the batch size a start lies (0: smallest, 1: largest), and what it has otherwise."""
 
+MOST_SIZES = 6
+"""Model sizes, besides the baseline's own, that get a start each."""
+
 
 def presets(spec: SweepSpec) -> list[dict[str, Scalar]]:
     """Returns the starts that differ from each other, as parameters of the space."""
@@ -42,7 +46,25 @@ def presets(spec: SweepSpec) -> list[dict[str, Scalar]]:
             for name, parameter in spec.space.items()
         }
         found.setdefault(spec.config(params).key(), params)
+    for size in _other_sizes(spec):
+        params = {**next(iter(found.values())), **size}
+        found.setdefault(spec.config(params).key(), params)
     return list(found.values())
+
+
+def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
+    """Returns values of what changes the work itself (`model.*`, `data.*`), the baseline's own left out."""
+    names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
+    ranges = [_few(spec.space[name]) for name in names]
+    sizes = [dict(zip(names, each, strict=True)) for each in itertools.product(*ranges)] if names else []
+    own = spec.baseline_config().work()
+    return [size for size in sizes if any(own.get(n) != value for n, value in size.items())][:MOST_SIZES]
+
+
+def _few(parameter: Parameter) -> Sequence[Scalar]:
+    if isinstance(parameter, CategoricalParameter):
+        return parameter.choices
+    return list(dict.fromkeys((parameter.low, parameter.high)))
 
 
 def _chosen(

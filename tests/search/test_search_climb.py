@@ -109,7 +109,20 @@ def test_starts_lie_in_the_space_and_differ():
     assert any(params["precision.amp"] == "fp32" for params in starts)
 
 
-def test_starts_of_a_space_without_any_known_name_are_its_baseline():
+def test_every_model_size_gets_a_start_after_the_baselines_own():
     space = {"model.width": {"type": "categorical", "choices": [1, 2, 3]}}
     spec = spec_of(space=space, baseline={"model.width": 2}, also_try=[])
-    assert presets(spec) == [{"model.width": 2}]
+    assert presets(spec) == [{"model.width": 2}, {"model.width": 1}, {"model.width": 3}]
+
+
+def test_one_climbs_from_the_best_of_the_baselines_own_size_and_stays_there():
+    space = {
+        "batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]},
+        "model.width": {"type": "categorical", "choices": [1, 2]},
+    }
+    spec = spec_of(space=space, baseline={"model.width": 2, "batch_size": 64}, also_try=[])
+    known = {
+        1: Told(params={"batch_size": 256, "model.width": 1}, values=(99.0,), constraints={}),
+        2: Told(params={"batch_size": 64, "model.width": 2}, values=(10.0,), constraints={}),
+    }
+    assert climb(spec, known, keys(spec, known), 0) == {"batch_size": 128, "model.width": 2}
