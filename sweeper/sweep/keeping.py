@@ -21,8 +21,8 @@ from sweeper.sweep.supervisor import Supervisor
 
 LEAST_PROCESSES = 5
 WINDOWS = 4
-DEAR = 4.0
-"""Times the window that a start takes from which on processes are kept."""
+DEAR, DEAR_SECONDS = 4.0, 5.0
+"""Times the window, and seconds, that a start takes from which on processes are kept."""
 MEMORY_SHARE = 0.85
 POLL_SECONDS = 0.01
 READY, GO = "ready", "go"
@@ -36,7 +36,8 @@ def is_dear(records: Sequence[TrialRecord], window_seconds: float, memory_gib: f
         memory_gib: The device's; 0 where it is not known.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
-    dear = any(m.startup_seconds + m.first_step_seconds > DEAR * window_seconds for m in measured)
+    least = max(DEAR_SECONDS, DEAR * window_seconds)
+    dear = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
     taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
     return dear and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
 

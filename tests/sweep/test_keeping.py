@@ -32,7 +32,8 @@ def record(startup: float, first: float, peak: float | None = None) -> TrialReco
 
 
 def test_processes_are_kept_where_a_start_takes_much_longer_than_a_window():
-    assert not is_dear([record(0.5, 0.4)], 1.0, 0.0)
+    assert not is_dear([record(0.5, 0.4)], 0.1, 0.0)
+    assert not is_dear([record(2.0, 2.5)], 1.0, 0.0)
     assert is_dear([record(0.1, 0.1), record(1.0, 20.0)], 1.0, 0.0)
     assert not is_dear([record(1.0, 20.0)], 10.0, 0.0)
 
