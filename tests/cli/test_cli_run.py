@@ -158,6 +158,7 @@ def test_told_to_end_it_ends_everything_and_says_how_to_go_on(run, number, code)
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_whole_sweep_its_repetition_and_a_reader_that_goes_away(run, sweeper):
     done = run()
     assert done.returncode == 0, done.stderr

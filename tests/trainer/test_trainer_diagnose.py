@@ -115,7 +115,7 @@ def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict,
     # A row takes 0.1 ms to decode, an answer of the other process 4 ms.
     assert (alone.loader_samples_s < 0.5 * alone.device_samples_s) == (kind == "input")
     assert (alone.blocked_s > 3e-3) == (kind == "sync")
-    assert alone.device_samples_s > 0.7 * found.throughput
+    assert alone.device_samples_s > 0.5 * found.throughput
     if kind == "input":
         assert alone.loader_samples_s < 1.1e4
         assert verdict.changes == {"loader.kind": "resident"}
