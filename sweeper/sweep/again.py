@@ -29,6 +29,7 @@ from sweeper.tracking import NullTracker
 
 AGAIN = "again"
 WINDOWS_OF_SOAK = 30
+LEAST_WINDOW_SECONDS = 0.2
 ALLOWANCE_SECONDS = 300.0
 
 
@@ -127,7 +128,7 @@ def _count(journal: Journal) -> int:
 
 def _soak(supervisor: Supervisor, record: TrialRecord, place: str, seconds: float) -> Soak:
     supervisor.phase = "soaking"
-    window = max(1.0, seconds / WINDOWS_OF_SOAK)
+    window = max(LEAST_WINDOW_SECONDS, seconds / WINDOWS_OF_SOAK)
     plan = MeasurePlan(
         window_seconds=window,
         repeats=max(3, round(seconds / window)),

@@ -173,7 +173,9 @@ def test_little_to_gain_ends_the_search(bench):
     assert best == pytest.approx(4 * 1024 * 1.1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 20))]
+)
 def test_cut_off_in_the_middle_the_same_trials_are_asked(tmp_path, monkeypatch, seed):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy_pipeline.py").write_text("def prepare(data): ...\ndef build(config, prepared): ...\n")
