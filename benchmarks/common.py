@@ -61,7 +61,10 @@ def device_folder(parent: Path) -> Path:
 
 
 def publish(name: str, figures: Sequence[Figure], command: str) -> None:
-    """Writes `results/<device>/<name>.json`, and prints it as a table."""
+    """Writes `results/<device>/<name>.json`, and prints it as a table.
+
+    Figures of other parts of the same benchmark stay as they are.
+    """
     device, folder = device_model(), device_folder(RESULTS)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
@@ -72,7 +75,11 @@ def publish(name: str, figures: Sequence[Figure], command: str) -> None:
         del shown["noisy"]
         rows.append({**shown, "command": command, "commit": commit, "device": device})
     show(figures)
-    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    path = folder / f"{name}.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    new = {each.figure for each in figures}
+    rows = [row for row in known if row["figure"] not in new] + rows
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def show(figures: Sequence[Figure]) -> None:

@@ -24,6 +24,7 @@ from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.opening import find_sweep
 from sweeper.sweep.starting import Launch, supervised
+from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.supervisor import Supervisor
 from sweeper.tracking import NullTracker
 
@@ -117,6 +118,9 @@ def confirm_again(
             return Again(
                 name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
             )
+    except StopAskedError:
+        # Too early for the rounds to say anything.
+        raise KeyboardInterrupt from None
     finally:
         lock.release()
 

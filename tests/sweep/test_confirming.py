@@ -216,6 +216,21 @@ def test_a_winner_that_has_lost_its_lead_does_not_hold(bench):
     assert not again(bench, lambda config: made_up(100.0)).holds
 
 
+def test_ctrl_c_ends_it_with_what_the_rounds_say_or_with_nothing(bench):
+    bench.run()
+    with pytest.raises(KeyboardInterrupt):
+        again(bench, interrupting(lambda config, count: count == 1))
+    bench.run(spec_of(confirm={"rounds": 8}, name="other"))
+    found = confirm_again(
+        bench.home,
+        "other",
+        bench.watcher,
+        launch=lambda folder: ReplayLauncher(interrupting(lambda config, count: count == 9)),
+    )
+    assert found.now is not None
+    assert len(found.now.rounds) == 4
+
+
 def test_a_soak_says_whether_the_speed_held(bench):
     bench.run()
 
