@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -156,7 +157,10 @@ class Searcher:
             name = "climb"
         for attempt in range(REPEATS_BEFORE_LISTING):
             self._study.sampler = sampler(name, search.seed, number, attempt, search.trials)
-            trial = self._study.ask(self._distributions)
+            with warnings.catch_warnings():
+                # CMA-ES says that it passes over constraints: it learns from the values it is told.
+                warnings.simplefilter("ignore", UserWarning)
+                trial = self._study.ask(self._distributions)
             if self._spec.config(trial.params).key() not in taken:
                 return trial
             self._study.tell(trial, state=TrialState.FAIL)

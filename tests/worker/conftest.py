@@ -12,14 +12,7 @@ from sweeper.execution.local import LocalLauncher, leftovers
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ranks in fresh interpreters import torch once each: seconds that `make check` has."""
-    for item in items:
-        if item.path.stem == "test_worker_group" and "exec" in item.name:
-            item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="module", params=["fork", "exec"])
+@pytest.fixture(scope="module", params=["fork", pytest.param("exec", marks=pytest.mark.slow)])
 def launcher(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalLauncher]:
