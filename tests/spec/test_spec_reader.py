@@ -171,7 +171,7 @@ def test_hostile_text_is_refused_quickly(read, text):
     start = time.process_time()
     with pytest.raises(UserError) as caught:
         read(text)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 2.0
     assert len(str(caught.value).splitlines()) <= 101
 
 
