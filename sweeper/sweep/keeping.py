@@ -18,15 +18,13 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.supervisor import Supervisor
+from sweeper.trainer.turns import GO, POLL_SECONDS, READY, number_in
 
 LEAST_PROCESSES = 5
 WINDOWS = 4
 DEAR, DEAR_SECONDS = 4.0, 5.0
 """Times the window, and seconds, that a start takes from which on processes are kept."""
 MEMORY_SHARE = 0.85
-POLL_SECONDS = 0.01
-READY, GO = "ready", "go"
-"""As in `sweeper.trainer.turns`, which this process does not import: it needs no torch here."""
 
 
 def is_dear(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
@@ -89,7 +87,8 @@ def _wait_for(supervisor: Supervisor, folder: Path, taken: int) -> None:
     ticked = time.monotonic()
     ready = folder / "turns" / READY
     while not (folder / OUTCOME).exists():
-        if ready.exists() and int(ready.read_text(encoding="ascii")) >= taken:
+        known = number_in(ready)
+        if known is not None and known >= taken:
             return
         time.sleep(POLL_SECONDS)
         if time.monotonic() - ticked > 0.25:

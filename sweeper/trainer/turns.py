@@ -12,7 +12,8 @@ from pathlib import Path
 from sweeper.core.files import write_atomic
 
 READY, GO = "ready", "go"
-POLL_SECONDS = 0.005
+POLL_SECONDS = 0.05
+"""Those that wait look while another one is timed: rarely, so that it costs nothing."""
 
 
 def number_in(path: Path) -> int | None:

@@ -9,6 +9,7 @@ from replays import Bench, spec_of, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
+from sweeper.sweep.capacity import Capacity
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.testing.noop import made_up
@@ -152,6 +153,21 @@ def test_cut_off_after_a_refusal_the_offer_is_still_made(bench, tmp_path):
     shutil.rmtree(folder / "confirm")
     other.run(spec, on_a_gpu, devices=[GPU])
     assert [entry.job.config for entry in entries_of(other)] == whole
+
+
+def test_what_was_passed_over_is_asked_again_once_more_is_known(bench, monkeypatch):
+    """Refused until three trials have been measured: the memory model changes its mind like this."""
+    refused = Failure(kind=FailureKind.OOM_EXPECTED, message="not run")
+
+    def objection(capacity, config):
+        few = len(capacity._book.searched()) < 3
+        return refused if config.batch_size == 512 and few else None
+
+    monkeypatch.setattr(Capacity, "objection", objection)
+    space = {"batch_size": {"type": "categorical", "choices": [128, 256, 512, 1024]}}
+    bench.run(spec_of(space=space, search={"trials": 20}, also_try=[]))
+    large = [entry.outcome for entry in entries_of(bench) if entry.job.config.batch_size == 512]
+    assert [isinstance(outcome, Failure) for outcome in large] == [True, False]
 
 
 # -- enough ---------------------------------------------------------------------------------------------
