@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Figure, device_folder, publish
+from common import RESULTS, Figure, device_folder, publish
 from surfaces import FOLDER
 from verdicts import BARS, Bench, busy
 
@@ -124,50 +124,60 @@ def live() -> Iterator[Figure]:
 
 
 def winners() -> Iterator[Figure]:
-    """Yields how well the winners of quick sweeps hold when they are measured once more."""
-    held = inside = 0
-    found: list[dict[str, Any]] = []
+    """Yields how well the winners of quick sweeps hold when they are measured once more.
+
+    Cut off, the same command goes on: a line of winners.jsonl is one sweep.
+    """
+    path = device_folder(RESULTS) / "winners.jsonl"
+    known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in known]
     with tempfile.TemporaryDirectory() as home:
-        for count in range(SWEEPS):
-            name = f"quick-{count}"
-            changes = ("--set", f"name={name}", "--set", ONE_THREAD)
-            _sweeper("run", "search_spaces/quick.yaml", *changes, "--home", home)
-            result = json.loads((Path(home) / "sweeps" / name / "result.json").read_text())
-            again = json.loads(_sweeper("confirm", name, "--json", "--home", home))
-            show = json.loads(_sweeper("show", name, "--json", "--home", home))
-            place = sorted((Path(home) / "sweeps" / name / "again").iterdir())[-1]
-            winner = result["winner"]
-            reported = next(r["throughput"] for r in result["ratios"] if r["number"] == winner)
-            now = json.loads((place / "confirm.json").read_text())["ratios"][0]["throughput"]
-            quotient = reported / now
-            held += 0.95 <= quotient <= 1.05
-            inside += again["before"]["low"] <= again["now"]["ratio"] <= again["before"]["high"]
-            found.append({"config": show["winner"]["config"], "tied": result["tied"], "show": show})
-            print(
-                f"{name}: reported/re-measured {quotient:.3f}, {again['before']} -> {again['now']}",
-                flush=True,
-            )
-    agree = sum(_agree(one, other) for one, other in zip(found[::2], found[1::2], strict=True))
-    for title, value, bar in (
-        ("winners: reported within 5 % of re-measured", held, ">= 18"),
-        ("winners: re-measured ratio inside of the interval", inside, ">= 18"),
-        ("winners: pairs that agree or declare a tie", agree, ">= 9"),
+        for count in range(len(found), SWEEPS):
+            found.append(_quick_sweep(home, f"quick-{count}"))
+            line = json.dumps(found[-1])
+            print(line, flush=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+    held = [0.95 <= each["reported"] / each["measured_again"] <= 1.05 for each in found]
+    inside = [each["before"]["low"] <= each["now"]["ratio"] <= each["before"]["high"] for each in found]
+    agree = [bool({*one["names"]} & {*other["names"]}) for one, other in zip(found[::2], found[1::2])]
+    for title, each in (
+        ("winners: reported within 5 % of re-measured", held),
+        ("winners: re-measured ratio inside of the interval", inside),
+        ("winners: pairs that agree or declare a tie", agree),
     ):
-        yield Figure(figure=title, value=value, low=value, high=value, bar=bar, repeats=SWEEPS)
+        share = 100 * statistics.fmean(each)
+        yield Figure(
+            figure=title, value=share, low=share, high=share, bar=">= 90", unit="%", repeats=len(each)
+        )
 
 
-def _agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Returns whether two sweeps name the same winner, or one declares a tie with the other's."""
-    configs = [
-        {
-            json.dumps(t["config"], sort_keys=True)
-            for t in each["show"]["trials"]
-            if t["number"] in each["tied"]
-        }
-        | {json.dumps(each["config"], sort_keys=True)}
-        for each in (one, other)
-    ]
-    return bool(configs[0] & configs[1])
+def _quick_sweep(home: str, name: str) -> dict[str, Any]:
+    """Returns a sweep's winner as it was reported, as it was found again, and what it is tied with."""
+    changes = ("--set", f"name={name}", "--set", ONE_THREAD)
+    _sweeper("run", "search_spaces/quick.yaml", *changes, "--home", home)
+    _sweeper("confirm", name, "--json", "--home", home)
+    return _of_folder(home, name)
+
+
+def _of_folder(home: str, name: str) -> dict[str, Any]:
+    folder = Path(home) / "sweeps" / name
+    result = json.loads((folder / "result.json").read_text())
+    again = json.loads((folder / "again" / "0001" / "confirm.json").read_text())["ratios"][0]
+    shown = json.loads(_sweeper("show", name, "--json", "--home", home))
+    before = next(each for each in result["ratios"] if each["number"] == result["winner"])
+    chosen = {result["winner"], *result["tied"]}
+    return {
+        "reported": before["throughput"],
+        "measured_again": again["throughput"],
+        "before": {part: before[part] for part in ("ratio", "low", "high")},
+        "now": {part: again[part] for part in ("ratio", "low", "high")},
+        "names": [
+            json.dumps(trial["config"], sort_keys=True)
+            for trial in shown["trials"]
+            if trial["number"] in chosen
+        ],
+    }
 
 
 def peers() -> Iterator[Figure]:
