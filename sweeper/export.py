@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sweeper import __version__
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
+from sweeper.core.job import read_job
 from sweeper.core.record import TrialRecord, rounded
+from sweeper.core.script import FOLDER
+from sweeper.core.template import arguments, render
 from sweeper.spec import SweepSpec, to_yaml
 
 SCHEMA = 1
@@ -40,12 +45,10 @@ def exported(summary: Any, spec: SweepSpec, number: int | None = None) -> dict[s
         warnings.append(f"Its timings were disturbed to the end: {disturbance}.")
     return {
         "schema": SCHEMA,
-        "pipeline": spec.pipeline,
-        "data": spec.to_dict()["data"],
-        "config": _nested(record.config.canonical()),
+        **_subject(spec, record),
         "measured": {
             "throughput": rounded(summary.throughput_of(record), 5),
-            "epoch_seconds": rounded(summary.epoch_seconds(record), 4),
+            "epoch_seconds": rounded(epoch, 4) if (epoch := summary.epoch_seconds(record)) else None,
             "x_baseline": {
                 "ratio": rounded(ratio.ratio, 4),
                 "low": rounded(ratio.low, 4),
@@ -62,7 +65,7 @@ def exported(summary: Any, spec: SweepSpec, number: int | None = None) -> dict[s
         "holds_for": {
             "device": summary.device,
             **measured.versions,
-            "train_samples": measured.train_samples,
+            "train_samples": measured.train_samples or None,
             "cpu_threads": measured.cpu_threads,
         },
         "provenance": {
@@ -94,16 +97,48 @@ def _chosen(summary: Any, number: int | None) -> TrialRecord:
     return found
 
 
+def _subject(spec: SweepSpec, record: TrialRecord) -> dict[str, Any]:
+    """Returns what a production run is made of: a pipeline and its configuration, or a command line."""
+    config = record.config.canonical()
+    if not spec.command:
+        return {"pipeline": spec.pipeline, "data": spec.to_dict()["data"], "config": _nested(config)}
+    # As it was when it ran: its templates' files may have changed since.
+    script = read_job(Path(record.folder)).script
+    assert script is not None
+    values = {**(config.args or {}), FOLDER: "."}
+    return {
+        "command": arguments(script.command, values),
+        "env": {name: render(text, values) for name, text in script.env.items()},
+        "files": {path: render(text, values) for path, text in script.files.items()},
+        "params": config.flatten(),
+    }
+
+
 def _nested(config: TrialConfig) -> dict[str, Any]:
     tree: dict[str, Any] = encode(config)
     return tree
+
+
+def _as_arguments(value: Mapping[str, Any]) -> str:
+    """Returns a command line as a shell takes it, the files it needs in comments before it."""
+    if "command" not in value:
+        raise UserError("`--format args` needs the sweep of a `command`, but this one is of a pipeline.")
+    lines = []
+    for path, text in value["files"].items():
+        lines += [f"# {path}:", *(f"#   {line}" for line in text.splitlines())]
+    own = [f"{name}={shlex.quote(text)}" for name, text in value["env"].items()]
+    return "\n".join([*lines, " ".join([*own, shlex.join(value["command"])])]) + "\n"
 
 
 def _as_json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"yaml": to_yaml, "json": _as_json}
+FORMATS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "yaml": to_yaml,
+    "json": _as_json,
+    "args": _as_arguments,
+}
 """The formats of `sweeper export`; a new one is a line here."""
 
 

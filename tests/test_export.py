@@ -64,7 +64,7 @@ def test_on_real_data_a_confirmed_winner_has_no_warning(bench):
     assert exported(summarise(sweep), sweep.spec)["warnings"] == []
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "args"])
 def test_every_format_reads_back(bench, tmp_path, form):
     bench.run()
     sweep = loaded(bench)
@@ -90,3 +90,10 @@ def test_without_a_winner(bench):
     sweep = loaded(bench)
     with pytest.raises(NothingFeasibleError, match="no winner to export"):
         exported(summarise(sweep), sweep.spec)
+
+
+def test_a_pipelines_winner_has_no_command_line(bench):
+    bench.run()
+    sweep = loaded(bench)
+    with pytest.raises(UserError, match="needs the sweep of a `command`"):
+        rendered(exported(summarise(sweep), sweep.spec), "args")

@@ -26,7 +26,12 @@ def card(record: TrialRecord) -> Iterator[str]:
     if measured is None or verdict is None:
         return
     yield f"{verdict.kind}: {verdict.why}"
-    yield from tree(measured.breakdown, verdict.phase)
+    if measured.breakdown.step_s:
+        yield from tree(measured.breakdown, verdict.phase)
+    if measured.told_by:
+        yield f"its speed is what {measured.told_by} said"
+    for each in measured.left_out:
+        yield f"left out: {each}"
     if verdict.next:
         yield f"next: {verdict.next}"
     if measured.contamination:

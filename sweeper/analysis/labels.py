@@ -49,9 +49,9 @@ def _part(name: str, flat: Mapping[str, Scalar]) -> str:
     value = flat[name]
     if name == "loader.kind":
         return _KINDS[str(value)]
-    if name in _OF_WORKERS and flat["loader.kind"] in ("resident", "stream"):
+    if name in _OF_WORKERS and flat.get("loader.kind") in ("resident", "stream"):
         return ""
-    if name == "loader.prefetch_factor" and flat["loader.num_workers"] == 0:
+    if name == "loader.prefetch_factor" and flat.get("loader.num_workers") == 0:
         return ""
     if name == "compile.mode":
         return _MODES.get(str(value), "")

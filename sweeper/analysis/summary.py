@@ -38,7 +38,8 @@ class Row:
     def epoch_seconds(self) -> float | None:
         """Time of one pass over the training samples at that throughput."""
         measured = self.record.measurement
-        return measured.train_samples / self.throughput if measured and self.throughput else None
+        samples = measured.train_samples if measured else 0
+        return samples / self.throughput if samples and self.throughput else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,9 @@ class Summary:
 
     def epoch_seconds(self, record: TrialRecord) -> float | None:
         """Returns the seconds of one pass over the training samples, at `throughput_of`."""
-        throughput = self.throughput_of(record)
-        return record.measurement.train_samples / throughput if record.measurement and throughput else None
+        throughput, measured = self.throughput_of(record), record.measurement
+        samples = measured.train_samples if measured else 0
+        return samples / throughput if samples and throughput else None
 
     def projected_hours(self, record: TrialRecord) -> float | None:
         """Returns the hours of the production run, at `throughput_of`."""
@@ -174,7 +176,13 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
         "config": record.config.canonical().flatten(),
         "metrics": metrics_of(record),
         "notes": dict(record.notes),
+        **_of_script(record),
     }
+
+
+def _of_script(record: TrialRecord) -> dict[str, Any]:
+    found = record.measurement
+    return {"told_by": found.told_by, "left_out": list(found.left_out)} if found and found.told_by else {}
 
 
 def _verdict(record: TrialRecord) -> dict[str, Any]:

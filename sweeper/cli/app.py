@@ -38,6 +38,26 @@ INTERRUPTED = 130
 
 
 @app.command()
+def init(
+    command: Annotated[
+        str, typer.Option("--command", help="How you train: the command line of your script, in quotes.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="File to write; `-` prints. Default: SCRIPT.yaml."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Write a first search space for a script of your own, from its command line and its --help.
+
+    Example: sweeper init --command "python train.py -b 64 -j 8"
+    """
+    from sweeper.cli.proposing import init_command
+
+    init_command(command, out, force=force)
+
+
+@app.command()
 def run(
     space: Space,
     overrides: Sets = None,
@@ -71,14 +91,27 @@ def run(
 
 
 @app.command()
-def check(space: Space, overrides: Sets = None) -> None:
-    """Read a search space and say what it asks for, or every mistake in it. Runs nothing.
+def check(
+    space: Space,
+    overrides: Sets = None,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Run the script of a `command` for some seconds, and show what was understood."
+        ),
+    ] = False,
+) -> None:
+    """Read a search space and say what it asks for, or every mistake in it. Runs nothing without --deep.
 
     Example: sweeper check search_spaces/a10.yaml
     """
     from sweeper.cli.showing import check_command
 
-    check_command(space, overrides or [])
+    spec = check_command(space, overrides or [])
+    if deep:
+        from sweeper.cli.trying import deep_command
+
+        raise typer.Exit(deep_command(spec))
 
 
 @app.command("list")
@@ -115,12 +148,18 @@ def show(
 def export(
     name: Name,
     home: Home = DEFAULT_HOME,
-    form: Annotated[str, typer.Option("--format", help="yaml or json.")] = "yaml",
+    form: Annotated[str, typer.Option("--format", help="yaml, json, args (command line), python.")] = "yaml",
     trial: Annotated[
         int | None, typer.Option("--trial", metavar="N", help="Another trial than the winner.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="File to write; `-` prints. Default: the sweep's best.yaml.")
+    ] = None,
+    patch: Annotated[
+        Path | None,
+        typer.Option(
+            "--patch", metavar="SCRIPT.py", help="With --format python: what to change in it, line by line."
+        ),
     ] = None,
 ) -> None:
     """Write the winning configuration, with where it comes from and what it reached.
@@ -129,7 +168,21 @@ def export(
     """
     from sweeper.cli.showing import export_command
 
-    export_command(home, name, form, trial, out)
+    export_command(home, name, form, trial, out, patch)
+
+
+@app.command()
+def train(
+    exported: Annotated[Path, typer.Argument(help="What `sweeper export` has written.", metavar="BEST.yaml")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
+) -> None:
+    """Run an exported command as it won, in the current directory.
+
+    Example: sweeper train mlruns/sweeps/my-script/best.yaml
+    """
+    from sweeper.cli.training import train_command
+
+    train_command(exported, force=force)
 
 
 @app.command()

@@ -103,9 +103,10 @@ def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
         return f"  {name:<38} {record.failure.kind}: {record.failure.message}"
     parts = [
         f"{rate(record.metric('throughput')):>14}",
-        f"{seconds(record.metric('epoch_seconds')):>10} an epoch",
         f"{times(x_baseline):>7}",
     ]
+    if (epoch := record.metric("epoch_seconds")) is not None:
+        parts.insert(1, f"{seconds(epoch):>10} an epoch")
     if record.quality is not None:
         parts.append(f"loss {loss(record.quality.val_loss)}")
     if record.verdict is not None:
@@ -185,7 +186,7 @@ def decision(summary: Summary) -> list[str]:
             ]
         return [
             f"{summary.name}: nothing is better than your baseline "
-            f"({seconds(summary.epoch_seconds(base.baseline))} an epoch); {summary.reason}.",
+            f"({_pace(summary, base.baseline)}); {summary.reason}.",
             *stopped,
             *why_lines(summary, None),
         ]
@@ -193,17 +194,20 @@ def decision(summary: Summary) -> list[str]:
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
         f"(95 % interval {ratio.low:.3g} to {ratio.high:.3g}, {len(ratio.rounds)} rounds).",
         *stopped,
-        f"  {seconds(summary.epoch_seconds(winner))} an epoch in place of "
-        f"{seconds(summary.epoch_seconds(base.baseline))}; "
-        f"{winner.metric('data_pct') or 0:.2g} % of a step goes to loading data "
-        f"(baseline {base.baseline.metric('data_pct') or 0:.2g} %).",
+        f"  {_pace(summary, winner)} in place of {_pace(summary, base.baseline)}"
+        f"{_data_share(winner, base.baseline)}.",
     ]
     if summary.tied:
         lines.append(f"  A tie: no telling it from {', '.join(summary.tied)}; it is the simpler one.")
+    if winner.measurement and winner.measurement.told_by:
+        lines.append(f"  The speeds are what {winner.measurement.told_by} said.")
+        if winner.quality is None:
+            lines.append("  The loss was not looked at: see `constraints` and what the script reports.")
     if winner.quality is not None and base.losses:
         mean = sum(base.losses) / len(base.losses)
+        what = "Loss" if winner.quality.of == "validation" else "Training loss"
         lines.append(
-            f"  Loss after the same {winner.quality.samples:,} samples: {loss(winner.quality.val_loss)}, "
+            f"  {what} after the same {winner.quality.samples:,} samples: {loss(winner.quality.val_loss)}, "
             f"the baseline's {loss(mean)}"
             + (
                 f" (predicting a constant: {loss(base.constant_loss)})."
@@ -222,6 +226,19 @@ def decision(summary: Summary) -> list[str]:
         lines.append(f"  The search ended because {summary.reason}.")
     lines += [f"  {line}" for line in why_lines(summary, winner)]
     return lines
+
+
+def _pace(summary: Summary, record: TrialRecord) -> str:
+    """`12.3 s an epoch`, or samples per second where nobody knows how many an epoch has."""
+    epoch = summary.epoch_seconds(record)
+    return f"{seconds(epoch)} an epoch" if epoch is not None else rate(summary.throughput_of(record))
+
+
+def _data_share(winner: TrialRecord, baseline: TrialRecord) -> str:
+    share, before = winner.metric("data_pct"), baseline.metric("data_pct")
+    if share is None or before is None:
+        return ""
+    return f"; {share:.2g} % of a step goes to loading data (baseline {before:.2g} %)"
 
 
 def _paid_line(winner: TrialRecord, rival: TrialRecord, steps: float) -> str:
@@ -252,14 +269,16 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     table.add_column("trial")
-    for name in ("epoch", "samples/s", "x baseline", "loss"):
+    # Of a script it may not be known how many samples an epoch has.
+    epochs = any(row.epoch_seconds is not None for row in rows)
+    for name in (*["epoch"] * epochs, "samples/s", "x baseline", "loss"):
         table.add_column(name, justify="right")
     for row in rows:
         record = row.record
         table.add_row(
             row.title,
             row.name,
-            seconds(row.epoch_seconds),
+            *[seconds(row.epoch_seconds)] * epochs,
             f"{row.throughput:,.0f}",
             times(row.x_baseline) + (" *" if row.confirmed else "  ") + ("~" if row.disturbed else " "),
             loss(record.metric("val_loss")),
@@ -268,7 +287,7 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
         table.add_row(
             "your baseline",
             "000 baseline",
-            seconds(baseline.metric("epoch_seconds")),
+            *[seconds(baseline.metric("epoch_seconds"))] * epochs,
             rate(baseline.metric("throughput")).removesuffix("/s"),
             "1x   ",
             loss(baseline.metric("val_loss")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,26 +15,33 @@ from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
 from sweeper.cli.screen import console, print_summary, times, trial_line
 from sweeper.cli.trial import trial_lines
-from sweeper.core.codec import encode
+from sweeper.core.codec import decode, encode
+from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
 from sweeper.export import exported, rendered
-from sweeper.spec import load
+from sweeper.patching import advice_on
+from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.setup import device_model
 
+PRINTED = ("args", "python")
+"""Formats for a person's eyes, or a shell; the others are files."""
 
-def check_command(space: Path, overrides: list[str]) -> None:
-    """Prints what a search space asks for; every mistake in it is raised."""
+
+def check_command(space: Path, overrides: list[str]) -> SweepSpec:
+    """Prints what a search space asks for, and returns it; every mistake in it is raised."""
     spec = load(space, overrides)
     device = device_model(spec.execution.gpus)
     fingerprint(spec, device)
     out = console()
-    out.print(f"{space} is in order: {spec.name}, {spec.pipeline}, on {device}.", soft_wrap=True)
+    subject = spec.pipeline or shlex.join(spec.command)
+    out.print(Text(f"{space} is in order: {spec.name}, {subject}, on {device}."), soft_wrap=True)
     for line in space_lines(spec):
         out.print(Text(line), soft_wrap=True)
+    return spec
 
 
 def list_command(home: Path, *, as_json: bool) -> None:
@@ -84,10 +92,24 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
         out.print(Text(line), soft_wrap=True)
 
 
-def export_command(home: Path, name: str, form: str, trial: int | None, out: Path | None) -> None:
-    """Writes the winner, or another trial, as a file."""
+def export_command(
+    home: Path, name: str, form: str, trial: int | None, out: Path | None, patch: Path | None = None
+) -> None:
+    """Writes the winner, or another trial, as a file; with `patch`, what to change in that script."""
+    if (form == "python") != (patch is not None):
+        raise UserError(
+            "`--format python` and `--patch SCRIPT.py` must come together, but got "
+            f"`--format {form}` {'without a' if patch is None else 'with a'} `--patch`."
+        )
     sweep = load_sweep(find_sweep(home, name))
-    text = rendered(exported(summarise(sweep), sweep.spec, trial), form)
+    value = exported(summarise(sweep), sweep.spec, trial)
+    if patch is None:
+        text = rendered(value, form)
+    else:
+        wanted = value["params"] if "params" in value else decode(TrialConfig, value["config"]).flatten()
+        text = advice_on(patch, wanted)
+    if form in PRINTED:
+        out = out or Path("-")
     if out == Path("-"):
         sys.stdout.write(text)
         return

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sweeper.analysis.card import card
 from sweeper.analysis.summary import metrics_of
 from sweeper.cli.screen import rate, seconds
-from sweeper.core.job import LOG, SERIES, TELEMETRY_LOG, TRACE
+from sweeper.core.files import read_json
+from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import METRICS, TrialRecord
 
@@ -40,6 +42,9 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
     yield f"{name} ({stage})"
     for field, value in record.config.canonical().flatten().items():
         yield f"  {field}: {value}"
+    if (Path(record.folder) / RECORD).exists():
+        ran = read_json(Path(record.folder) / RECORD)
+        yield f"  ran: {shlex.join(ran['command'])}"
     failure, measured = record.failure, record.measurement
     if failure is not None:
         yield f"{failure.kind} in stage `{failure.stage}` after {seconds(failure.seconds)}: {failure.message}"

@@ -151,7 +151,12 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialConfig:
-    """One complete configuration. `model` and `data` hold what the pipeline itself understands."""
+    """One complete configuration. `model` and `data` hold what the pipeline itself understands.
+
+    Attributes:
+        args: Every parameter of a script's command line by its name, those that are fields here
+            among them; None for a pipeline. Any name may be one, and nothing else is known of it.
+    """
 
     batch_size: int = 64
     accumulate_steps: int = 1
@@ -164,6 +169,7 @@ class TrialConfig:
     device: DeviceConfig = field(default_factory=DeviceConfig)
     model: Mapping[str, Scalar] = field(default_factory=dict)
     data: Mapping[str, Scalar] = field(default_factory=dict)
+    args: Mapping[str, Scalar] | None = None
 
     def __post_init__(self) -> None:
         _require(self.batch_size >= 1, "`batch_size >= 1` must hold", self.batch_size)
@@ -179,10 +185,14 @@ class TrialConfig:
         return self.batch_size * self.accumulate_steps * self.device.count
 
     def flatten(self) -> dict[str, Scalar]:
-        """Returns every field under its dotted name."""
+        """Returns every field under its dotted name; of a script's, its parameters alone."""
+        if self.args is not None:
+            return dict(sorted(self.args.items()))
         flat: dict[str, Scalar] = {}
         for top in dataclasses.fields(self):
             value = getattr(self, top.name)
+            if top.name == "args":
+                continue
             if top.name in OPEN_SECTIONS:
                 flat.update({f"{top.name}.{key}": val for key, val in sorted(value.items())})
             elif dataclasses.is_dataclass(value):
@@ -196,8 +206,14 @@ class TrialConfig:
         """Returns a copy with the dotted names in `changes` set.
 
         Raises:
-            UserError: A name is unknown, or a value has the wrong type or breaks a rule.
+            UserError: A name is unknown (of a pipeline's trial), or a value has the wrong type or
+                breaks a rule.
         """
+        args = self.args
+        if args is not None:
+            changes = {n: check_value(n, v) if is_known(n) else v for n, v in changes.items()}
+            args = {**args, **changes}
+            changes = {n: v for n, v in changes.items() if is_known(n)}
         tree: dict[str, Any] = {}
         for name, value in changes.items():
             checked = check_value(name, value)
@@ -211,13 +227,16 @@ class TrialConfig:
                 tree[head] = {**getattr(self, head), **sub}
             elif isinstance(sub, dict):
                 tree[head] = dataclasses.replace(getattr(self, head), **sub)
-        return dataclasses.replace(self, **tree)
+        return dataclasses.replace(self, **tree, args=args)
 
     def canonical(self) -> TrialConfig:
         """Returns the same trial with fields that cannot have an effect at their defaults.
 
         Two configurations which run identically have one canonical form; duplicates are found on it.
+        What has an effect in a script is not known here.
         """
+        if self.args is not None:
+            return self
         loader = self.loader
         if loader.kind in ("resident", "stream"):
             loader = LoaderConfig(kind=loader.kind, drop_last=loader.drop_last, buckets=loader.buckets)
@@ -290,7 +309,7 @@ def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
     found: dict[str, Field] = {}
     hints = get_type_hints(cls)
     for item in dataclasses.fields(cls):
-        if prefix == "" and item.name in OPEN_SECTIONS:
+        if prefix == "" and item.name in (*OPEN_SECTIONS, "args"):
             continue
         hint = hints[item.name]
         if dataclasses.is_dataclass(hint):
@@ -317,6 +336,12 @@ def field_of(name: str) -> Field | None:
     if name not in FIELDS:
         raise UserError(f"`{name}` is not a field of a trial.{did_you_mean(name, FIELDS)}")
     return FIELDS[name]
+
+
+def is_known(name: str) -> bool:
+    """Returns whether `name` is a field of a trial, or a `model.*` or `data.*` name."""
+    head, _, rest = name.partition(".")
+    return name in FIELDS or (head in OPEN_SECTIONS and bool(rest))
 
 
 def check_value(name: str, value: Scalar) -> Scalar:

@@ -11,6 +11,7 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.files import read_json, write_json
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+from sweeper.core.script import Script
 
 SCHEMA = 1
 CONFIG = "config.json"
@@ -19,6 +20,8 @@ LOG = "worker.log"
 SERIES = "series"
 TELEMETRY_LOG = "telemetry.log"
 TRACE = "trace.json.gz"
+RECORD = "script.json"
+"""Of a script: what exactly ran, and what was heard of it."""
 
 TRIAL_RUNNER = "sweeper.trainer.measure:run"
 QUALITY_RUNNER = "sweeper.trainer.quality:run"
@@ -26,6 +29,8 @@ PREPARE_RUNNER = "sweeper.trainer.prepare:run"
 PROBE_RUNNER = "sweeper.trainer.probe:run"
 TRACE_RUNNER = "sweeper.trainer.tracing:run"
 CEILINGS_RUNNER = "sweeper.trainer.ceilings:run"
+SCRIPT_RUNNER = "sweeper.script.trial:run"
+SCRIPT_QUALITY_RUNNER = "sweeper.script.trial:run_for_loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +69,10 @@ class Job:
     """What a worker is asked to do.
 
     Attributes:
+        folder: Where its config.json is, wherever that was moved to.
         runner: `module:function` which takes `(Job, Progress)` and returns the result.
         pipeline: Module of the user's pipeline, found through `import_paths`.
+        script: What is run in place of a pipeline; None where there is one.
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
         cache: Folder for compile caches and the like.
@@ -81,9 +88,11 @@ class Job:
     """
 
     uid: str
+    folder: str = field(default="", compare=False)
     runner: str = TRIAL_RUNNER
     pipeline: str = ""
     import_paths: tuple[str, ...] = ()
+    script: Script | None = None
     config: TrialConfig = field(default_factory=TrialConfig)
     data: Mapping[str, Any] = field(default_factory=dict)
     plan: MeasurePlan = field(default_factory=MeasurePlan)
@@ -109,7 +118,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 def read_job(folder: Path) -> Job:
     """Returns the job in `folder`."""
-    return decode(Job, read_json(folder / CONFIG))
+    return decode(Job, {**read_json(folder / CONFIG), "folder": str(folder)})
 
 
 _OUTCOMES: Mapping[str, type] = {"measurement": Measurement, "failure": Failure, "report": Report}

@@ -129,6 +129,7 @@ class Quality:
         best_loss: Best reachable validation loss, where the data is synthetic and it is known.
         curve: (training samples, validation loss) on the way, ascending; the last one is (`samples`,
             `val_loss`). Empty where the pass was run by an older version.
+        of: What `val_loss` is a loss of: `validation`, or `training` where a script tells no other.
     """
 
     key: str
@@ -139,6 +140,7 @@ class Quality:
     constant_loss: float | None = None
     best_loss: float | None = None
     curve: tuple[tuple[int, float], ...] = ()
+    of: str = "validation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,8 @@ class Measurement:
         diagnosis: What a step's parts do on their own; None where it was not asked for.
         repeated_windows: Windows that were measured again because something else disturbed them.
         screened_out: It ended after a short window, too slow to catch up with the best.
+        told_by: Who told a script's speed; empty where it was measured by the trainer.
+        left_out: What of a script's run is not in the windows, in words.
         telemetry: Summaries by series name, units in the names; absent where not supported.
         telemetry_missing: Why a series is absent, or ended early, by its name.
         versions: torch, CUDA and driver versions.
@@ -202,6 +206,8 @@ class Measurement:
     diagnosis: Diagnosis | None = None
     repeated_windows: int = 0
     screened_out: bool = False
+    told_by: str = ""
+    left_out: tuple[str, ...] = ()
     effective: Mapping[str, str] = field(default_factory=dict)
     telemetry: Mapping[str, Stats] = field(default_factory=dict)
     telemetry_missing: Mapping[str, str] = field(default_factory=dict)
@@ -230,6 +236,7 @@ class FailureKind(StrEnum):
     LOADER_WORKER_DIED = "loader_worker_died"
     DATA_TOO_SMALL = "data_too_small"
     UNSUPPORTED = "unsupported"
+    IMPLAUSIBLE = "implausible"
     DEVICE_LOST = "device_lost"
     PREEMPTED = "preempted"
     LOST = "lost"
@@ -266,6 +273,7 @@ INFEASIBLE = frozenset(
         FailureKind.LOADER_WORKER_DIED,
         FailureKind.DATA_TOO_SMALL,
         FailureKind.UNSUPPORTED,
+        FailureKind.IMPLAUSIBLE,
     }
 )
 """Findings about the configuration: the sampler learns from them, and they are not retried."""

@@ -105,6 +105,10 @@ def _summaries(name: str, unit: str, direction: str) -> Iterator[Metric]:
         yield Metric(f"{name}_{part}", unit, direction, _series(name, part))
 
 
+def _data_pct(m: Measurement) -> float | None:
+    return 100 * m.breakdown.data_fraction if m.breakdown.step_s else None
+
+
 def _memory_fraction(m: Measurement) -> float | None:
     if m.gpu_mem_peak_gib is None or not m.device.memory_gib:
         return None
@@ -120,14 +124,14 @@ def _busy(m: Measurement) -> float | None:
 
 _TABLE = (
     Metric("throughput", "samples/s", "maximize", _of_measurement(lambda m: m.throughput)),
-    Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds)),
-    Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms)),
+    Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds or None)),
+    Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms or None)),
     Metric("val_loss", "", "minimize", lambda r: r.quality.val_loss if r.quality else None, 6),
     Metric("projected_hours", "h", "minimize", _of_derived("projected_hours")),
     Metric("time_to_loss_s", "s", "minimize", _of_derived("time_to_loss_s")),
-    Metric("data_pct", "%", "minimize", _of_measurement(lambda m: 100 * m.breakdown.data_fraction)),
+    Metric("data_pct", "%", "minimize", _of_measurement(_data_pct)),
     Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
-    Metric("compile_s", "s", "minimize", _of_measurement(lambda m: m.compile_seconds)),
+    Metric("compile_s", "s", "minimize", _of_measurement(lambda m: None if m.told_by else m.compile_seconds)),
     *_summaries("gpu_util_pct", "%", "maximize"),
     *_summaries("gpu_sm_active_pct", "%", "maximize"),
     Metric("gpu_busy_pct", "%", "maximize", _of_measurement(_busy)),

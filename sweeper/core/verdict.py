@@ -207,6 +207,8 @@ LIMITS: tuple[Rule, ...] = (
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
+    if found.told_by:
+        return _from_outside(found)
     signals = signals_of(found)
     costs = [(rule.cost(signals), rule) for rule in WASTES]
     cost, rule = max(((c, r) for c, r in costs if c is not None), key=lambda pair: pair[0])
@@ -231,3 +233,38 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
         next=remedy.text,
         changes=remedy.changes,
     )
+
+
+def _from_outside(found: Measurement) -> Verdict:
+    """The verdict on a script, whose steps cannot be taken apart: by the telemetry beside it alone."""
+    shares = {name: stats.mean / 100 for name, stats in found.telemetry.items()}
+    cores = shares.get("cpu_util_pct")
+    at_work = f"the cores are at {percent(cores)}" if cores is not None else "the cores are not known"
+    busy = shares.get("gpu_util_pct")
+    if busy is None:
+        why = f"a script's steps are not taken apart, and there is no GPU to look at; {at_work}"
+        return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
+    idle = 1 - busy
+    if idle >= LEAST:
+        why = f"the GPU is idle {percent(idle)} of the time, and {at_work}"
+        if cores is not None and cores >= FULL:
+            return Verdict(
+                kind=Bottleneck.INPUT,
+                share=idle,
+                why=why,
+                next="less work for the processor a sample: fewer or cheaper transforms, data decoded once",
+            )
+        return Verdict(
+            kind=Bottleneck.INCONCLUSIVE,
+            share=None,
+            why=f"{why}: it waits for data, for the host's launches, or in a synchronisation",
+            next="search the loader's workers, the batch size and compilation, which help against one each",
+        )
+    dram, active = shares.get("gpu_dram_active_pct"), shares.get("gpu_sm_active_pct")
+    if dram is not None and dram >= BANDWIDTH:
+        why = f"the device's memory is active {percent(dram)} of the time"
+        return Verdict(kind=Bottleneck.BANDWIDTH, share=dram, why=why)
+    if active is not None and active < FILLED:
+        why = f"kernels too small for the device: {percent(active)} of its SMs are active"
+        return Verdict(kind=Bottleneck.LAUNCH, share=1 - active, why=why, next="a larger batch")
+    return Verdict(kind=Bottleneck.COMPUTE, share=busy, why=f"the GPU is at work {percent(busy)} of the time")

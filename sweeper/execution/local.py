@@ -38,6 +38,11 @@ TRIAL_ENV: Mapping[str, str] = {
 }
 
 
+def own_environment() -> dict[str, str]:
+    """Returns what the user has set of the variables that are overridden here."""
+    return {name: os.environ[name] for name in {**SERVER_ENV, **TRIAL_ENV} if name in os.environ}
+
+
 class LocalHandle(Future[Outcome | Report]):
     """A job under way on this machine."""
 

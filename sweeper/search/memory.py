@@ -10,7 +10,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.config import Scalar, TrialConfig, is_known
 
 Array = NDArray[np.float64]
 Flat = Mapping[str, Scalar]
@@ -222,7 +222,8 @@ def _effect(name: str, part: int) -> float:
 
 def _flat(config: TrialConfig) -> Flat:
     flat = config.canonical().flatten()
-    return {name: value for name, value in flat.items() if name.startswith(MATTERS)}
+    # Of what a script calls its own nothing is known.
+    return {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
 
 
 def _is_number(value: Scalar) -> TypeGuard[int | float]:

@@ -6,14 +6,16 @@ They read the plain tree, not the models, so that one broken section does not hi
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig, field_of
+from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.record import LOSS_METRICS, METRICS
+from sweeper.core.script import FOLDER
+from sweeper.core.template import names_in
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.space import Parameter
 
@@ -22,15 +24,16 @@ _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 
 def broken(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each rule that the specification `tree` breaks."""
-    if "command" in tree:
-        text = f"`command` is not supported yet, but got {show(tree['command'])}. Name a `pipeline`."
-        yield Mistake(("command",), text, at_key=True)
+    yield from _subject(tree)
     yield from _space(tree)
     yield from _when(tree)
+    is_script = "command" in tree
     for section in ("fix", "baseline"):
-        yield from _values(_mapping(tree.get(section)), (section,))
+        yield from _values(_mapping(tree.get(section)), (section,), is_script)
     for index, entry in enumerate(_list(tree.get("also_try"))):
-        yield from _values(_mapping(entry), ("also_try", index))
+        yield from _values(_mapping(entry), ("also_try", index), is_script)
+    if is_script:
+        yield from _script(tree)
     for name in _mapping(tree.get("fix")):
         if name in _mapping(tree.get("space")):
             text = f"`{name}` must be in `space` or in `fix`, but got both. Remove one."
@@ -46,9 +49,65 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """A pipeline, or a script in its place."""
+    if "pipeline" not in tree and "command" not in tree:
+        text = "`pipeline` is required, but it is missing. Or name a script with `command`."
+        yield Mistake(("pipeline",), text, at_key=True)
+    if "command" not in tree:
+        if "script" in tree:
+            text = "`script` needs a `command`, but got none. Add `command: [python, train.py, ...]`."
+            yield Mistake(("script",), text, at_key=True)
+        return
+    for section in ("pipeline", "data"):
+        if section in tree:
+            text = f"`command` is a script in place of a pipeline, but got `{section}` as well. Remove one."
+            yield Mistake((section,), text, at_key=True)
+
+
+def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Every parameter must have an effect on the script, and every name in it a value."""
+    options = _mapping(tree.get("script"))
+    templates: list[tuple[Path, Any]] = [
+        (("command", index), item) for index, item in enumerate(_list(tree.get("command")))
+    ]
+    templates += [(("script", "env", name), text) for name, text in _mapping(options.get("env")).items()]
+    files = _mapping(options.get("files"))
+    templates += [(("script", "files", name), text) for name, text in files.items()]
+    templates.append((("script", "samples_per_step"), options.get("samples_per_step")))
+    used = {name: path for path, text in templates if isinstance(text, str) for name in names_in(text)}
+    base, fixed = _mapping(tree.get("baseline")), _mapping(tree.get("fix"))
+    searched = _mapping(tree.get("space"))
+    for name, path in used.items():
+        if name not in {*base, *fixed, FOLDER}:
+            text = (
+                f"`{name}` in a template needs a value in `baseline` or `fix`: a script's names have no"
+                f" defaults.{did_you_mean(name, {*base, *fixed, *searched})}"
+            )
+            yield Mistake(path, text)
+    if any(isinstance(text, Mapping) for text in files.values()):
+        # What a template in a file of its own speaks of is known when it is read.
+        return
+    places: list[tuple[Path, str]] = [(("space", name), name) for name in searched]
+    places += [(("fix", name), name) for name in fixed] + [(("baseline", name), name) for name in base]
+    for index, entry in enumerate(_list(tree.get("also_try"))):
+        places += [(("also_try", index, name), name) for name in _mapping(entry)]
+    for path, name in places:
+        if name not in used:
+            yield Mistake(path, unused(name, used), at_key=True)
+
+
+def unused(name: str, used: Collection[str]) -> str:
+    """Returns what to say of a parameter that has no effect on the script."""
+    remedy = did_you_mean(name, used) or f" Write `{{{name}}}` where its value belongs."
+    return f"`{name}` must appear in the command, its files or its environment, but does not.{remedy}"
+
+
 def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for name, parameter in _mapping(tree.get("space")).items():
         path: Path = ("space", name)
+        if "command" in tree and not is_known(name):
+            continue
         try:
             known = field_of(name)
         except UserError as error:
@@ -65,8 +124,10 @@ def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield from _value(name, value, place)
 
 
-def _values(values: Mapping[str, Any], path: Path) -> Iterator[Mistake]:
+def _values(values: Mapping[str, Any], path: Path, is_script: bool) -> Iterator[Mistake]:
     for name, value in values.items():
+        if is_script and not is_known(name):
+            continue
         try:
             field_of(name)
         except UserError as error:

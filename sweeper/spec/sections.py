@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from sweeper.core.quantities import QUANTITIES
 from sweeper.spec.space import FiniteFloat, Section, Sparse
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -97,6 +99,61 @@ class Constraint(Sparse):
         if not self.model_dump():
             raise ValueError(f"needs at least one of {', '.join(type(self).model_fields)}")
         return self
+
+
+def _command(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list: the program, then its arguments, each a string")
+    return tuple(value)
+
+
+def _below(value: str) -> str:
+    parts = PurePosixPath(value).parts
+    if not parts or value.startswith(("/", "~")) or ".." in parts or "\0" in value:
+        raise ValueError("must be a path below the script's working directory")
+    return value
+
+
+def _patterns(value: Any) -> Any:
+    for each in value if isinstance(value, list | tuple) else [value]:
+        try:
+            found = re.compile(each)
+        except (re.error, TypeError) as error:
+            raise ValueError(f"must be regular expressions ({error})") from None
+        unknown = found.groupindex.keys() - QUANTITIES.keys()
+        if unknown or not found.groupindex:
+            raise ValueError(f"must have groups named after {', '.join(QUANTITIES)}")
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
+
+
+class FileTemplate(Section):
+    """A template in a file of its own."""
+
+    template: Annotated[str, Field(min_length=1)]
+
+
+class ScriptOptions(Section):
+    """How the script behind `command` is run, and how its speed is known (`sweeper.core.script`).
+
+    Attributes:
+        files: Written before it starts: a text, or `{template: FILE}`, by path.
+        env: Its own environment variables.
+        samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
+    """
+
+    files: dict[Annotated[str, AfterValidator(_below)], str | FileTemplate] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    workdir: Literal["link", "copy", "here"] = "link"
+    stop: Literal["when_measured", "at_end"] = "when_measured"
+    keep: bool = False
+    samples_per_step: int | str | None = None
+    samples_per_epoch: Positive | None = None
+    tokens_per_sample: Positive | None = None
+    mlflow: Literal["off", "steps", "epochs"] = "off"
+    patterns: Annotated[tuple[str, ...], BeforeValidator(_patterns)] = ()
 
 
 class Production(Section):

@@ -5,25 +5,30 @@ from __future__ import annotations
 import graphlib
 import math
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.errors import UserError
+from sweeper.core.script import FOLDER, Script
 from sweeper.spec import rules
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
 from sweeper.spec.sections import (
+    Command,
     Confirm,
     Constraint,
     Datum,
     Execution,
+    FileTemplate,
     Measure,
     ModuleName,
     Objective,
     Objectives,
     Production,
+    ScriptOptions,
     Search,
     SweepName,
 )
@@ -51,7 +56,9 @@ class SweepSpec(Section):
     """What a user asks for. `from_dict` checks every rule; the constructor checks only the structure.
 
     Attributes:
-        pipeline: Module with `prepare` and `build`.
+        pipeline: Module with `prepare` and `build`; empty where a `command` is run in its place.
+        command: Program and arguments of a script of the user's own, with templates for what is searched.
+        script: How that is run.
         data: Options of `prepare`; a `path` replaces any `source`.
         space: The names searched.
         fix: Values of names not searched; every other field keeps its default.
@@ -61,7 +68,9 @@ class SweepSpec(Section):
     """
 
     name: SweepName
-    pipeline: ModuleName
+    pipeline: ModuleName | Literal[""] = ""
+    command: Command = ()
+    script: ScriptOptions = ScriptOptions()
     data: dict[str, Datum] = Field(default_factory=dict)
     space: dict[str, Parameter]
     fix: References = Field(default_factory=dict)
@@ -102,7 +111,43 @@ class SweepSpec(Section):
     def to_dict(self) -> dict[str, Any]:
         """Returns the specification as JSON values; `from_dict` reads an equal one back."""
         tree: dict[str, Any] = encode(self.model_dump())
-        return tree
+        absent = ("pipeline", "data") if self.command else ("command", "script")
+        return {key: value for key, value in tree.items() if key not in absent}
+
+    def script_in(self, folder: Path) -> Script | None:
+        """Returns the script of a command, templates read; None where there is a pipeline.
+
+        Args:
+            folder: What its paths are relative to.
+
+        Raises:
+            UserError: A template cannot be read, or names and parameters do not go together.
+        """
+        if not self.command:
+            return None
+        options = self.script
+        script = Script(
+            command=self.command,
+            files={path: _text(folder, each) for path, each in options.files.items()},
+            env=dict(options.env),
+            folder=str(folder),
+            workdir=options.workdir,
+            stop=options.stop,
+            keep=options.keep,
+            samples_per_step=str(options.samples_per_step or ""),
+            samples_per_epoch=options.samples_per_epoch or 0.0,
+            tokens_per_sample=options.tokens_per_sample or 0.0,
+            mlflow=options.mlflow,
+            patterns=options.patterns,
+        )
+        used = set(script.names()) - {FOLDER}
+        given = {**self.fix, **self.baseline}
+        for name in (*self.space, *given, *(name for entry in self.also_try for name in entry)):
+            if name not in used:
+                raise UserError(rules.unused(name, used))
+        for name in used - given.keys():
+            raise UserError(f"`{name}` in a template needs a value in `baseline` or `fix`.")
+        return script
 
     def varied(self) -> tuple[str, ...]:
         """Returns the names in the space."""
@@ -118,7 +163,8 @@ class SweepSpec(Section):
 
         A parameter whose `when` does not hold, or looks at one that has no effect itself, takes
         its field's default. `model.*`, `data.*` and `optimizer.*` names found only in the baseline come
-        from there, so that a trial is trained as the user trains.
+        from there, so that a trial is trained as the user trains; for a script, which has no defaults
+        that are known here, all names do.
         """
         graph = {name: tuple(parameter.when) for name, parameter in self.space.items()}
         active: dict[str, Scalar] = {}
@@ -126,11 +172,11 @@ class SweepSpec(Section):
             when = self.space[name].when
             if all(target in active and holds(asked, active[target]) for target, asked in when.items()):
                 active[name] = params[name]
-        return self._complete({**self._of_baseline(CARRIED), **self.fix, **active}).canonical()
+        return self._complete({**self._carried(), **self.fix, **active}).canonical()
 
     def baseline_config(self) -> TrialConfig:
         """Returns the baseline as it is written, over `fix`, over the defaults."""
-        return self._complete({**self.fix, **self._written(self.baseline)})
+        return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
 
     def references(self) -> tuple[TrialConfig, ...]:
         """Returns the baseline and then `also_try`, never clipped to the space.
@@ -138,7 +184,7 @@ class SweepSpec(Section):
         An entry of `also_try` takes the `model.*`, `data.*` and `optimizer.*` names it lacks from the
         baseline, so that the two differ in what the entry says.
         """
-        shared = {**self.fix, **self._of_baseline(CARRIED)}
+        shared = {**self.fix, **self._carried()}
         others = (self._complete({**shared, **self._written(entry)}) for entry in self.also_try)
         return (self.baseline_config(), *others)
 
@@ -206,17 +252,35 @@ class SweepSpec(Section):
             for name, value in values.items()
         }
 
-    def _of_baseline(self, sections: Collection[str]) -> dict[str, Scalar]:
+    def _carried(self) -> dict[str, Scalar]:
+        """What holds for every trial that does not say otherwise."""
         written = self._written(self.baseline)
-        return {name: value for name, value in written.items() if name.partition(".")[0] in sections}
+        if self.command:
+            return written
+        return {name: value for name, value in written.items() if name.partition(".")[0] in CARRIED}
 
     def _complete(self, values: Mapping[str, Scalar]) -> TrialConfig:
         """The configuration, its learning rate meant for the baseline's global batch."""
+        if self.command:
+            return TrialConfig(args={}).replace(values)
         config = TrialConfig().replace(values)
         if config.optimizer.lr_rule == "none" or config.optimizer.lr_batch_size:
             return config
         baseline = TrialConfig().replace({**self.fix, **self.baseline})
         return config.replace({"optimizer.lr_batch_size": baseline.global_batch})
+
+
+def _text(folder: Path, given: str | FileTemplate) -> str:
+    if isinstance(given, str):
+        return given
+    path = folder / given.template
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(
+            f"`script.files` needs a template that can be read, but got {path} ({why})."
+        ) from None
 
 
 def _at_most(value: Scalar, high: float) -> bool:
@@ -228,6 +292,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "objectives": Objective,
     "constraints": Constraint,
     "production": Production,
+    "script": ScriptOptions,
     "measure": Measure,
     "search": Search,
     "confirm": Confirm,

@@ -195,6 +195,12 @@ def quality_of(outcome: Outcome | Report) -> Quality | None:
     return decode(Quality, outcome.values) if isinstance(outcome, Report) else None
 
 
+def trained_samples(baseline: Measurement) -> int:
+    """Returns how many samples a script had trained on when its windows were over: its loss is there."""
+    warm = baseline.throughput * baseline.warmup_seconds
+    return max(1, int(sum(window.samples for window in baseline.windows) + warm))
+
+
 def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
     """Returns how many samples the baseline trains on in `seconds`, its data path left aside.
 

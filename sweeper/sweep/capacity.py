@@ -62,6 +62,8 @@ class Capacity:
 
     def smaller(self, config: TrialConfig) -> TrialConfig | None:
         """Returns the same training with half the batch, accumulated, or less; None where none fits."""
+        if config.args is not None and not {"batch_size", "accumulate_steps"} <= config.args.keys():
+            return None
         for _ in range(MOST_HALVINGS):
             if config.batch_size < 2:
                 return None

@@ -21,8 +21,7 @@ from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.opening import continued, of_name
 from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE
-from sweeper.sweep.runner import JobRunner, Slot
-from sweeper.sweep.starting import Launch, launcher_for
+from sweeper.sweep.starting import Launch, launcher_for, probed
 
 COUNTED_AT_MOST = 5_000
 """Combinations of which the distinct ones are counted: a second of waiting."""
@@ -74,10 +73,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
-            device = "cpu" if spec.execution.gpus == 0 else "auto"
-            runner = JobRunner(launcher, [Slot(device)], lambda: None)
-            probed = runner.run(folder / "probe", setup.probe_job(spec))
-        machine = setup.machine_of(setup.report_of(probed, "the probe of the device"), spec)
+            machine = probed(launcher, folder / "probe", spec)
         spec, removed = setup.restricted(spec, machine)
         samples = spec.measure.quality_samples
         if looks_at_loss(spec) and isinstance(samples, int) and samples:

@@ -7,12 +7,14 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import UserError
 from sweeper.spec import SweepSpec
+
+MOST_BYTES_OF_CODE = 1024 * 1024
 
 
 def import_paths() -> tuple[str, ...]:
@@ -29,14 +31,46 @@ def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
     parts = {key: tree[key] for key in ("space", "fix", "baseline", "also_try", "objectives", "constraints")}
     return {
         **parts,
-        "pipeline": spec.pipeline,
-        "code": _digest_of_code(spec.pipeline),
-        "data": {"options": tree["data"], "files": digest_of_files(spec.data)},
+        **_subject(spec, tree),
         "measure": tree["measure"],
         "seed": spec.search.seed,
         "device": device,
         "torch": importlib.metadata.version("torch"),
     }
+
+
+def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
+    if spec.command:
+        script = spec.script_in(Path.cwd())
+        assert script is not None
+        return {
+            "command": tree["command"],
+            "script": tree["script"],
+            "code": _sha(_plain([_digest_of_files_named(spec.command), script.files])),
+        }
+    return {
+        "pipeline": spec.pipeline,
+        "code": _digest_of_code(spec.pipeline),
+        "data": {"options": tree["data"], "files": digest_of_files(spec.data)},
+    }
+
+
+def _digest_of_files_named(command: Sequence[str]) -> str:
+    """Returns a digest of the files that a command line names: Python by its syntax trees.
+
+    Raises:
+        UserError: One of them is not Python, though it is called so.
+    """
+    found: dict[str, str] = {}
+    for item in command:
+        path = Path(item)
+        if not path.is_file():
+            continue
+        if path.suffix == ".py":
+            found.update(_trees(".".join(path.with_suffix("").parts), path))
+        elif path.stat().st_size <= MOST_BYTES_OF_CODE:
+            found[item] = _sha(path.read_bytes().hex())
+    return _plain(found)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -101,22 +135,32 @@ def _digest_of_code(pipeline: str) -> str:
     Raises:
         UserError: There is no such module, or it is not Python.
     """
-    trees: dict[str, str] = {}
-    waiting = [pipeline]
     if _file_of(pipeline) is None:
         raise UserError(
             f"`pipeline` must name a module under the current directory, but got {pipeline!r}: "
             f"there is no {pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
         )
+    return _sha(_plain(_trees(pipeline)))
+
+
+def _trees(module: str, first: Path | None = None) -> dict[str, str]:
+    """Returns the syntax trees of a module and of what it imports from beside it, by their names.
+
+    Args:
+        first: The module's file, where it is not found by its name.
+    """
+    trees: dict[str, str] = {}
+    waiting = [module]
+    beside = () if first is None else (str(first.parent),)
     while waiting:
         name = waiting.pop()
-        path = _file_of(name)
+        path = first if first is not None and name == module else _file_of(name, beside)
         if path is None or name in trees:
             continue
         try:
             tree = ast.parse(path.read_bytes(), str(path))
         except SyntaxError as error:
-            raise UserError(f"{path}:{error.lineno}: {error.msg}; the pipeline is not Python.") from None
+            raise UserError(f"{path}:{error.lineno}: {error.msg}; it is not Python.") from None
         trees[name] = ast.dump(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -124,7 +168,7 @@ def _digest_of_code(pipeline: str) -> str:
             elif isinstance(node, ast.ImportFrom):
                 source = _source(node, name if path.name == "__init__.py" else name.rpartition(".")[0])
                 waiting += [source, *(f"{source}.{alias.name}" for alias in node.names)]
-    return _sha(_plain(trees))
+    return trees
 
 
 def _source(node: ast.ImportFrom, package: str) -> str:
@@ -135,9 +179,9 @@ def _source(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*parents, *filter(None, [node.module])])
 
 
-def _file_of(module: str) -> Path | None:
+def _file_of(module: str, beside: Sequence[str] = ()) -> Path | None:
     relative = Path(*module.split("."))
-    for root in map(Path, import_paths()):
+    for root in map(Path, (*beside, *import_paths())):
         for path in (root / relative / "__init__.py", (root / relative).with_suffix(".py")):
             # The installed package is not the user's code; its version is not part of a sweep.
             if path.exists() and relative.parts[0] != "sweeper":

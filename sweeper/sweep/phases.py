@@ -19,6 +19,7 @@ from sweeper.sweep.book import (
     NUM_SEEDS,
     auto_quality_samples,
     looks_at_loss,
+    trained_samples,
 )
 from sweeper.sweep.confirming import confirm, confirm_in_a_hurry
 from sweeper.sweep.searching import Search
@@ -48,7 +49,7 @@ def run_phases(supervisor: Supervisor) -> None:
     if supervisor.stopping.asked:
         journal.stop(result)
         return
-    if supervisor.spec.measure.trace:
+    if supervisor.spec.measure.trace and supervisor.spec.pipeline:
         _trace(supervisor, [BASELINE, result["winner"]])
     journal.finish(result)
 
@@ -98,6 +99,8 @@ def _losses(supervisor: Supervisor) -> None:
         if spec.search.minutes:
             seconds = min(seconds, QUALITY_SHARE * spec.search.minutes * 60)
         samples = auto_quality_samples(baseline.measurement, baseline.config.batch_size, seconds)
+        if spec.command:
+            samples = trained_samples(baseline.measurement)
     else:
         samples = int(asked)
     _cut_batches(supervisor, samples)

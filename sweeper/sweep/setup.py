@@ -19,6 +19,8 @@ from sweeper.sweep.runner import Slot
 from sweeper.telemetry.nvml import gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
+NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
+"""What is known of the data of a script: it sees to that itself."""
 COUNT = "device.count"
 GIB = 2**30
 
@@ -165,7 +167,8 @@ def restricted(
         data: What the prepare job reported of the data: its `bytes`, and whether it is a `source`.
     """
     lines = []
-    lacks = dict(machine.lacks)
+    # What a script makes of its parameters is its own matter.
+    lacks = {} if spec.command else dict(machine.lacks)
     if why := _too_large(data or {}, machine):
         lacks["loader.kind=resident"] = why
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
@@ -200,7 +203,8 @@ def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[st
     Args:
         samples: Training samples of the quality pass.
     """
-    if "batch_size" not in spec.space:
+    # How long a script trains is its own matter.
+    if "batch_size" not in spec.space or spec.command:
         return spec, []
     high = max(samples // MIN_STEPS_OF_LARGEST, _range(spec.space["batch_size"])[0])
     clipped = spec.clipped("batch_size", high)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
-from sweeper.core.job import Job
+from sweeper.core.job import SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
 from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.execution.local import LocalLauncher, leftovers, own_environment
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import import_paths, prepared_folder
@@ -28,6 +31,7 @@ from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.supervisor import Supervisor
 from sweeper.tracking import SweepInfo, Tracker
+from sweeper.tracking.script_store import empty_store
 
 Launch = Callable[[Path], Launcher]
 """Makes, from a sweep's folder, what its jobs run on."""
@@ -52,18 +56,20 @@ def supervised(
     """
     began = time.monotonic()
     _end_leftovers(journal)
-    prepared = prepared_folder(home, spec)
+    prepared = prepared_folder(home, spec) if spec.pipeline else Path()
     launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
     with contextlib.closing(launcher):
         device = "cpu" if spec.execution.gpus == 0 else "auto"
         runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
         runner.start(0, journal.setup_folder("probe"), setup.probe_job(spec))
-        runner.start(1, journal.setup_folder("prepare"), setup.prepare_job(spec, prepared, import_paths()))
+        if spec.pipeline:
+            prepare = setup.prepare_job(spec, prepared, import_paths())
+            runner.start(1, journal.setup_folder("prepare"), prepare)
         outcomes: dict[int, Outcome | Report] = {}
-        while len(outcomes) < 2:
+        while runner.running:
             outcomes.update({key: outcome for key, _, outcome in runner.wait()})
         machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
-        data = setup.report_of(outcomes[1], "preparing the data")
+        data = setup.report_of(outcomes[1], "preparing the data") if spec.pipeline else setup.NO_DATA
         observer.line(f"Running on {machine.line}.")
         for note in data["notes"]:
             observer.line(note)
@@ -76,13 +82,8 @@ def supervised(
             journal.begin(begun_spec, marks, about)
         publisher = Publisher(tracker, info_of(journal, begun_spec, marks, about))
         publisher.open()
-        template = Job(
-            uid="",
-            pipeline=spec.pipeline,
-            import_paths=import_paths(),
-            data=spec.to_dict()["data"],
-            prepared=str(prepared),
-            cache=str(home.resolve() / "cache" / "compile"),
+        template = dataclasses.replace(
+            template_of(spec, home), prepared=str(prepared), cache=str(home.resolve() / "cache" / "compile")
         )
         with contextlib.closing(publisher), Stopping() as stopping:
             yield Supervisor(
@@ -98,6 +99,31 @@ def supervised(
                 began=began,
                 stopping=stopping,
             )
+
+
+def template_of(spec: SweepSpec, home: Path) -> Job:
+    """Returns what the jobs of all trials have in common."""
+    script = spec.script_in(Path.cwd())
+    if script is not None and script.mlflow != "off":
+        store, run_id = empty_store(home / "cache")
+        script = dataclasses.replace(script, mlflow_store=str(store), mlflow_run=run_id)
+    return Job(
+        uid="",
+        runner=SCRIPT_RUNNER if spec.command else TRIAL_RUNNER,
+        pipeline=spec.pipeline,
+        script=script,
+        env=own_environment() if spec.command else {},
+        import_paths=import_paths(),
+        data=encode(spec.data),
+    )
+
+
+def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
+    """Returns the machine as a probe in `folder` finds it."""
+    device = "cpu" if spec.execution.gpus == 0 else "auto"
+    runner = JobRunner(launcher, [Slot(device)], lambda: None)
+    outcome = runner.run(folder, setup.probe_job(spec))
+    return setup.machine_of(setup.report_of(outcome, "the probe of the device"), spec)
 
 
 def launcher_for(folder: Path, spec: SweepSpec) -> Launcher:
@@ -127,7 +153,7 @@ def info_of(
         name=journal.name,
         device=about["device"],
         fingerprint=str(marks["code"]),
-        pipeline=spec.pipeline,
+        pipeline=spec.pipeline or shlex.join(spec.command),
         data=", ".join(f"{key}: {value}" for key, value in spec.data.items()),
         synthetic=about["synthetic"],
         varied=varied(spec),

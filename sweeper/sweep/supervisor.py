@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.analysis.labels import run_name
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.job import QUALITY_RUNNER, Job, MeasurePlan, write_job, write_outcome
+from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, Job, MeasurePlan, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
@@ -229,11 +229,13 @@ class Supervisor:
         """
         losses, failure = [], None
         for i in range(seeds):
-            seeded = config.replace({"seed": config.seed + i})
+            # Its own seed is the same trial: a script need not have one among its parameters.
+            seeded = config.replace({"seed": config.seed + i}) if i else config
             known = self.book.quality_of(seeded)
             if known is None:
                 plan = MeasurePlan(repeats=0, quality_samples=self.book.quality_samples)
-                job = dataclasses.replace(self.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)
+                runner = SCRIPT_QUALITY_RUNNER if self.spec.command else QUALITY_RUNNER
+                job = dataclasses.replace(self.job("loss", seeded), runner=runner, plan=plan)
                 outcome = self.runner.run(self.journal.setup_folder(f"{name}-{i}"), job)
                 known = quality_of(outcome)
                 failure = outcome if isinstance(outcome, Failure) else failure

@@ -47,10 +47,11 @@ _ENV = {
 
 def preload() -> None:
     """Imports MLflow, which takes more than a second; meant for a thread beside other preparations."""
-    _import_client()
+    client_class()
 
 
-def _import_client() -> type[MlflowClient]:
+def client_class() -> type[MlflowClient]:
+    """Returns MLflow's client, imported with its own talk turned off."""
     for name, value in _ENV.items():
         os.environ.setdefault(name, value)
     import mlflow
@@ -129,7 +130,7 @@ class MlflowTracker:
         self._client = None
 
     def _connect(self, sweep: SweepInfo) -> MlflowClient:
-        connect = _import_client()
+        connect = client_class()
         with _reported(f"the experiment of sweep {sweep.name}"):
             if self._local:
                 # MLflow tries for two minutes to open a file that it may not write; this fails at once.

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.core.measurement import Window
 from sweeper.core.process import involuntary_switches, ran_seconds, tree, usage, waited_seconds
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -68,6 +69,33 @@ def read_conditions() -> Conditions:
         minor_faults=own.ru_minflt,
         load=os.getloadavg()[0],
     )
+
+
+def between(
+    before: Conditions, after: Conditions, start_s: float, seconds: float, steps: int, samples: int
+) -> Window:
+    """Returns the window between two moments."""
+    own = after.cpu_seconds - before.cpu_seconds
+    return Window(
+        start_s=start_s,
+        seconds=seconds,
+        steps=steps,
+        samples=samples,
+        cpu_seconds=own,
+        helper_cpu_seconds=max(0.0, after.helper_cpu_seconds - before.helper_cpu_seconds),
+        # A thread that ends takes its counts with it.
+        waited_seconds=_since(before.waited_seconds, after.waited_seconds),
+        others_cpu_seconds=max(0.0, after.busy_seconds - before.busy_seconds - own),
+        involuntary_switches=max(0, after.involuntary_switches - before.involuntary_switches),
+        steal_seconds=after.steal_seconds - before.steal_seconds,
+        pressure_seconds=_since(before.pressure_seconds, after.pressure_seconds),
+        minor_faults=after.minor_faults - before.minor_faults,
+        load=after.load,
+    )
+
+
+def _since(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(0.0, after - before)
 
 
 def _helpers() -> list[int]:

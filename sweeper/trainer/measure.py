@@ -39,8 +39,9 @@ from sweeper.trainer.group import Group
 from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
-from sweeper.trainer.timing import Timing, Windows
+from sweeper.trainer.timing import Timing
 from sweeper.trainer.turns import Turns
+from sweeper.trainer.windows import Windows
 
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
 BREAKDOWN_SECONDS = 3.0

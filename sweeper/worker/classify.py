@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 
@@ -68,6 +69,15 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
     if code == 0:
         return FailureKind.NO_RESULT, "the trial ended with exit status 0 before it gave a result"
     return known or FailureKind.CRASH, f"the trial ended with exit status {code} and no result"
+
+
+def oom_kills() -> int:
+    """Returns the machine's count of processes ended by the kernel's OOM killer."""
+    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def with_oom_kills(kind: FailureKind, oom_kills: int) -> FailureKind:

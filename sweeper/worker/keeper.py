@@ -124,7 +124,7 @@ class _Keeper:
 
     def run(self, start: Start) -> Outcome | Report:
         began = time.perf_counter()
-        kills_before = _oom_kills()
+        kills_before = classify.oom_kills()
         reports, report_end = (end.detach() for end in socket.socketpair())
         output, output_end = os.pipe()
         me = os.getpid()
@@ -162,7 +162,9 @@ class _Keeper:
         self.sampler.stop()
         for descriptor in (reports, output, process):
             os.close(descriptor)
-        return self._conclude(status, timed_out, time.perf_counter() - began, _oom_kills() - kills_before)
+        return self._conclude(
+            status, timed_out, time.perf_counter() - began, classify.oom_kills() - kills_before
+        )
 
     def _become_trial(
         self, start: Start, report_end: int, output_end: int, others: tuple[int, ...], keeper: int
@@ -247,8 +249,13 @@ class _Keeper:
         save(columns, self.folder / SERIES)
         write_log(columns, self.folder / TELEMETRY_LOG)
         if isinstance(self.result, Measurement):
+            peak = self.result.gpu_mem_peak_gib
+            if peak is None:
+                # A script cannot be asked; from outside, what was taken on the device is known.
+                peak = max(columns.get("gpu_mem_used_gib", ()), default=None)
             return dataclasses.replace(
                 self.result,
+                gpu_mem_peak_gib=peak,
                 telemetry=summarise(columns, self.result.windows),
                 telemetry_missing={**self.sampler.missing(), **self._not_looked_at()},
             )
@@ -300,12 +307,3 @@ def end_tree(root: int) -> None:
             # Only this says so: a list from /proc may miss a process whose parent is just ending.
             return
         time.sleep(0.002)
-
-
-def _oom_kills() -> int:
-    """Returns the machine's count of processes ended by the kernel's OOM killer."""
-    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ def options_of(command: str) -> set[str]:
 def test_every_command_has_help_with_an_example_that_parses(command):
     text = typer.main.get_command(app).commands[command].help  # type: ignore[attr-defined]
     (example,) = re.findall(r"Example: (sweeper .*)", text)
-    words = example.split()
+    words = shlex.split(example)
     assert words[1] == command
     assert {word for word in words if word.startswith("--")} <= options_of(command)
 
@@ -77,7 +78,7 @@ def test_the_readme_shows_commands():
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_the_readme_shows_exists(line):
-    words = line.split()
+    words = shlex.split(line)
     assert words[1] in COMMANDS
     assert {word for word in words if word.startswith("-")} <= options_of(words[1])
     for word in words:

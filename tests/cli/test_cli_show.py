@@ -133,6 +133,19 @@ def test_export_writes_a_file_that_reads_back(cli, home, tmp_path):
     assert read_yaml(path)["config"]["loader"]["kind"] == "resident"
 
 
+def test_export_says_what_to_change_in_a_script(cli, home, tmp_path):
+    script, out = tmp_path / "train.py", tmp_path / "advice.txt"
+    script.write_text("from torch.utils.data import DataLoader\nloader = DataLoader(data, batch_size=32)\n")
+    asked = ["export", "toy", "--home", home, "--format", "python", "--patch", str(script)]
+    code, text, err = cli(*asked)
+    assert (code, err) == (0, "")
+    assert text.startswith(f"{script}:2  DataLoader(data, batch_size=32)\n    -> no DataLoader: ")
+    assert "`loader.kind: resident`" in text
+    assert cli(*asked, "--out", str(out))[0] == 0
+    assert out.read_text() == text
+    assert "(now 32), num_workers=4" in cli(*asked, "--trial", "0")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -140,10 +153,13 @@ def test_export_writes_a_file_that_reads_back(cli, home, tmp_path):
         (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; there are 10, from 0."),
         (["export", "toy", "--trial", "99"], 2, "`toy` has no trial 99"),
         (["export", "toy", "--format", "yml"], 2, "Did you mean `yaml`?"),
-        (["export", "toy", "--format", "toml"], 2, "must be one of yaml, json, but got 'toml'"),
+        (["export", "toy", "--format", "toml"], 2, "must be one of yaml, json, args, but got 'toml'"),
         (["export", "toy", "--out", "no/such/folder/best.yaml"], 2, "`--out` must be a file in a folder"),
         (["export", "toy", "--out", "."], 2, "`--out` must be a file in a folder"),
         (["export", "toy", "--out", "/proc/best.yaml"], 6, "cannot write in /proc"),
+        (["export", "toy", "--format", "python"], 2, "must come together, but got `--format python`"),
+        (["export", "toy", "--patch", "train.py"], 2, "must come together, but got `--format yaml` with a"),
+        (["export", "toy", "--format", "python", "--patch", "no.py"], 2, "`--patch` must name a script that"),
         (["ui", "tay"], 2, "Did you mean `toy`?"),
         (["ui"], 2, "`toy` has no runs in MLflow yet"),
     ],

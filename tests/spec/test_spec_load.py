@@ -198,8 +198,8 @@ TAIL = "baseline: {}\n"
             "f.yaml:4:11: `data.a` must be a single value or a list of values, but got {'b': 1}.",
         ),
         (
-            "space: {}\ncommand: python train.py",
-            "f.yaml:4:1: `command` is not supported yet, but got 'python train.py'. Name a `pipeline`.",
+            "space: {}\nscript: {}",
+            "f.yaml:4:1: `script` needs a `command`, but got none. Add `command: [python, train.py, ...]`.",
         ),
         ("space: {}\nproduction: {}", "f.yaml:4:1: `production.samples` is required, but it is missing."),
     ],

@@ -16,14 +16,15 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Window
 from sweeper.core.process import usage
 from sweeper.core.progress import Silent, TrialFailedError
-from sweeper.trainer import clocks, conditions, measure
+from sweeper.trainer import clocks, conditions, measure, windows
 from sweeper.trainer import timing as under_test
 from sweeper.trainer.clocks import BACKWARD, FORWARD, NUM_PHASES, NoClock
 from sweeper.trainer.conditions import Conditions
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.timing import MAX_TRIES, Timing, Windows
+from sweeper.trainer.timing import Timing
+from sweeper.trainer.windows import MAX_TRIES, Windows
 
 ALONE = Group.start(1, lambda *_: None)
 OTHERS = "other processes took cores"
@@ -148,6 +149,7 @@ class Bench:
         self._at = Conditions(50.0, 5.0, 1.0, 70.0, 2.0, None, 10, 1000, 0.5)
         clock = SimpleNamespace(perf_counter=lambda: self.now)
         monkeypatch.setattr(under_test, "time", clock)
+        monkeypatch.setattr(windows, "time", clock)
         monkeypatch.setattr(clocks, "time", clock)
         monkeypatch.setattr(under_test, "read_conditions", self.read)
         monkeypatch.setattr(under_test, "undisturbed_canary_ms", lambda: next(self.canaries, 0.0))

@@ -1,0 +1,49 @@
+"""`sweeper check --deep`: what a script's output was understood to say, for whoever wants to see it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from sweeper.cli.screen import console, rate, seconds
+from sweeper.core.measurement import Failure
+from sweeper.core.quantities import QUANTITIES
+from sweeper.spec import SweepSpec
+from sweeper.sweep.trying import Tried, try_out
+
+FAILED = 1
+
+
+def deep_command(spec: SweepSpec) -> int:
+    """Runs the baseline for some seconds and prints what was understood; returns the exit code."""
+    out = console()
+    tried = try_out(spec)
+    for line in tried_lines(tried):
+        out.print(Text(line), soft_wrap=True)
+    return FAILED if isinstance(tried.outcome, Failure) else 0
+
+
+def tried_lines(tried: Tried) -> Iterator[str]:
+    """Yields what ran, what was understood of it, and what came of that."""
+    outcome, heard = tried.outcome, tried.record.get("heard", {})
+    if "command" in tried.record:
+        yield f"Ran {shlex.join(tried.record['command'])} on {tried.device}."
+    for name, (value, line) in heard.get("understood", {}).items():
+        yield f"  {QUANTITIES[name]:<26} {value:<12g} in: {line.strip()}"
+    if heard and not heard["understood"]:
+        yield f"  Nothing was understood of {heard['num_lines']} lines of output; the last ones:"
+        yield from (f"    {line}" for line in heard["last_lines"])
+    if isinstance(outcome, Failure):
+        yield f"{outcome.kind}: {outcome.message}"
+        if heard.get("understood"):
+            yield from (f"    {line}" for line in outcome.detail.splitlines()[-5:])
+        return
+    if per_step := heard.get("samples_per_step"):
+        yield f"  A step is taken to have {per_step:g} samples."
+    yield f"{rate(outcome.throughput)}, by {outcome.told_by}; start-up {seconds(outcome.startup_seconds)}."
+    yield from (f"  Left out: {each}." for each in outcome.left_out)
+    both = heard["meter_samples_per_s"], heard["output_samples_per_s"]
+    if all(both):
+        yield f"  By the meter {rate(both[0])}, by the output {rate(both[1])}."

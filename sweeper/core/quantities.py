@@ -1,0 +1,53 @@
+"""What the output of a training script can tell: the names that groups of a pattern may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COUNTS = ("step", "samples")
+"""How far training is: of this epoch, or of all of them."""
+
+RATES = ("s_per_step", "ms_per_step", "steps_per_s", "samples_per_s", "tokens_per_s", "epoch_seconds")
+"""How fast it is, in the script's own words."""
+
+LOSSES = ("loss", "val_loss")
+
+QUANTITIES: Mapping[str, str] = {
+    "step": "training steps so far",
+    "steps": "training steps of an epoch",
+    "samples": "training samples so far",
+    "s_per_step": "seconds a step",
+    "ms_per_step": "milliseconds a step",
+    "steps_per_s": "steps per second",
+    "samples_per_s": "samples per second",
+    "tokens_per_s": "tokens per second",
+    "epoch_seconds": "seconds of an epoch",
+    "loss": "training loss",
+    "val_loss": "validation loss",
+}
+
+
+def samples_per_second(
+    quantity: str,
+    value: float,
+    *,
+    per_step: float = 0.0,
+    per_epoch: float = 0.0,
+    tokens: float = 0.0,
+) -> float | None:
+    """Returns a rate in samples per second; None where what it needs is not known, or it is no rate.
+
+    Args:
+        per_step: Samples of a step; 0 where unknown, as in `per_epoch` and `tokens` of a sample.
+    """
+    if value <= 0:
+        return None
+    found = {
+        "s_per_step": per_step / value,
+        "ms_per_step": 1e3 * per_step / value,
+        "steps_per_s": per_step * value,
+        "samples_per_s": value,
+        "tokens_per_s": value / tokens if tokens else 0.0,
+        "epoch_seconds": per_epoch / value,
+    }.get(quantity)
+    return found or None

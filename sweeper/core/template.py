@@ -1,0 +1,78 @@
+"""Templates of command lines and files: `{name}` is a value, `{name: value -> text}` a text or nothing.
+
+    "--batch-size={batch_size}"              the value in the text
+    "{precision.amp: bf16 -> --amp}"         an argument that is there for one value alone
+    "{amp: bf16 -> --amp --dtype bf16; fp16 -> --amp --dtype fp16}"      several; words are arguments
+    "{{name}}"                               the text {name}
+
+Braces around anything else are the text's own, so that JSON needs no care.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+
+_NAME = r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*"
+_FIELD = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})(?:\s*:([^{{}}]*->[^{{}}]*))?\}}")
+_CASE = re.compile(r"(.*?)\s*->\s*(.*)", re.DOTALL)
+
+
+def names_in(text: str) -> Iterator[str]:
+    """Yields the names that a template speaks of."""
+    return (found[2] for found in _FIELD.finditer(text) if found[2])
+
+
+def render(text: str, values: Mapping[str, Scalar]) -> str:
+    """Returns a template with its values in place.
+
+    Raises:
+        UserError: A name has no value.
+    """
+    return _FIELD.sub(lambda found: _replaced(found, values), text)
+
+
+def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:
+    """Returns a command line of templates; an item that is one condition gives its words, or nothing.
+
+    Raises:
+        UserError: A name has no value.
+    """
+    found: list[str] = []
+    for item in items:
+        whole = _FIELD.fullmatch(item)
+        if whole is not None and whole[3]:
+            found += shlex.split(_replaced(whole, values))
+        else:
+            found.append(render(item, values))
+    return found
+
+
+def shown(value: Scalar) -> str:
+    """Returns a value as command lines, YAML, JSON and TOML write it: `true`, `null`, `0.0003`."""
+    if isinstance(value, str):
+        return value
+    text = json.dumps(value)
+    # 3e-05 is a string to PyYAML, 3.0e-05 a number to everybody.
+    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
+
+
+def _replaced(found: re.Match[str], values: Mapping[str, Scalar]) -> str:
+    if found[1]:
+        return f"{{{found[1]}}}"
+    name = found[2]
+    if name not in values:
+        raise UserError(f"`{found[0]}` must name a parameter, but {name!r} has no value.")
+    value = shown(values[name])
+    if not found[3]:
+        return value
+    for case in found[3].split(";"):
+        parted = _CASE.fullmatch(case.strip())
+        if parted is not None and parted[1].strip() == value:
+            return parted[2].strip()
+    return ""

@@ -1,0 +1,41 @@
+"""One change to a script, in words, and a list of them as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.core.config import Scalar
+from sweeper.core.template import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to change at one place of a script.
+
+    Attributes:
+        line: Where that is, from 1.
+        found: The source that is there, on one line, shortened.
+        change: What to write instead.
+        why: What it is for.
+    """
+
+    line: int
+    found: str
+    change: str
+    why: str
+
+
+def because(wanted: Mapping[str, Scalar], names: Iterable[str]) -> str:
+    """Returns the values of the configuration that a change is for."""
+    return "the configuration has " + ", ".join(f"`{name}: {shown(wanted[name])}`" for name in names)
+
+
+def rendered_advice(advices: Sequence[Advice], filename: str) -> str:
+    """Returns advice as plain text, three lines each; one line where there is none."""
+    if not advices:
+        return f"{filename}: nothing was found that must change.\n"
+    return "\n".join(
+        f"{filename}:{each.line}  {each.found}\n    -> {each.change}\n    because {each.why}\n"
+        for each in advices
+    )

@@ -1,0 +1,58 @@
+"""Advice on what makes each step of a script wait for the GPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from sweeper.core.config import Scalar
+from sweeper.patching.change import Advice
+from sweeper.patching.source import Source, methods
+
+_READ = ("item", "cpu", "tolist")
+_SHOW = ("print", "float")
+_SHOW_METHODS = ("set_postfix", "set_description")
+_OF_HOST = ("shape", "dtype", "device", "grad_fn")
+
+
+def waits(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
+    """What reads a number from the GPU in every step, whatever the configuration."""
+    change = "keep it on the device (`.detach()`), and read it every hundred steps"
+    for body in source.training:
+        losses = _losses(body)
+        told: set[ast.stmt] = set()
+        for node in ast.walk(body):
+            if not isinstance(node, ast.Call) or not _waits(node, losses, source):
+                continue
+            statement = source.statement(node)
+            if statement not in told and source.each_step(node, body):
+                told.add(statement)
+                yield from source.advice(node, [change], "it waits for the GPU in each step")
+
+
+def _losses(body: ast.AST) -> set[str]:
+    """Returns the variables that a backward pass begins at."""
+    calls = [call for _, call in methods(body, "backward")]
+    names = {node.id for call in calls for node in ast.walk(call) if isinstance(node, ast.Name)} - {"self"}
+    return {name for name in names if "loss" in name.lower()} or (names if len(names) == 1 else set())
+
+
+def _waits(call: ast.Call, losses: set[str], source: Source) -> bool:
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method in _READ:
+        return not call.args
+    if method == "to":
+        return bool(call.args) and source.value_of(call.args[0]) == "cpu"
+    if method not in _SHOW_METHODS and source.full_name(call.func) not in _SHOW:
+        return False
+    return any(
+        isinstance(node, ast.Name) and node.id in losses and not _is_of_host(node, source)
+        for given in (*call.args, *call.keywords)
+        for node in ast.walk(given)
+    )
+
+
+def _is_of_host(node: ast.Name, source: Source) -> bool:
+    """Returns whether a tensor is asked for what is known without a wait."""
+    parent = next(source.above(node))
+    return isinstance(parent, ast.Attribute) and parent.attr in _OF_HOST

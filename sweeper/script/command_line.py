@@ -1,0 +1,213 @@
+"""The options of a command line, and of an argparse help text, in one form."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sweeper.core.errors import UserError
+
+_SHELL = frozenset({"&", "&&", "|", "||", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
+_STARTERS = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
+_ELSEWHERE = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "inference", "predict"})
+"""Sections of a configuration that are not about training."""
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_BEGINS = re.compile(r"--?[A-Za-z].*|\+{0,2}[A-Za-z_][\w.-]*=.*")
+_SHORT = re.compile(r"(-[A-Za-z])(\d+)")
+_HELP_LINE = re.compile(r" {1,8}(-\S.*?)(?: {2,}(\S.*))?")
+_SPELLED = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)(?:[ =](\{[^}]*\}|\[[^\]]*\]|[^\s,\[{-][^\s,]*))?")
+_DEFAULT = re.compile(r"""\bdefaults?(?:\s*[:=]|\s+to|\s+is)\s*["']?([^\s)\],;"']+)""", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of a script.
+
+    Attributes:
+        names: Its spellings; of a flag also those that turn it off.
+        value: What it is set to, or is by default; of a flag `true` or `false`. None where nothing says it.
+        is_flag: Whether it stands alone.
+        choices: The values it takes; empty where they are not known.
+    """
+
+    names: tuple[str, ...]
+    value: str | None = None
+    is_flag: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def long_names(self) -> tuple[str, ...]:
+        """The spellings of more than a letter, which say what it is; all where there is none."""
+        return tuple(name for name in self.names if len(name.lstrip("-")) > 1) or self.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """A command line in its parts.
+
+    Attributes:
+        env: What is set before the program.
+        start: All up to the script: `torchrun --nproc_per_node 2 train.py`.
+        options: What follows it, each option with the words after it.
+    """
+
+    env: Mapping[str, str]
+    start: tuple[str, ...]
+    options: tuple[tuple[str, ...], ...]
+
+    @property
+    def script(self) -> str:
+        """The script's file or module, or the program where there is neither."""
+        return self.start[-1]
+
+    def __str__(self) -> str:
+        """Returns the line as a shell takes it."""
+        own = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        words = [*self.start, *(word for group in self.options for word in group)]
+        return " ".join([*own, shlex.join(words)])
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read the words of an option: its name, its value, and what stands around that."""
+
+    name: str
+    value: str | None
+    before: tuple[str, ...]
+    prefix: str
+    after: tuple[str, ...]
+
+    def filled(self, template: str) -> tuple[str, ...]:
+        """Returns the words with a template in place of the value, or of the whole flag."""
+        return (*self.before, self.prefix + template, *self.after)
+
+
+def parted(command: str) -> CommandLine:
+    """Returns the parts of a command line as it is typed.
+
+    Raises:
+        UserError: It is none, or it needs a shell.
+    """
+    try:
+        # As a shell does, a line that ends with a backslash is taken together with the next.
+        words = shlex.split(command.replace("\\\n", ""))
+    except ValueError as error:
+        raise UserError(
+            f"`--command` must be a command line, but got {command!r} ({error}). Mend its quotes."
+        ) from None
+    env = {}
+    while words and (found := _ASSIGNMENT.fullmatch(words[0])):
+        env[found[1]] = found[2]
+        words.pop(0)
+    if not words:
+        raise UserError(
+            f"`--command` must name a program, but got {command!r}. Write it as in"
+            ' `--command "python train.py --batch-size 64"`.'
+        )
+    for word in (*env.values(), *words):
+        if word in _SHELL:
+            raise UserError(
+                f"`--command` must be one command that needs no shell, but has {word!r}. Leave that out."
+            )
+        if not word.isprintable():
+            raise UserError(
+                f"`--command` must be printable text, but has {word!r}. Let the script read it from a file."
+            )
+    end = _script_at(words) + 1
+    return CommandLine(env=env, start=tuple(words[:end]), options=tuple(grouped(words[end:])))
+
+
+def _script_at(words: Sequence[str]) -> int:
+    for at, word in enumerate(words):
+        if word.endswith(".py") and not word.startswith("-"):
+            return at
+        module = words[at + 1] if word == "-m" and at + 1 < len(words) else ""
+        if _MODULE.fullmatch(module) and module not in _STARTERS:
+            return at + 1
+    return 0
+
+
+def grouped(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns the words of a command line, each option together with what follows it."""
+    groups: list[tuple[str, ...]] = []
+    for word in words:
+        if _BEGINS.fullmatch(word) or not groups:
+            groups.append((word,))
+        else:
+            groups[-1] = (*groups[-1], word)
+    return groups
+
+
+def readings(words: Sequence[str]) -> Iterator[Reading]:
+    """Yields the ways to read an option: `--k=v`, `k=v`, `-k8`, `--k v`, and `--k` before something else."""
+    first, rest = words[0], tuple(words[1:])
+    name, joined, value = first.partition("=")
+    short = _SHORT.fullmatch(first)
+    if joined:
+        yield Reading(name, value, (), f"{name}=", rest)
+    elif short:
+        yield Reading(short[1], short[2], (), short[1], rest)
+    else:
+        if rest:
+            yield Reading(first, rest[0], (first,), "", rest[1:])
+        yield Reading(first, None, (), "", rest)
+
+
+def plain(name: str) -> str:
+    """Returns an option's name without all that differs between scripts; empty if it is not for training.
+
+    `--batch-size`, `train.batch_size` and `batchSize` are `batchsize`; `--no-amp` and `--use_amp` are `amp`.
+    """
+    *sections, last = name.lstrip("-+").lower().split(".")
+    if _ELSEWHERE & set(sections):
+        return ""
+    return re.sub(r"[-_]", "", re.sub(r"^(?:no[-_])?(?:(?:use|enable)[-_])?", "", last))
+
+
+def is_negated(name: str) -> bool:
+    """Returns whether a flag turns something off: `--no-amp`."""
+    return name.lstrip("-+").lower().rpartition(".")[2].startswith(("no-", "no_"))
+
+
+def options_in(help_text: str) -> list[Option]:
+    """Returns the options in what argparse prints for `--help`, with the defaults it names."""
+    blocks: list[tuple[str, str]] = []
+    for line in help_text.splitlines():
+        found = _HELP_LINE.fullmatch(line.rstrip())
+        if found:
+            blocks.append((found[1], found[2] or ""))
+        elif blocks and line.startswith(" " * 9):
+            blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]} {line.strip()}")
+    known: dict[tuple[str, bool], Option] = {}
+    for option in (_option(head, text) for head, text in blocks):
+        key = (plain(option.long_names[0]), option.is_flag)
+        first = known.setdefault(key, option)
+        if option.is_flag:
+            # `--amp` and `--no-amp` are one option, on one line or on two.
+            known[key] = replace(first, names=tuple(dict.fromkeys(first.names + option.names)))
+    return [_settled(option) if option.is_flag else option for option in known.values()]
+
+
+def _option(head: str, text: str) -> Option:
+    spelled = _SPELLED.findall(head)
+    metavar = next((found for _, found in spelled if found), "")
+    default = _DEFAULT.search(text)
+    return Option(
+        names=tuple(name for name, _ in spelled) or (head,),
+        value=default[1].rstrip(".") if default else None,
+        is_flag=not metavar,
+        choices=tuple(metavar[1:-1].split(",")) if metavar.startswith("{") else (),
+    )
+
+
+def _settled(flag: Option) -> Option:
+    """A flag with what it is where it is not given: off, if it can only be turned on."""
+    ways = {is_negated(name) for name in flag.long_names}
+    if len(ways) == 1:
+        return replace(flag, value="true" if ways == {True} else "false")
+    default = (flag.value or "").lower()
+    return replace(flag, value=default if default in ("true", "false") else None)

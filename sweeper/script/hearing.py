@@ -1,0 +1,256 @@
+"""Listening to a script: its meter, what it logs, what it prints; the most trusted is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+from sweeper.core.script import Script
+from sweeper.core.template import render
+from sweeper.metering import LARGEST_BYTES, VARIABLE
+from sweeper.script.mlflow_store import MlflowStore
+from sweeper.script.patterns import Lines, Patterns, is_evaluation
+from sweeper.script.timeline import Stretch, Timeline
+from sweeper.script.told import TELLING, Sizes, Told
+
+JUMP = 100.0
+"""Times the usual speed: no training does that, another unit does."""
+DISAGREE = 3.0
+"""Times between the speed that is printed and the one at which counts are."""
+KEPT_LINES, SHOWN_LINES = 400, 10
+PARSED_AT_ONCE = 100
+"""Lines of one piece of output: a script that prints without end must not cost the processor."""
+STORE_SECONDS = 0.25
+
+
+class Hearing:
+    """What is heard of one script.
+
+    Attributes:
+        examples: For each quantity in the output, its value and the line that told it first.
+        num_lines: Lines of output so far.
+        last_lines: The last of them.
+    """
+
+    def __init__(self, script: Script, config: TrialConfig, folder: Path) -> None:
+        self._script, self._per_step = script, samples_per_step(script, config)
+        sizes = Sizes(
+            per_step=self._per_step, per_epoch=script.samples_per_epoch, tokens=script.tokens_per_sample
+        )
+        self._meter, self._logged, self._printed = Timeline(), Told(sizes), Told(sizes)
+        self._name = f"sweeper-{os.getpid()}-{os.urandom(8).hex()}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(b"\0" + self._name.encode())
+        self.socket.setblocking(False)
+        self._store = (
+            MlflowStore(Path(script.mlflow_store), script.mlflow_run, folder) if script.mlflow_store else None
+        )
+        self._store_due = 0.0
+        self._patterns, self._names = Patterns(script.patterns), Patterns()
+        self._streams: dict[int, Lines] = {}
+        self.examples: dict[str, tuple[float, str]] = {}
+        self.num_lines = 0
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._heard_s, self._is_pausing = time.perf_counter(), False
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the script needs to be heard."""
+        return {VARIABLE: self._name, **(self._store.environment if self._store else {})}
+
+    @property
+    def heard_s(self) -> float:
+        """When anything was last heard; now, while the meter says that it pauses."""
+        return time.perf_counter() if self._is_pausing else self._heard_s
+
+    @property
+    def timeline(self) -> Timeline:
+        """The most trusted source's that says anything."""
+        return self._best()[1]
+
+    @property
+    def source(self) -> str:
+        """Who is believed; empty where nobody says anything."""
+        name, timeline = self._best()
+        return name if timeline.stretches else ""
+
+    def _best(self) -> tuple[str, Timeline]:
+        if self._meter.stretches:
+            return "the meter", self._meter
+        if self._logged.timeline.stretches:
+            return f"MLflow ({self._logged.by})", self._logged.timeline
+        return f"the output ({self._printed.by})", self._printed.timeline
+
+    def losses(self) -> Timeline:
+        """Returns the most trusted timeline with losses on it."""
+        timelines = (self.timeline, self._meter, self._logged.timeline, self._printed.timeline)
+        return next((each for each in timelines if each.losses or each.val_losses), self.timeline)
+
+    def listen(self) -> None:
+        """Takes what the meter has sent, and what was logged.
+
+        Raises:
+            TrialFailedError: A loss is not a number.
+        """
+        while True:
+            try:
+                data = self.socket.recv(LARGEST_BYTES)
+            except BlockingIOError:
+                break
+            self._take_message(json.loads(data))
+        if self._store is not None and time.perf_counter() >= self._store_due:
+            self._store_due = time.perf_counter() + STORE_SECONDS
+            self._read_store(self._store)
+
+    def _take_message(self, message: Mapping[str, Any]) -> None:
+        meter = self._meter
+        self._heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
+        meter.count(message["t"], message["samples"], message["steps"], message["paused"])
+        if "loss" in message:
+            meter.add_loss("loss", message["loss"], message["samples"])
+        if "val" in message:
+            at, value = message["val"]
+            if not meter.val_losses or meter.val_losses[-1][0] != at:
+                meter.add_loss("val_loss", value, at)
+
+    def _read_store(self, store: MlflowStore) -> None:
+        for each in store.read():
+            text = f"{each.name}: {'nan' if each.value is None else each.value}"
+            found = self._names.read(text)
+            is_val = "val_loss" in found or is_evaluation(each.name)
+            if self._script.mlflow == "steps":
+                found.setdefault("step", each.step)
+            elif self._script.samples_per_epoch:
+                found.setdefault("samples", each.step * self._script.samples_per_epoch)
+            self._logged.take(found, each.moment, is_evaluation=is_val)
+
+    def take_output(self, stream: int, data: bytes, moment: float) -> None:
+        """Takes a piece of a stream; empty at its end.
+
+        Raises:
+            TrialFailedError: A loss is not a number.
+        """
+        lines = self._streams.setdefault(stream, Lines())
+        complete = lines.feed(data) if data else lines.rest()
+        self.num_lines += len(complete)
+        self.last_lines.extend(complete)
+        if complete:
+            self._heard_s = moment
+        for line in complete[-PARSED_AT_ONCE:]:
+            found = self._patterns.read(line)
+            for name, value in found.items():
+                self.examples.setdefault(name, (value, line))
+            if found:
+                # The bar of a validation counts as well, and not training.
+                is_val = "loss" not in found and "val_loss" not in found and is_evaluation(line)
+                self._printed.take(found, moment, is_evaluation=is_val)
+
+    def lacking(self) -> str:
+        """Returns which setting is missing for what it says to be of use; empty where none is."""
+        names, script = {*self._printed.names, *self._logged.names}, self._script
+        if not self._per_step and names & {"step", "s_per_step", "ms_per_step", "steps_per_s"}:
+            return (
+                "`script.samples_per_step` needs a number, since its output tells of steps and no parameter"
+                " is called `batch_size`. Name the parameters that make it, such as `{bs}*{accumulate}`."
+            )
+        if "epoch_seconds" in names and not script.samples_per_epoch:
+            return "`script.samples_per_epoch` needs a number, since its output tells of epochs."
+        if "tokens_per_s" in names and not script.tokens_per_sample:
+            return "`script.tokens_per_sample` needs a number, since its output tells of tokens."
+        return ""
+
+    def check_plausible(self, since_s: float) -> None:
+        """Looks whether the speed can be what it says.
+
+        Args:
+            since_s: From which moment on: the first steps may be far slower.
+
+        Raises:
+            TrialFailedError: It jumped as no training does, or the output contradicts itself.
+        """
+        rated = self._printed.rated
+        speeds = _speeds(rated, since_s)
+        if len(speeds) < TELLING:
+            return
+        usual = statistics.median(speeds)
+        odd = next((each for each in speeds if not usual / JUMP < each < usual * JUMP), None)
+        if self.timeline is rated and odd is not None:
+            raise TrialFailedError(
+                FailureKind.IMPLAUSIBLE,
+                f"its output says {odd:.3g} samples/s where {usual:.3g} are usual: another unit?"
+                " Name it with `script.patterns`.",
+            )
+        counted = _speeds(self._printed.counted, since_s)
+        if self.timeline is self._printed.counted and counted:
+            seen = statistics.median(counted)
+            if not seen / DISAGREE < usual < seen * DISAGREE:
+                raise TrialFailedError(
+                    FailureKind.IMPLAUSIBLE,
+                    f"its output says {usual:.3g} samples/s, but its counts come at {seen:.3g}: another"
+                    " unit, or other samples a step? Name them with `script.patterns` and"
+                    " `script.samples_per_step`.",
+                )
+
+    def report(self) -> dict[str, Any]:
+        """Returns what was understood, for a person who wants to check it."""
+        late = _late(self._printed.timeline.stretches)
+        # Of the same moments: a machine is not always as fast.
+        meant = [e for e in self._meter.stretches if late and late[0].start_s < e.end_s <= late[-1].end_s]
+        return {
+            "source": self.source,
+            "samples_per_step": self._per_step,
+            "num_lines": self.num_lines,
+            "understood": {name: list(example) for name, example in self.examples.items()},
+            "output_samples_per_s": _rate(late),
+            "meter_samples_per_s": _rate(meant or _late(self._meter.stretches)),
+            "last_lines": list(self.last_lines)[-SHOWN_LINES:],
+        }
+
+    def close(self) -> None:
+        """Ends listening."""
+        self.socket.close()
+
+
+def _speeds(timeline: Timeline, since_s: float) -> list[float]:
+    return [each.samples / each.seconds for each in timeline.stretches if each.end_s > since_s]
+
+
+def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
+    """The second half, where a script runs at its pace."""
+    return stretches[len(stretches) // 2 :]
+
+
+def _rate(among: Sequence[Stretch]) -> float | None:
+    return sum(each.samples for each in among) / sum(each.seconds for each in among) if among else None
+
+
+_FACTOR = re.compile(r"[\d.eE+-]+")
+
+
+def samples_per_step(script: Script, config: TrialConfig) -> float:
+    """Returns how many samples a training step has; 0 where nothing says so.
+
+    Raises:
+        UserError: `samples_per_step` is no product of numbers.
+    """
+    if not script.samples_per_step:
+        return float(config.global_batch) if "batch_size" in (config.args or {}) else 0.0
+    text = render(script.samples_per_step, config.args or {})
+    product = 1.0
+    for factor in text.split("*"):
+        if not _FACTOR.fullmatch(factor.strip()):
+            raise UserError(f"`script.samples_per_step` must be a product of numbers, but got {text!r}.")
+        product *= float(factor)
+    return product

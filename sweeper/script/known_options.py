@@ -1,0 +1,215 @@
+"""The options of training scripts that are known by their names: the dimension each one is, and its range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.core.machine import usable_cpus
+from sweeper.core.template import shown
+from sweeper.script.command_line import Option, is_negated, plain
+
+BATCH = "batch_size"
+WORKERS = "loader.num_workers"
+PREFETCH = "loader.prefetch_factor"
+_FORMAT = "precision.amp"
+
+_ALIASES: Mapping[str, str] = {
+    BATCH: "batch_size bs batch b train_batch_size per_device_train_batch_size per_device_batch_size"
+    " per_gpu_train_batch_size micro_batch_size mini_batch_size",
+    "accumulate_steps": "gradient_accumulation_steps grad_accumulation_steps accumulation_steps"
+    " accumulate_steps accumulate_grad_batches grad_accum accum_iter accum",
+    WORKERS: "num_workers workers j n_workers dataloader_num_workers dataloader_workers",
+    PREFETCH: "prefetch_factor prefetch dataloader_prefetch_factor",
+    "loader.pin_memory": "pin_memory pin_mem dataloader_pin_memory",
+    _FORMAT: "precision dtype amp_dtype",
+    "amp": "amp mixed_precision",
+    "fp16": "fp16 half",
+    "bf16": "bf16",
+    "compile": "compile torch_compile compile_model",
+    "model.hidden_size": "hidden_size hidden_dim hidden d_model n_embd embed_dim nhid",
+    "model.num_layers": "num_layers n_layers layers n_layer depth",
+    "data.sequence_length": "sequence_length seq_length seq_len max_seq_length max_seq_len block_size"
+    " context_length bptt",
+}
+_KNOWN = {plain(alias): name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+
+_USUAL: Mapping[str, int] = {
+    BATCH: 64,
+    "accumulate_steps": 1,
+    WORKERS: 4,
+    PREFETCH: 2,
+    "model.hidden_size": 256,
+    "model.num_layers": 4,
+    "data.sequence_length": 512,
+}
+"""Dimensions that are numbers, and around what a range lies where nothing says the value."""
+
+_LARGEST = 10**9
+_TRUTHS = (
+    *(("true", "false"), ("True", "False"), ("TRUE", "FALSE")),
+    *(("1", "0"), ("yes", "no"), ("on", "off")),
+)
+_FORMATS = tuple(map(str, FIELDS[_FORMAT].choices))
+_PLAINEST = "fp32"
+_SPELLINGS = (
+    dict(zip(_FORMATS, _FORMATS, strict=True)),
+    {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"},
+    {"fp32": "no", "bf16": "bf16", "fp16": "fp16"},
+    {"fp32": "32", "bf16": "bf16", "fp16": "16"},
+    {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """A name of the space.
+
+    Attributes:
+        value: The baseline's; None where nothing says it.
+        choices: Its values where they are few; else they go from `low` to `high`.
+        when: A condition, as YAML has it.
+        is_shared: Whether other options may add choices, as `--bf16` does to those of `--fp16`.
+    """
+
+    name: str
+    value: Scalar = None
+    choices: tuple[Scalar, ...] = ()
+    low: int = 0
+    high: int = 0
+    log: bool = False
+    when: str = ""
+    is_shared: bool = False
+
+    @property
+    def changes_work(self) -> bool:
+        """Whether its values train something else, so that speed alone does not compare them."""
+        return self.name.partition(".")[0] in OPEN_SECTIONS
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether it can be searched as it is, and is not for the user to decide."""
+        return self.value is not None and not self.changes_work
+
+    def __str__(self) -> str:
+        """Returns its range as YAML."""
+        if self.choices:
+            text = f"type: categorical, choices: [{', '.join(map(shown, self.choices))}]"
+        else:
+            text = f"type: int, low: {self.low}, high: {self.high}{', log: true' if self.log else ''}"
+        return f"{{{text}{f', when: {self.when}' if self.when else ''}}}"
+
+
+Found = tuple[Dimension, str]
+"""A dimension, and the template for the place of the option's value, or of the whole flag."""
+
+
+def recognised(option: Option) -> Found | None:
+    """Returns the dimension that an option is and its template, or None where it is none that is known."""
+    keys = (plain(each) for each in option.long_names)
+    name = next((_KNOWN[key] for key in keys if key in _KNOWN), "")
+    if name in _USUAL:
+        return _number(name, option)
+    if name in _FORMATS:
+        return _half(name, option)
+    if name in ("amp", _FORMAT) and (found := _format(option)):
+        return found
+    return _switch(name, option) if name not in ("", _FORMAT) else None
+
+
+def joined(first: Dimension, second: Dimension) -> Dimension | None:
+    """Returns the one dimension that two options of one name are; None where the second is one too many."""
+    choices = {*first.choices, *second.choices}
+    if not (first.is_shared and second.is_shared) or choices == {*first.choices}:
+        return None
+    if first.value is None or second.value is None:
+        return None
+    if _PLAINEST not in (first.value, second.value):
+        # Both at once is what the script makes of it.
+        return None
+    value = second.value if first.value == _PLAINEST else first.value
+    return replace(first, value=value, choices=tuple(each for each in _FORMATS if each in choices))
+
+
+def _number(name: str, option: Option) -> Found | None:
+    text = str(_USUAL[name]) if option.value is None else option.value
+    if option.is_flag or not _is_number(text):
+        return None
+    number = int(text)
+    if not (0 if name == WORKERS else 1) <= number <= _LARGEST:
+        return None
+    value = None if option.value is None else number
+    if option.choices and all(map(_is_number, option.choices)):
+        found = Dimension(name=name, value=value, choices=tuple(dict.fromkeys(map(int, option.choices))))
+    elif name == BATCH:
+        found = Dimension(name=name, value=value, low=max(1, number // 4), high=16 * number, log=True)
+    elif name == WORKERS:
+        found = Dimension(name=name, value=value, high=usable_cpus())
+    else:
+        usual = {"accumulate_steps": {1, 2, 4, 8}, PREFETCH: {2, 4, 8}}
+        near = usual.get(name, {max(1, number // 2), 2 * number})
+        found = Dimension(name=name, value=value, choices=tuple(sorted({*near, number})))
+    return found, f"{{{name}}}"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _switch(name: str, option: Option) -> Found | None:
+    words = _words(option)
+    if words is None:
+        return None
+    return Dimension(name=name, value=_is_on(option, words), choices=(True, False)), _template(name, words)
+
+
+def _half(half: str, option: Option) -> Found | None:
+    words = _words(option)
+    if words is None or "true" not in words:
+        return None
+    is_on = _is_on(option, words)
+    value = None if is_on is None else half if is_on else _PLAINEST
+    # Another option may turn on the other format: then this one is off.
+    off = {} if option.is_flag else {each: words["false"] for each in _FORMATS if each != half}
+    choices = tuple(each for each in _FORMATS if each in (_PLAINEST, half))
+    found = Dimension(name=_FORMAT, value=value, choices=choices, is_shared=True)
+    return found, _template(_FORMAT, {half: words["true"], **off})
+
+
+def _words(option: Option) -> Mapping[str, str] | None:
+    """What an option is where it is `true` and `false`; None where it cannot be that."""
+    names = option.long_names
+    if option.is_flag:
+        ways = {"true": [n for n in names if not is_negated(n)], "false": [n for n in names if is_negated(n)]}
+        return {value: spelled[0] for value, spelled in ways.items() if spelled}
+    pair = next((pair for pair in _TRUTHS if option.value in (None, *pair)), None)
+    return None if pair is None or is_negated(names[0]) else {"true": pair[0], "false": pair[1]}
+
+
+def _is_on(option: Option, words: Mapping[str, str]) -> bool | None:
+    if option.value is None:
+        return None
+    return option.value == ("true" if option.is_flag else words["true"])
+
+
+def _format(option: Option) -> Found | None:
+    # Without a value it is the choices that tell what the option is.
+    if option.is_flag or not (option.value or option.choices):
+        return None
+    best: Mapping[str, str] = {}
+    for spelling in _SPELLINGS:
+        allowed = option.choices or tuple(spelling.values())
+        words = {name: word for name, word in spelling.items() if word in allowed}
+        if len(words) > max(1, len(best)) and option.value in (None, *words.values()):
+            best = words
+    if not best:
+        return None
+    value = next((name for name, word in best.items() if word == option.value), None)
+    return Dimension(name=_FORMAT, value=value, choices=tuple(best)), _template(_FORMAT, best)
+
+
+def _template(name: str, words: Mapping[str, str]) -> str:
+    if all(value == word for value, word in words.items()):
+        return f"{{{name}}}"
+    return f"{{{name}: {'; '.join(f'{value} -> {word}' for value, word in words.items())}}}"

@@ -1,0 +1,118 @@
+"""What a line of output says, by patterns with named groups: the usual ones, or the user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+# Without a way back into it: a line of digits alone must not take for ever.
+_NUMBER = r"(?<![\d.,])((?>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?))"
+_LOSS = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
+_STEP = r"(?:steps?|iters?|iterations?|it|batch(?:es)?|步|批)"
+_SAMPLE = r"(?:samples?|images?|imgs?|examples?|sequences?|seqs?|sents?|rows?|样本)"
+_SECOND = r"(?:seconds?|secs?|s|秒)"
+_PER = r"(?:/|_per_|\s+per\s+)"
+_IS = r"""["']?\s*[:=\s]\s*["']?"""
+
+USUAL: tuple[tuple[str, str], ...] = (
+    # tqdm, Keras: 450/1000 [00:05<00:06, 88.1it/s]
+    ("step", r"(\d+)/\d+\s*\["),
+    ("steps", r"\d+/(\d+)\s*\["),
+    ("step", rf"\b{_STEP}{_IS}(\d+)\b(?![.,]\d)"),
+    ("steps", rf"\b{_STEP}{_IS}\d+\s*(?:/|of)\s*(\d+)"),
+    ("step", rf"\|\s*(\d+)/\s*\d+\s*{_STEP}\b"),
+    ("steps", rf"\|\s*\d+/\s*(\d+)\s*{_STEP}\b"),
+    ("ms_per_step", rf"\bms{_PER}{_STEP}{_IS}{_NUMBER}"),
+    ("ms_per_step", rf"{_NUMBER}\s*ms{_PER}{_STEP}\b"),
+    ("s_per_step", rf"\b{_SECOND}{_PER}{_STEP}{_IS}{_NUMBER}"),
+    ("s_per_step", rf"{_NUMBER}\s*{_SECOND}{_PER}{_STEP}\b"),
+    ("steps_per_s", rf"{_NUMBER}\s*{_STEP}{_PER}{_SECOND}\b"),
+    ("steps_per_s", rf"{_STEP}{_PER}{_SECOND}{_IS}{_NUMBER}"),
+    ("samples_per_s", rf"{_NUMBER}\s*{_SAMPLE}{_PER}{_SECOND}\b"),
+    ("samples_per_s", rf"{_SAMPLE}{_PER}{_SECOND}{_IS}{_NUMBER}"),
+    ("tokens_per_s", rf"{_NUMBER}\s*(?:tok|tokens?|words?){_PER}{_SECOND}\b"),
+    ("tokens_per_s", rf"\b(?:(?:tok|tokens?|words?){_PER}{_SECOND}|wps|tps){_IS}{_NUMBER}"),
+    ("epoch_seconds", rf"(?:epoch|轮).*?(?:time|took|elapsed|用时|耗时|时间){_IS}{_NUMBER}\s*{_SECOND}\b"),
+    ("epoch_seconds", rf"(?:epoch|轮).*?(?:time|took|elapsed|用时|耗时|时间)[：:=]\s*{_NUMBER}\s*{_SECOND}"),
+    ("epoch_seconds", rf"(?:epoch|轮).*?\bin\s+{_NUMBER}\s*{_SECOND}\b"),
+    ("val_loss", rf"(?:val|valid|validation|eval|test|dev|验证|测试)[ _/.-]?(?:loss|损失){_IS}{_LOSS}"),
+    ("val_loss", rf"(?:验证|测试)(?:集)?损失[：:=]\s*{_LOSS}"),
+    ("loss", rf"(?<![\w/.-])(?:train(?:ing)?[ _/.-])?(?:loss|损失){_IS}{_LOSS}"),
+    ("loss", rf"(?<!验证)(?<!测试)(?:训练)?损失[：:=]\s*{_LOSS}"),
+)
+"""Quantity and pattern; the first that is found in a line tells a quantity."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_EVALUATION = re.compile(
+    r"\b(?:val|valid|validation|validating|eval|evaluat\w+|test|testing)\b|验证|测试", re.I
+)
+_SPACES = re.compile(r"\s+")
+LONGEST = 2000
+"""Characters of a line that are looked at."""
+
+
+class Patterns:
+    """Reads lines."""
+
+    def __init__(self, own: Sequence[str] = ()) -> None:
+        self._own = [re.compile(each) for each in own]
+        self._usual = [(name, re.compile(each, re.IGNORECASE)) for name, each in USUAL]
+
+    def read(self, line: str) -> dict[str, float]:
+        """Returns what a line says, by the names of quantities (`sweeper.core.quantities`)."""
+        found: dict[str, float] = {}
+        for name, text in self._found(_SPACES.sub(" ", line[:LONGEST])):
+            value = number(text)
+            if value is not None:
+                found.setdefault(name, value)
+        return found
+
+    def _found(self, line: str) -> Iterator[tuple[str, str]]:
+        if self._own:
+            for pattern in self._own:
+                match = pattern.search(line)
+                if match is not None:
+                    yield from ((n, text) for n, text in match.groupdict().items() if text is not None)
+            return
+        for name, pattern in self._usual:
+            match = pattern.search(line)
+            if match is not None:
+                yield name, match[1]
+
+
+def number(text: str) -> float | None:
+    """Returns the number in a text, thousands commas left aside; None where it is none."""
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def is_evaluation(line: str) -> bool:
+    """Returns whether a line speaks of validation and not of training."""
+    return _EVALUATION.search(line) is not None
+
+
+class Lines:
+    """Splits a stream into lines at newlines and carriage returns, without colours."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Returns the lines that `data` completes."""
+        *whole, rest = re.split(rb"[\r\n]+", self._rest + data)
+        # A line without an end is not kept for ever.
+        self._rest = rest[-4 * LONGEST :]
+        return [clean(line) for line in whole if line]
+
+    def rest(self) -> list[str]:
+        """Returns what is left at the end."""
+        rest, self._rest = self._rest, b""
+        return [clean(rest)] if rest else []
+
+
+def clean(line: bytes) -> str:
+    """Returns a line as text without control sequences."""
+    text = _ANSI.sub("", line[: 4 * LONGEST].decode("utf-8", "replace"))
+    return "".join(c for c in text if c.isprintable() or c == "\t")

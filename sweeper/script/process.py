@@ -1,0 +1,120 @@
+"""A script under way: its process, what it says, and asking it to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sweeper.core.errors import UserError
+from sweeper.core.progress import TrialFailedError
+from sweeper.script.hearing import Hearing
+
+GRACE_SECONDS = 5.0
+"""After each signal, before the next."""
+PIECE = 65536
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+
+
+class ScriptProcess:
+    """Runs a command line, and has `hearing` take in what it says.
+
+    Attributes:
+        started_s: Monotonic clock at its start.
+        status: As os.waitpid gives it; None while it runs.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], hearing: Hearing
+    ) -> None:
+        self._hearing = hearing
+        self.started_s = time.perf_counter()
+        try:
+            self._process = subprocess.Popen(
+                arguments,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(
+                f"`command` must begin with a program that can be run, but got {arguments[0]!r}"
+                f" ({error.strerror})."
+            ) from None
+        self.status: int | None = None
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._poller = select.poll()
+        self._poller.register(self._pidfd, select.POLLIN)
+        self._poller.register(hearing.socket, select.POLLIN)
+        self._streams: list[int] = []
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._poller.register(stream.fileno(), select.POLLIN)
+            self._streams.append(stream.fileno())
+
+    def listen(self, seconds: float) -> bool:
+        """Takes in what is said within `seconds`, or returns earlier; False once the script has ended."""
+        if self.status is not None:
+            return False
+        for descriptor, _ in self._poller.poll(1e3 * max(0.0, seconds)):
+            if descriptor in self._streams:
+                self._read(descriptor)
+            elif descriptor == self._pidfd:
+                self._ended()
+        self._hearing.listen()
+        return self.status is None
+
+    def _read(self, descriptor: int) -> bool:
+        """Reads one piece and passes it on to the log; returns whether there may be more."""
+        moment = time.perf_counter()
+        try:
+            data = os.read(descriptor, PIECE)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._poller.unregister(descriptor)
+            self._streams.remove(descriptor)
+        with contextlib.suppress(OSError):
+            os.write(sys.stdout.fileno(), data)
+        self._hearing.take_output(descriptor, data, moment)
+        return bool(data)
+
+    def _ended(self) -> None:
+        _, status = os.waitpid(self._process.pid, 0)
+        self.status, self._process.returncode = status, os.waitstatus_to_exitcode(status)
+        # A child of its own may hold the other end open: what is there is read, and no more.
+        for descriptor in list(self._streams):
+            for _ in range(256):
+                if not self._read(descriptor):
+                    break
+
+    def stop(self) -> None:
+        """Asks the script and its children to end, ever more firmly; returns when it has."""
+        for number in SIGNALS:
+            if self.status is not None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            deadline = time.perf_counter() + GRACE_SECONDS
+            while (left := deadline - time.perf_counter()) > 0:
+                # What it says now is of no consequence any more.
+                with contextlib.suppress(TrialFailedError):
+                    if not self.listen(left):
+                        return
+
+    def close(self) -> None:
+        """Closes what this has open; the process has ended."""
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        os.close(self._pidfd)

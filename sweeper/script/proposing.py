@@ -1,0 +1,255 @@
+"""A first search space for a command line: what its known options are, and the YAML that says so."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+from sweeper.core.template import names_in
+from sweeper.script.command_line import (
+    CommandLine,
+    Option,
+    Reading,
+    grouped,
+    is_negated,
+    options_in,
+    plain,
+    readings,
+)
+from sweeper.script.known_options import PREFETCH, WORKERS, Dimension, joined, recognised
+
+HELP_SECONDS = 20.0
+HELP_BYTES = 256 * 1024
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_COUNT = "device.count"
+_COUNTING = frozenset({"nprocpernode", "numprocesses", "numgpus"})
+"""Options of launchers that say how many processes train together, one on each GPU."""
+
+_READS_ARGUMENTS = re.compile(r"arg(?:v|s|parse|ument)|click|typer|fire|tyro|hydra|absl", re.IGNORECASE)
+_BRACES = re.compile(r"\{([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Words of the command that belong together.
+
+    Attributes:
+        in_use: Whether they are no comment.
+        instead: Whether they would be in place of those before them.
+    """
+
+    words: tuple[str, ...]
+    in_use: bool = True
+    instead: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a first search space holds.
+
+    Attributes:
+        source: The command line as it was given.
+        name: Of the sweep.
+        arguments: The command, with templates.
+        dimensions: What those speak of; some are for the user to decide, and are comments.
+        fix: Values that are not searched.
+        env: The script's own environment.
+        gpus: The GPUs it was meant for; None where nothing says it.
+    """
+
+    source: str
+    name: str
+    arguments: tuple[Argument, ...]
+    dimensions: tuple[Dimension, ...]
+    fix: Mapping[str, Scalar]
+    env: Mapping[str, str]
+    gpus: tuple[int | str, ...] | None
+
+    @property
+    def searched(self) -> tuple[Dimension, ...]:
+        """The dimensions that are searched as proposed."""
+        return tuple(each for each in self.dimensions if each.is_searched)
+
+    @property
+    def undecided(self) -> tuple[Dimension, ...]:
+        """The dimensions that are comments."""
+        return tuple(each for each in self.dimensions if not each.is_searched)
+
+
+def help_of(line: CommandLine) -> str:
+    """Returns what the script prints for `--help`; empty where it prints nothing in time, or is not asked.
+
+    A script that never looks at its arguments is not asked: it would begin to train.
+    """
+    path = Path(line.script)
+    if path.suffix == ".py":
+        with suppress(OSError):
+            if not _READS_ARGUMENTS.search(path.read_text(encoding="utf-8", errors="replace")):
+                return ""
+    elif line.start[-2:-1] != ("-m",):
+        return ""
+    try:
+        process = subprocess.Popen(
+            [*line.start, "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **line.env, "COLUMNS": "200", "NO_COLOR": "1"},
+            start_new_session=True,
+        )
+    except OSError:
+        return ""
+    with process:
+        assert process.stdout is not None
+        try:
+            return _read(process.stdout.fileno()).decode("utf-8", "replace")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read(descriptor: int) -> bytes:
+    found, deadline = b"", time.monotonic() + HELP_SECONDS
+    while len(found) < HELP_BYTES and (left := deadline - time.monotonic()) > 0:
+        if not select.select([descriptor], [], [], left)[0] or not (piece := os.read(descriptor, 65536)):
+            break
+        found += piece
+    return found
+
+
+def propose(line: CommandLine, help_text: str = "") -> Proposal:
+    """Returns a search space for a command line.
+
+    Args:
+        help_text: What its script prints for `--help`: more options, and what is known of those given.
+
+    Raises:
+        UserError: A word looks like a template.
+    """
+    draft = _Draft(options_in(help_text))
+    draft.take_start(_literal(line.start))
+    for words in line.options:
+        draft.take_given(_literal(words))
+    draft.take_helped()
+    stem = line.script.rpartition("/")[2].removesuffix(".py")
+    if line.start[-2:-1] == ("-m",):
+        stem = stem.rpartition(".")[2]
+    env = dict(line.env)
+    visible = env.pop(_VISIBLE, None)
+    return Proposal(
+        source=str(line),
+        name=re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:100] or "script",
+        arguments=tuple(draft.arguments),
+        dimensions=_related(draft.dimensions),
+        fix=draft.fix,
+        env=dict(zip(env, _literal(list(env.values())), strict=True)),
+        gpus=None if visible is None else tuple(int(e) if e.isdecimal() else e for e in _gpus(visible)),
+    )
+
+
+def _gpus(visible: str) -> list[str]:
+    return [each.strip() for each in visible.split(",") if each.strip() not in ("", "-1")]
+
+
+def _literal(words: Sequence[str]) -> tuple[str, ...]:
+    """Words as templates that give them back."""
+    found = tuple(_BRACES.sub(r"{{\1}}", word) for word in words)
+    for word in found:
+        if any(names_in(word)):
+            raise UserError(
+                f"`--command` must be a command line as it is run, but {word!r} is a template. Write a value."
+            )
+    return found
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A proposal in the making: each option is looked at once, and the first of a name has it."""
+
+    helped: list[Option]
+    arguments: list[Argument] = field(default_factory=list)
+    dimensions: dict[str, Dimension] = field(default_factory=dict)
+    fix: dict[str, Scalar] = field(default_factory=dict)
+    _given: set[str] = field(default_factory=set)
+
+    def take_start(self, start: Sequence[str]) -> None:
+        """Takes what comes before the options: a launcher's number of processes is one of devices."""
+        found: list[str] = []
+        for words in grouped(start):
+            reading = next(readings(words))
+            counts = plain(reading.name) in _COUNTING and re.fullmatch("[1-9][0-9]{0,3}", reading.value or "")
+            if counts and not self.fix:
+                self.fix[_COUNT] = int(reading.value or "")
+                words = reading.filled(f"{{{_COUNT}}}")
+            found += words
+        self.arguments.append(Argument(tuple(found)))
+
+    def take_given(self, words: tuple[str, ...]) -> None:
+        """Takes an option of the command line."""
+        templated = next(filter(None, (self._templated(reading) for reading in readings(words))), None)
+        if templated is not None and templated.in_use:
+            self.arguments.append(templated)
+            return
+        self.arguments.append(Argument(words))
+        if templated is not None:
+            self.arguments.append(replace(templated, instead=True))
+
+    def _templated(self, reading: Reading) -> Argument | None:
+        is_flag = reading.value is None
+        helped = next((each for each in self.helped if reading.name in each.names), None)
+        option = Option(names=(reading.name,), value=reading.value, is_flag=is_flag)
+        self._given.update(helped.names if helped else option.names)
+        if helped and helped.is_flag and not is_flag:
+            # What follows a flag is no value of it.
+            return None
+        if is_flag and reading.after and not (helped and helped.is_flag):
+            # Nothing says that what follows is no value.
+            return None
+        if helped and helped.is_flag == is_flag:
+            option = replace(helped, value=reading.value)
+        if is_flag:
+            spelled = reading.name if reading.name in option.long_names else option.long_names[0]
+            option = replace(option, value="false" if is_negated(spelled) else "true")
+        found = recognised(option)
+        return self._added(found[0], reading.filled(found[1])) if found else None
+
+    def take_helped(self) -> None:
+        """Takes the options that only the help names."""
+        for option in self.helped:
+            found = recognised(option) or recognised(replace(option, value=None))
+            if found and not self._given & {*option.names}:
+                dimension, template = found
+                words = (template,) if option.is_flag else (option.long_names[0], template)
+                if argument := self._added(dimension, words):
+                    self.arguments.append(argument)
+
+    def _added(self, found: Dimension, words: tuple[str, ...]) -> Argument | None:
+        known = self.dimensions.get(found.name)
+        both = found if known is None else joined(known, found)
+        if both is None:
+            return None
+        self.dimensions[found.name] = both
+        return Argument(words, both.is_searched)
+
+
+def _related(found: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
+    """The dimensions, so that a DataLoader without workers is never given a prefetch factor."""
+    related = dict(found)
+    workers, prefetch = found.get(WORKERS), found.get(PREFETCH)
+    if workers and prefetch and workers.is_searched and prefetch.is_searched:
+        if workers.value == 0:
+            related[PREFETCH] = replace(prefetch, when=f"{{{WORKERS}: {{min: 1}}}}")
+        else:
+            related[WORKERS] = replace(workers, low=1)
+    return tuple(related.values())

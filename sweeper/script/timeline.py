@@ -1,0 +1,133 @@
+"""What is known of a script's progress: stretches of training with their samples, and its losses."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+from sweeper.trainer.steady import is_steady
+
+BLOCK_SECONDS = 0.1
+LAST_SHARE = 0.1
+"""A training loss is the mean over this share of the samples, the latest: single steps scatter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Training between two moments at which its progress was told.
+
+    Attributes:
+        end_s: Monotonic clock at its end.
+        seconds: Of training: evaluation and other pauses left out.
+        paused_seconds: Those.
+    """
+
+    end_s: float
+    seconds: float
+    paused_seconds: float
+    samples: float
+    steps: int
+
+    @property
+    def start_s(self) -> float:
+        """Monotonic clock at its beginning."""
+        return self.end_s - self.seconds - self.paused_seconds
+
+
+class Timeline:
+    """Stretches in order, as one source tells them.
+
+    Attributes:
+        began_s: When the source was first heard; the first stretch begins here.
+        samples: Training samples so far.
+        losses: (samples, loss), as they came; `val_losses` the same of validation.
+    """
+
+    def __init__(self) -> None:
+        self.stretches: list[Stretch] = []
+        self.began_s: float | None = None
+        self.samples = 0.0
+        self.losses: list[tuple[float, float]] = []
+        self.val_losses: list[tuple[float, float]] = []
+        self._last: tuple[float, float, int, float] | None = None
+
+    def count(self, moment: float, samples: float, steps: int, paused_seconds: float = 0.0) -> None:
+        """Takes the samples, steps and pauses since the beginning, as of `moment`."""
+        if self.began_s is None:
+            self.began_s = moment
+        last_moment, last_samples, last_steps, last_paused = self._last or (self.began_s, 0.0, 0, 0.0)
+        if samples > last_samples and moment > last_moment:
+            paused = paused_seconds - last_paused
+            self._add(
+                moment, moment - last_moment - paused, paused, samples - last_samples, steps - last_steps
+            )
+        elif samples > last_samples and self.stretches:
+            # Lines that came together: all of it was trained by then.
+            last = self.stretches[-1]
+            more, steps_more = samples - last_samples, steps - last_steps
+            self.stretches[-1] = replace(last, samples=last.samples + more, steps=last.steps + steps_more)
+        elif samples == last_samples and self._last is not None:
+            # Nothing was trained meanwhile: the next stretch begins where this one did.
+            return
+        self._last = moment, samples, steps, paused_seconds
+        self.samples = samples
+
+    def rate(self, moment: float, per_second: float, per_step: float) -> None:
+        """Takes a speed as of `moment`: it holds for the time since the last one was told."""
+        if self.began_s is None:
+            self.began_s = moment
+        elif moment > (since := self.stretches[-1].end_s if self.stretches else self.began_s):
+            seconds = moment - since
+            samples = per_second * seconds
+            self.samples += samples
+            self._add(moment, seconds, 0.0, samples, round(samples / per_step) if per_step else 0)
+
+    def add_loss(self, name: str, value: float | None, samples: float) -> None:
+        """Takes a `loss` or `val_loss` after so many samples.
+
+        Raises:
+            TrialFailedError: It is not a number.
+        """
+        if value is None or not math.isfinite(value):
+            title = "validation loss" if name == "val_loss" else "loss"
+            raise TrialFailedError(FailureKind.NON_FINITE, f"the script's {title} is not a number any more")
+        (self.val_losses if name == "val_loss" else self.losses).append((samples, value))
+
+    def _add(self, moment: float, seconds: float, paused: float, samples: float, steps: int) -> None:
+        self.stretches.append(Stretch(moment, max(seconds, 1e-9), paused, samples, steps))
+
+    def blocks(self, since: int = 0) -> list[float]:
+        """Returns seconds a sample, over blocks of stretches that have some length."""
+        found = []
+        seconds = samples = 0.0
+        for each in self.stretches[since:]:
+            seconds += each.seconds
+            samples += each.samples
+            if seconds >= BLOCK_SECONDS:
+                found.append(seconds / samples)
+                seconds = samples = 0.0
+        return found
+
+    def is_steady(self) -> bool:
+        """Returns whether training has become steady; its first stretch, with the start in it, left aside."""
+        return is_steady(self.blocks(1))
+
+    def usual_gap(self) -> float:
+        """Returns the median seconds between two tellings; 0 where there is none."""
+        return statistics.median(each.seconds for each in self.stretches) if self.stretches else 0.0
+
+    def loss_at(self, samples: float) -> float | None:
+        """Returns the training loss after so many samples, the mean over the last tenth of them."""
+        among = [loss for at, loss in self.losses if (1 - LAST_SHARE) * samples <= at <= samples]
+        if among:
+            return statistics.fmean(among)
+        before = [loss for at, loss in self.losses if at <= samples]
+        return before[-1] if before else None
+
+    def val_loss_at(self, samples: float) -> float | None:
+        """Returns the first validation loss from so many samples on, else the last one there is."""
+        after = [loss for at, loss in self.val_losses if at >= samples]
+        return after[0] if after else self.val_losses[-1][1] if self.val_losses else None

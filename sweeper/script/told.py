@@ -1,0 +1,108 @@
+"""What one source tells of a script: counts of steps or samples, speeds, losses; and which to believe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.core.quantities import COUNTS, LOSSES, RATES, samples_per_second
+from sweeper.script.timeline import Timeline
+
+TELLING = 3
+"""Counts from which on they are believed, and not the speeds beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Samples of a step and of an epoch, tokens of a sample; 0 where one is not known."""
+
+    per_step: float = 0.0
+    per_epoch: float = 0.0
+    tokens: float = 0.0
+
+
+class Told:
+    """One source.
+
+    Attributes:
+        counted: Training by the moments at which counts were told.
+        rated: Training by the speeds that were told.
+        names: The quantities that were told.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self.counted, self.rated = Timeline(), Timeline()
+        self._base = self._last = self._steps_of_epoch = 0.0
+        self._evaluating_since: float | None = None
+        self._paused = 0.0
+        self.names: dict[str, None] = {}
+
+    @property
+    def timeline(self) -> Timeline:
+        """Counts where there are some: nobody has to believe a unit then; else speeds."""
+        counted = len(self.counted.stretches) >= TELLING or not self.rated.stretches
+        return self.counted if counted else self.rated
+
+    @property
+    def by(self) -> str:
+        """The quantities that it rests on."""
+        kind = COUNTS if self.timeline is self.counted else RATES
+        return ", ".join(name for name in kind if name in self.names)
+
+    def take(self, found: Mapping[str, float], moment: float, *, is_evaluation: bool = False) -> None:
+        """Takes the quantities that were told at a moment.
+
+        Args:
+            is_evaluation: They are about validation: what they count is not training.
+
+        Raises:
+            TrialFailedError: A loss is not a number.
+        """
+        self.names.update(dict.fromkeys(found))
+        if is_evaluation or "val_loss" in found:
+            self._evaluated(moment)
+        else:
+            self._steps_of_epoch = found.get("steps", self._steps_of_epoch)
+            self._count(found, moment)
+        if not is_evaluation:
+            self._rate(found, moment)
+        for name in LOSSES:
+            if name in found:
+                self.timeline.add_loss(name, found[name], self.timeline.samples)
+
+    def _evaluated(self, moment: float) -> None:
+        """Since training was last told of, this went on."""
+        if self.counted.stretches:
+            since = self._evaluating_since or self.counted.stretches[-1].end_s
+            self._paused += max(0.0, moment - since)
+            self._evaluating_since = moment
+
+    def _count(self, found: Mapping[str, float], moment: float) -> None:
+        name = next((name for name in reversed(COUNTS) if name in found), None)
+        if name is None or (name == "step" and not self._sizes.per_step):
+            return
+        self._evaluating_since = None
+        value = found[name]
+        if value < self._last:
+            # A new epoch counts from the beginning.
+            self._base += max(self._last, self._steps_of_epoch if name == "step" else 0.0)
+        self._last = value
+        per_step = self._sizes.per_step
+        samples = (self._base + value) * (per_step if name == "step" else 1.0)
+        self.counted.count(moment, samples, round(samples / per_step) if per_step else 0, self._paused)
+
+    def _rate(self, found: Mapping[str, float], moment: float) -> None:
+        sizes = self._sizes
+        for name in RATES:
+            if name in found:
+                speed = samples_per_second(
+                    name,
+                    found[name],
+                    per_step=sizes.per_step,
+                    per_epoch=sizes.per_epoch,
+                    tokens=sizes.tokens,
+                )
+                if speed is not None:
+                    self.rated.rate(moment, speed, sizes.per_step)
+                    return

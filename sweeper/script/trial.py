@@ -1,0 +1,366 @@
+"""A trial of a script: start it, listen until it is steady, time windows, look at its loss, end it.
+
+start │ steps until steady │ window │ window │ window │ on to the samples of the loss │ asked to stop
+──────┼────────────────────┼────────┼────────┼────────┼───────────────────────────────┼──────────────
+imports, compile   warm-up   between two tellings          (`stop: at_end`: to its end)   SIGINT, ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sweeper.core.codec import encode
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+from sweeper.core.files import write_json
+from sweeper.core.job import RECORD, Job
+from sweeper.core.machine import cpu_name
+from sweeper.core.measurement import (
+    Breakdown,
+    DeviceInfo,
+    FailureKind,
+    Measurement,
+    Quality,
+    Report,
+    Window,
+)
+from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.script import FOLDER
+from sweeper.core.template import arguments, render
+from sweeper.script.hearing import Hearing
+from sweeper.script.process import ScriptProcess
+from sweeper.script.timeline import Stretch, Timeline
+from sweeper.script.workplace import Workplace, leads_out, make
+from sweeper.telemetry.nvml import describe_gpus
+from sweeper.trainer.conditions import Conditions, between, read_conditions
+from sweeper.trainer.windows import Taken, Windows, collect
+from sweeper.worker import classify
+
+OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
+"""Set for sweeper's own processes; a script gets what the user has."""
+
+STALL_SECONDS, STALL_RATIO = 60.0, 20.0
+PATIENCE_SECONDS = 5.0
+LISTEN_SECONDS = 0.25
+_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
+
+
+def run(job: Job, progress: Progress) -> Measurement:
+    """Runs one trial of a script.
+
+    Raises:
+        TrialFailedError: It cannot be measured, and it is known why.
+        UserError: It cannot be started.
+    """
+    with _started(job, progress) as trial:
+        return trial.measured()
+
+
+def run_for_loss(job: Job, progress: Progress) -> Report:
+    """Runs a script until it has trained on `quality_samples`, for its loss alone.
+
+    Raises:
+        TrialFailedError: It ended before, or reports no loss.
+    """
+    with _started(job, progress) as trial:
+        trial.listen_for_loss()
+        found = trial.quality()
+        if found is None:
+            raise TrialFailedError(
+                FailureKind.NO_RESULT,
+                f"the script reports no loss after {job.plan.quality_samples:,} samples",
+            )
+        return Report(values=encode(found), finished_at=time.time())
+
+
+@contextlib.contextmanager
+def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
+    script, place = job.script, Path(job.folder)
+    assert script is not None
+    values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
+    command = arguments(script.command, values)
+    if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
+        raise UserError(
+            f"`command` must not lead out of its folder by a relative path, but has {path!r}: write the"
+            " whole path, or set `script.workdir: here`."
+        )
+    progress.stage("build")
+    workplace = make(script, values, place / "work")
+    hearing = Hearing(script, job.config, place)
+    own = {name: render(text, values) for name, text in script.env.items()}
+    environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
+    environment.update({**_device(job.device), **own, **hearing.environment})
+    files = {path: render(text, values) for path, text in script.files.items()}
+    record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
+    write_json(place / RECORD, record)
+    kills = classify.oom_kills()
+    try:
+        process = ScriptProcess(command, workplace.folder, environment, hearing)
+        try:
+            device = _described(job.device)
+            progress.device(device)
+            progress.stage("warmup")
+            yield _Trial(job, progress, process, hearing, workplace, device, kills)
+        finally:
+            process.stop()
+            process.close()
+            write_json(place / RECORD, {**record, "heard": hearing.report()})
+    finally:
+        hearing.close()
+        if not script.keep:
+            workplace.remove()
+
+
+def _device(device: str) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": "" if device == "cpu" else device}
+
+
+def _described(device: str) -> DeviceInfo:
+    """Returns what NVML knows of the first of the trial's devices."""
+    if device == "cpu":
+        return DeviceInfo(kind="cpu", name=cpu_name())
+    first = device.partition(",")[0]
+    for each in describe_gpus():
+        if first in (each.uuid, str(each.index)):
+            return DeviceInfo(
+                kind="cuda", name=each.name, uuid=each.uuid, memory_gib=round(each.memory_gib, 2)
+            )
+    return DeviceInfo(kind="cuda", name=first, uuid=first)
+
+
+class _Trial:
+    """A script that has been started, and what is asked of it."""
+
+    def __init__(
+        self,
+        job: Job,
+        progress: Progress,
+        process: ScriptProcess,
+        hearing: Hearing,
+        workplace: Workplace,
+        device: DeviceInfo,
+        kills: int,
+    ) -> None:
+        assert job.script is not None
+        self._job, self._script, self._progress = job, job.script, progress
+        self._process, self._hearing, self._workplace = process, hearing, workplace
+        self._device, self._kills = device, kills
+
+    @property
+    def _timeline(self) -> Timeline:
+        return self._hearing.timeline
+
+    def measured(self) -> Measurement:
+        plan = self._job.plan
+        steady = self._warm_up(plan.warmup_cap_seconds)
+        if self._process.status is not None and not self._timeline.stretches:
+            self._fail()
+        num_warm = len(self._timeline.stretches)
+        self._progress.stage("window")
+        timed = collect(plan, self._progress, self._take)
+        if self._process.status not in (None, 0):
+            self._fail()
+        if not timed.kept:
+            timed, num_warm, steady = self._what_there_is()
+        self._hearing.check_plausible(timed.kept[0].start_s)
+        throughput = timed.samples / timed.seconds
+        if not timed.screened_out and throughput >= plan.quality_above:
+            self._progress.stage("quality")
+            self.listen_for_loss()
+        return self._measurement(timed, num_warm, steady)
+
+    def listen_for_loss(self) -> None:
+        """Listens until the script has trained on the samples of the loss, or has ended.
+
+        Raises:
+            TrialFailedError: It ended badly.
+        """
+        wanted = self._job.plan.quality_samples
+        # In the rounds of a confirmation its speed is all that is asked.
+        at_end = self._script.stop == "at_end" and self._job.stage != "confirm"
+        while at_end or (wanted and not self._has_loss(wanted)):
+            if not self._listen():
+                if self._process.status != 0:
+                    self._fail()
+                return
+
+    def _has_loss(self, samples: int) -> bool:
+        losses = self._hearing.losses()
+        if losses.samples < samples:
+            return False
+        # Of a script that reports validation losses alone, the next one is waited for.
+        return bool(losses.losses) or not losses.val_losses or losses.val_losses[-1][0] >= samples
+
+    def quality(self) -> Quality | None:
+        """Returns the loss after the plan's samples; None where the script says nothing of it.
+
+        Its last validation loss where it came to its end. Before, which of its losses it has reported
+        is a matter of luck: then the training loss, after as many samples in every trial.
+        """
+        plan, losses = self._job.plan, self._hearing.losses()
+        at_end = self._script.stop == "at_end"
+        at = losses.samples if at_end else plan.quality_samples
+        if not plan.quality_samples or losses.samples < at:
+            return None
+        train, val = losses.loss_at(at), losses.val_loss_at(at)
+        loss = val if train is None or (at_end and val is not None) else train
+        if loss is None:
+            return None
+        return Quality(
+            key=f"{self._job.config.quality_key()}-{plan.quality_samples}",
+            samples=round(at),
+            seconds=0.0,
+            train_loss=loss if train is None else train,
+            val_loss=loss,
+            of="validation" if loss is val else "training",
+        )
+
+    # -- listening ----------------------------------------------------------------------------------
+
+    def _listen(self) -> bool:
+        """Listens for a moment; returns whether the script still runs.
+
+        Raises:
+            TrialFailedError: It has said nothing for far longer than usual.
+            UserError: What it says is understood, and of no use without another setting.
+        """
+        runs = self._process.listen(LISTEN_SECONDS)
+        timeline, now = self._timeline, time.perf_counter()
+        if timeline.stretches:
+            silent = now - self._hearing.heard_s
+            if runs and silent > max(STALL_SECONDS, STALL_RATIO * timeline.usual_gap()):
+                raise TrialFailedError(FailureKind.STALLED, f"the script has said nothing for {silent:.0f} s")
+        elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._hearing.lacking()):
+            raise UserError(lacking)
+        return runs
+
+    def _warm_up(self, cap_seconds: float) -> bool:
+        """Listens until training is steady, or has gone on for so long; returns whether it is steady."""
+        while self._listen():
+            stretches = self._timeline.stretches
+            if self._timeline.is_steady():
+                return True
+            if stretches and stretches[-1].end_s - stretches[0].end_s > cap_seconds:
+                return False
+        return False
+
+    def _take(self, seconds: float, num_kept: int) -> Taken | None:
+        """Returns a window of whole stretches; None where the script ends before."""
+        timeline = self._timeline
+        first = len(timeline.stretches)
+        before = read_conditions()
+        while sum(each.seconds for each in timeline.stretches[first:]) < seconds:
+            if not self._listen() or timeline is not self._timeline:
+                # It has ended, or somebody who is trusted more has begun to speak.
+                if self._process.status is not None:
+                    return None
+                timeline, first = self._timeline, len(self._timeline.stretches)
+        return Taken(_window(timeline.stretches[first:], before, read_conditions()))
+
+    def _what_there_is(self) -> tuple[Windows, int, bool]:
+        """Returns all training but its first stretch as one window: the script ended before there was one."""
+        among = self._timeline.stretches[1:]
+        if not among:
+            self._fail()
+        conditions = read_conditions()
+        window = _window(among, conditions, conditions)
+        return Windows(kept=(window,), repeated=0, lost=0, phases=()), 1, False
+
+    # -- what became of it --------------------------------------------------------------------------
+
+    def _measurement(self, timed: Windows, num_warm: int, steady: bool) -> Measurement:
+        timeline, script = self._timeline, self._script
+        warm = timeline.stretches[:num_warm]
+        throughput = timed.samples / timed.seconds
+        began = timeline.began_s or self._process.started_s
+        steps = timed.steps or 1
+        effective: dict[str, str] = {}
+        if changed := self._workplace.overwritten():
+            effective["script.workdir"] = f"the script wrote through a link into {changed[0]}: use `copy`"
+        self._process.stop()
+        return Measurement(
+            throughput=throughput,
+            step_ms=1e3 * timed.seconds / steps if timed.steps else 0.0,
+            epoch_seconds=script.samples_per_epoch / throughput,
+            train_samples=round(script.samples_per_epoch),
+            windows=timed.kept,
+            breakdown=Breakdown(),
+            device=self._device,
+            startup_seconds=max(0.0, began - self._process.started_s),
+            first_step_seconds=warm[0].seconds if warm else 0.0,
+            warmup_seconds=sum(each.seconds for each in warm),
+            warmup_steps=sum(each.steps for each in warm),
+            steady=steady,
+            host_mem_peak_gib=_peak_gib(),
+            quality=self.quality(),
+            repeated_windows=timed.repeated,
+            screened_out=timed.screened_out,
+            told_by=self._hearing.source,
+            left_out=tuple(self._left_out(timed, num_warm)),
+            effective=effective,
+            finished_at=time.time(),
+        )
+
+    def _left_out(self, timed: Windows, num_warm: int) -> Iterator[str]:
+        stretches = self._timeline.stretches
+        warm = stretches[:num_warm]
+        if warm:
+            steps = sum(each.steps for each in warm)
+            count = f"{steps} steps" if steps else f"{len(warm)} reports"
+            yield f"the first {count}, {sum(each.seconds for each in warm):.3g} s, until it was steady"
+        end = timed.kept[-1].start_s + timed.kept[-1].seconds
+        pauses = [e.paused_seconds for e in stretches[num_warm:] if e.paused_seconds > 0 and e.start_s <= end]
+        if pauses:
+            yield f"{len(pauses)} pauses for evaluation, {sum(pauses):.3g} s"
+
+    def _fail(self) -> NoReturn:
+        """Raises what the script's end and its last lines say.
+
+        Raises:
+            TrialFailedError: Always.
+        """
+        status, hearing = self._process.status, self._hearing
+        assert status is not None
+        lines = [line for line in hearing.last_lines if line.strip()]
+        if status == 0 and (lacking := hearing.lacking()):
+            raise UserError(lacking)
+        if status == 0:
+            seconds = time.perf_counter() - self._process.started_s
+            raise TrialFailedError(
+                FailureKind.NO_RESULT,
+                f"the script ended with exit status 0 after {seconds:.3g} s, and nothing said how fast it"
+                f" trains: no meter, and no count or speed in its {hearing.num_lines} lines",
+            )
+        kind, message = classify.of_exit(status, "\n".join(lines), classify.oom_kills() - self._kills)
+        raised = next((line.strip() for line in reversed(lines) if _RAISED.match(line.strip())), "")
+        message = message.replace("the trial", "the script").replace(" and no result", "")
+        if kind is FailureKind.CRASH and os.WIFEXITED(status):
+            kind = FailureKind.USER_ERROR
+        last = raised or (lines[-1].strip() if lines else "it printed nothing")
+        raise TrialFailedError(kind, f"{message}: {last[:300]}")
+
+
+def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
+    found = between(
+        before,
+        after,
+        among[0].start_s,
+        sum(each.seconds for each in among),
+        sum(each.steps for each in among),
+        round(sum(each.samples for each in among)),
+    )
+    # Those are of this process, which only listens.
+    return dataclasses.replace(found, minor_faults=0)
+
+
+def _peak_gib() -> float:
+    """Returns the peak resident set of the largest process that has ended below this one."""
+    return round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1024**3, 4)

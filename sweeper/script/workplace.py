@@ -1,0 +1,126 @@
+"""Where a script works: a mirror of the user's folder per trial, so that outputs do not collide."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+from sweeper.core.script import Script
+from sweeper.core.template import render
+
+COPIED_BYTES = 1024 * 1024
+"""Files up to this size are copied: code, configurations, small results; larger ones are links."""
+
+MOST_ENTRIES = 2000
+"""A folder with more is data: it is linked whole."""
+
+LEFT_OUT = frozenset(
+    {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "mlruns", "wandb"}
+    | {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
+)
+
+
+@dataclass(slots=True)
+class Workplace:
+    """The working directory of one trial.
+
+    Attributes:
+        folder: Where the script runs.
+    """
+
+    folder: Path
+    is_own: bool
+    _links: dict[Path, int] = field(default_factory=dict)
+
+    def overwritten(self) -> list[Path]:
+        """Returns the user's own files that the script has changed through a link."""
+        return [path for path, changed_ns in self._links.items() if _changed_ns(path) != changed_ns]
+
+    def remove(self) -> None:
+        """Removes the mirror; links are not followed."""
+        if self.is_own:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
+    """Returns a working directory with the script's files written.
+
+    Args:
+        place: Where a mirror is made; it must not exist.
+
+    Raises:
+        UserError: A file cannot be written there.
+    """
+    source = Path(script.folder)
+    if script.workdir == "here":
+        found = Workplace(source, is_own=False)
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        found = Workplace(place, is_own=True)
+        _mirror(found, source.resolve(), place, place.resolve(), copies=script.workdir == "copy")
+    for path, text in script.files.items():
+        target = found.folder / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Never through a link, into the user's own file.
+            if target.is_symlink():
+                target.unlink()
+            target.write_text(render(text, values), encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"`script.files` must be writable, but {path!r} is not ({error.strerror})."
+            ) from None
+    return found
+
+
+def _mirror(found: Workplace, source: Path, target: Path, own: Path, *, copies: bool) -> None:
+    with os.scandir(source) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
+    for entry in entries:
+        path, copy = Path(entry.path), target / entry.name
+        # The sweep's own folder may lie in the user's.
+        if entry.name in LEFT_OUT or own.is_relative_to(path) or (path / "pyvenv.cfg").exists():
+            continue
+        if entry.is_symlink():
+            copy.symlink_to(path.resolve())
+        elif entry.is_dir():
+            if not copies and _is_data(path):
+                copy.symlink_to(path)
+            else:
+                copy.mkdir()
+                _mirror(found, path, copy, own, copies=copies)
+        elif entry.is_file():
+            if copies or entry.stat().st_size <= COPIED_BYTES:
+                shutil.copy2(path, copy)
+            else:
+                copy.symlink_to(path)
+                found._links[path] = _changed_ns(path)
+
+
+def _is_data(folder: Path) -> bool:
+    with os.scandir(folder) as listing:
+        return any(count >= MOST_ENTRIES for count, _ in enumerate(listing))
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def leads_out(arguments: list[str], folder: Path) -> str:
+    """Returns an argument that names something beside the folder by a relative path; empty if none does.
+
+    From a mirror elsewhere it would name nothing.
+    """
+    for argument in arguments:
+        path = argument.partition("=")[2] or argument
+        if ".." in Path(path).parts and not path.startswith("/") and (folder / path).exists():
+            return argument
+    return ""

@@ -1,0 +1,66 @@
+"""`sweeper check --deep`: a script's baseline, run for some seconds: what it is understood to say."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import UserError
+from sweeper.core.files import read_json
+from sweeper.core.job import RECORD, MeasurePlan
+from sweeper.core.measurement import Failure, Measurement
+from sweeper.spec import SweepSpec
+from sweeper.sweep.runner import JobRunner
+from sweeper.sweep.starting import Launch, launcher_for, probed, template_of
+
+PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)
+LIMIT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A script that was run for some seconds.
+
+    Attributes:
+        device: In one line.
+        record: What exactly ran, and what was heard (`sweeper.core.job.RECORD`); empty where it
+            could not be started.
+    """
+
+    device: str
+    outcome: Measurement | Failure
+    record: Mapping[str, Any]
+
+
+def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
+    """Runs the baseline of a command's specification until it is measured, or `LIMIT_SECONDS` are over.
+
+    Nothing is left on disk.
+
+    Raises:
+        UserError: The specification names a pipeline.
+    """
+    if not spec.command:
+        raise UserError("`--deep` needs a `command` in the search space, but got a `pipeline`.")
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        folder = Path(name)
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+            machine = probed(launcher, folder / "probe", spec)
+            job = dataclasses.replace(
+                template_of(spec, folder),
+                uid="deep",
+                config=spec.baseline_config(),
+                plan=PLAN,
+                timeout_seconds=LIMIT_SECONDS,
+            )
+            outcome = JobRunner(launcher, machine.slots, lambda: None).run(folder / "trial", job)
+        assert isinstance(outcome, Measurement | Failure)
+        record = folder / "trial" / RECORD
+        return Tried(
+            device=machine.line, outcome=outcome, record=read_json(record) if record.exists() else {}
+        )

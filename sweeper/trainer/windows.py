@@ -1,0 +1,116 @@
+"""Which windows of a trial are kept: disturbed ones are measured again, slow trials screened out."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sweeper.core.contamination import of_host
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Window
+from sweeper.core.progress import Progress
+
+MAX_TRIES = 3
+"""Of one window, where something disturbs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One window as it was measured.
+
+    Attributes:
+        lost: Samples in steps that the scaler skipped.
+        phases: Seconds by phase, where they were told apart.
+    """
+
+    window: Window
+    lost: int = 0
+    phases: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """The windows of a trial.
+
+    Attributes:
+        repeated: How many were disturbed, and are not among `kept`.
+        lost: Samples in steps of `kept` that the scaler skipped.
+        phases: Seconds by phase over `kept`; zeros where the device has a clock of its own.
+        screened_out: `kept` is the screening window alone: it was too slow.
+    """
+
+    kept: tuple[Window, ...]
+    repeated: int
+    lost: int
+    phases: tuple[float, ...]
+    screened_out: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all windows."""
+        return sum(window.seconds for window in self.kept)
+
+    @property
+    def steps(self) -> int:
+        """Micro-batches of all windows."""
+        return sum(window.steps for window in self.kept)
+
+    @property
+    def samples(self) -> int:
+        """Samples of all windows that earned throughput."""
+        return sum(window.samples for window in self.kept)
+
+
+def collect(
+    plan: MeasurePlan, progress: Progress, take: Callable[[float, int], Taken | None], num_phases: int = 0
+) -> Windows:
+    """Returns the windows of `plan`; one that was disturbed is measured again, at most twice.
+
+    After that it stands as it is, with the reason, and so do the others: what goes on for so long
+    will not be over soon, and nothing is ever left without a timing. A screening comes first where
+    the plan has one; a trial that passes it is timed without it.
+
+    Args:
+        take: Measures a window of so many seconds, after so many that are kept; None where
+            training has ended.
+    """
+    kept: list[Window] = []
+    repeated = lost = tries = 0
+    hopeless = False
+    phases = [0.0] * num_phases
+    began = time.perf_counter()
+    lengths = [plan.window_seconds] * plan.repeats
+    if plan.screen_above:
+        lengths.insert(0, plan.screen_seconds)
+    while lengths:
+        taken = take(lengths[0], len(kept))
+        if taken is None:
+            break
+        window = taken.window
+        flags = (*of_host(window, plan.quiet_canary_ms), *progress.window(window))
+        late = time.perf_counter() - began > plan.cap_seconds
+        tries += 1
+        if flags and tries < MAX_TRIES and not hopeless and not late:
+            repeated += 1
+            continue
+        hopeless = hopeless or bool(flags)
+        tries = 0
+        is_screening = len(lengths) > plan.repeats
+        too_slow = not flags and window.samples < plan.screen_above * window.seconds
+        del lengths[0]
+        if is_screening and not too_slow:
+            continue
+        kept.append(dataclasses.replace(window, flags=flags))
+        lost += taken.lost
+        phases = [total + seconds for total, seconds in zip(phases, taken.phases, strict=True)]
+        if is_screening or late:
+            break
+    return Windows(
+        kept=tuple(kept),
+        repeated=repeated,
+        lost=lost,
+        phases=tuple(phases),
+        screened_out=plan.screen_above > 0 and len(lengths) == plan.repeats,
+    )

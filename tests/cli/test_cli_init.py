@@ -1,0 +1,89 @@
+"""`sweeper init`: a file to begin with, which the next commands take, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from scripts import WILD
+
+from sweeper.cli.proposing import init_command
+from sweeper.core.errors import UserError
+from sweeper.spec import load
+
+COMMAND = "python train.py --batch-size 64 --hidden-size 128"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_proposal_is_written_and_the_next_commands_take_it(sweeper):
+    for name in ("with_argparse.py", "work.py"):
+        shutil.copy(WILD / name, name)
+    done = sweeper("init", "--command", f"{sys.executable} with_argparse.py --batch-size 16 --steps 5")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Written to with_argparse.yaml: it searches batch_size, amp."
+    assert lines[1] == "In comments, for you to decide: model.hidden_size, loader.num_workers."
+    assert lines[-2:] == ["  sweeper check with_argparse.yaml --deep", "  sweeper run with_argparse.yaml"]
+    checked = sweeper(*lines[-2].split()[1:-1])
+    assert checked.returncode == 0, checked.stderr
+    assert "batch_size: 4 to 256 (log)" in checked.stdout
+    # Asking for help has trained nothing.
+    assert not Path("model.txt").exists()
+
+    again = sweeper("init", "--command", "python with_argparse.py")
+    assert again.returncode == 2
+    assert "'with_argparse.yaml'" in again.stderr
+    assert "--force" in again.stderr
+
+
+def test_a_file_in_the_way_is_kept_without_force(here: Path):
+    path = here / "my space.yaml"
+    path.write_text("mine")
+    with pytest.raises(UserError, match="add --force"):
+        init_command(COMMAND, path, force=False)
+    assert path.read_text() == "mine"
+    init_command(COMMAND, path, force=True)
+    assert load(path).baseline == {"batch_size": 64}
+
+
+def test_a_name_with_a_space_is_quoted_in_the_next_command(here: Path, capsys: pytest.CaptureFixture[str]):
+    init_command(COMMAND, Path("my space.yaml"), force=False)
+    assert "  sweeper run 'my space.yaml'" in capsys.readouterr().out.splitlines()
+
+
+def test_a_dash_prints_the_file_and_nothing_else(here: Path, capsys: pytest.CaptureFixture[str]):
+    init_command(COMMAND, Path("-"), force=False)
+    printed = capsys.readouterr().out
+    init_command(COMMAND, None, force=False)
+    assert printed == (here / "train.yaml").read_text()
+    assert [each.name for each in here.iterdir()] == ["train.yaml"]
+
+
+def test_nothing_to_search_is_said(here: Path, capsys: pytest.CaptureFixture[str]):
+    init_command("python train.py", None, force=False)
+    said = capsys.readouterr().out
+    assert "it searches nothing yet." in said
+    assert "In comments" not in said
+    assert load(here / "train.yaml").space == {}
+
+
+@pytest.mark.parametrize("out", [".", "no/such/folder.yaml"])
+def test_a_file_that_cannot_be_one_is_refused(here: Path, out: str):
+    with pytest.raises(UserError, match="file in a folder that exists"):
+        init_command(COMMAND, Path(out), force=True)
+
+
+def test_a_mistake_is_one_line(sweeper):
+    done = sweeper("init", "--command", "python 'train.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("sweeper: `--command` must be a command line")
+    assert done.stderr.count("\n") == 1
+    assert sweeper("init").returncode == 2
+    assert not list(Path().iterdir())

@@ -1,0 +1,33 @@
+"""One real server that runs scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.core.job import Job, write_job
+from sweeper.execution.local import LocalLauncher, leftovers
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
+    home = tmp_path_factory.mktemp("home")
+    launcher = LocalLauncher(home)
+    yield launcher
+    # No trial has left a process behind: only the server is there.
+    assert list(leftovers(home)) == [launcher._process.pid]
+    launcher.close()
+
+
+@pytest.fixture
+def run(launcher: LocalLauncher, tmp_path: Path) -> Callable[[Job], Any]:
+    """Runs a job in the folder `trial` and returns its outcome."""
+
+    def run(job: Job) -> Any:
+        write_job(tmp_path / "trial", job)
+        return launcher.submit(tmp_path / "trial").result(timeout=90)
+
+    return run

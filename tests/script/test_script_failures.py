@@ -1,0 +1,71 @@
+"""Scripts that go wrong: the right failure, the script's own words, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import psutil
+import pytest
+from scripts import EVIL, PLAN, job_of
+
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.core.script import Script
+
+
+def evil(run, how: str, **changes):
+    return run(job_of(EVIL, {"how": how, "batch_size": 32}, **changes))
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "words"),
+    [
+        ("nothing", FailureKind.NO_RESULT, "exit status 0"),
+        ("unit", FailureKind.IMPLAUSIBLE, "another unit"),
+        ("contradiction", FailureKind.IMPLAUSIBLE, "its counts come at"),
+        ("cuda-oom", FailureKind.OOM, "CUDA out of memory"),
+        ("host-oom", FailureKind.HOST_OOM, "MemoryError"),
+        ("killed", FailureKind.LOST, "SIGKILL"),
+        ("nan", FailureKind.NON_FINITE, "not a number"),
+        ("raise", FailureKind.USER_ERROR, "FileNotFoundError"),
+    ],
+)
+def test_a_failure_is_named_in_the_scripts_own_words(run, how: str, kind: FailureKind, words: str):
+    found = evil(run, how)
+    assert isinstance(found, Failure), found
+    assert (found.kind, words in found.message) == (kind, True), found.message
+
+
+def test_the_scripts_last_lines_are_kept(run):
+    found = evil(run, "raise")
+    assert "no/such/file" in found.detail
+
+
+@pytest.mark.parametrize("how", [pytest.param("hang", marks=pytest.mark.slow), "hang-at-once"])
+def test_a_script_that_hangs_is_ended(run, monkeypatch, how: str):
+    job = dataclasses.replace(job_of(EVIL, {"how": how, "batch_size": 32}), timeout_seconds=4)
+    found = run(job)
+    assert (found.kind, found.stage) == (FailureKind.TIMEOUT, "warmup")
+
+
+def test_endless_output_is_bounded_and_ended(run, tmp_path):
+    job = dataclasses.replace(job_of(EVIL, {"how": "endless", "batch_size": 32}), timeout_seconds=3)
+    assert run(job).kind == FailureKind.TIMEOUT
+    assert (tmp_path / "trial" / "worker.log").stat().st_size < 2**20
+
+
+def test_children_end_with_their_script(run):
+    found = evil(run, "fork")
+    assert isinstance(found, Measurement), found
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "1234.5" in (p.info["cmdline"] or ())]
+
+
+def test_a_run_too_short_for_windows_is_measured_as_a_whole(run):
+    found = evil(run, "short", plan=dataclasses.replace(PLAN, window_seconds=30))
+    assert isinstance(found, Measurement)
+    assert (len(found.windows), found.steady) == (1, False)
+
+
+def test_a_program_that_is_not_there_is_the_users_error(run):
+    found = run(job_of(Script(command=("no-such-program",)), {}))
+    assert found.kind == FailureKind.USER_ERROR
+    assert "no-such-program" in found.message

@@ -1,0 +1,128 @@
+"""Scripts in the styles of the wild: what is understood of them, how they are ended, what they leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
+
+from sweeper.core.job import SCRIPT_QUALITY_RUNNER
+from sweeper.core.measurement import Failure, FailureKind, Measurement, Report
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.script import Script
+from sweeper.script import trial as under_test
+
+
+def heard(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "trial" / "script.json").read_text())["heard"]
+    return found
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_output_says_what_the_meter_says(run, tmp_path, name: str):
+    # Long enough that it does not matter when exactly a line is read.
+    found = run(job_of(SCRIPTS[name], PARAMS[name], dataclasses.replace(PLAN, window_seconds=0.6)))
+    assert isinstance(found, Measurement), found
+    assert found.told_by == "the meter"
+    report = heard(tmp_path)
+    assert report["output_samples_per_s"] == pytest.approx(report["meter_samples_per_s"], rel=0.03)
+    assert report["meter_samples_per_s"] == pytest.approx(found.throughput, rel=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_without_a_meter_the_output_is_believed(run, name: str):
+    script = dataclasses.replace(SCRIPTS[name], env={"NO_METER": "1"})
+    found = run(job_of(script, PARAMS[name]))
+    assert isinstance(found, Measurement), found
+    assert found.told_by.startswith("the output")
+    assert len(found.windows) == PLAN.repeats
+    # 32 samples of 10 kB and 1 MB: what a hash gives, give or take a slow machine.
+    assert 500 < found.throughput < 50_000
+
+
+def test_the_loss_is_looked_at_after_the_same_samples(run):
+    plan = dataclasses.replace(PLAN, quality_samples=40_000)
+    found = run(job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan))
+    assert (found.quality.samples, found.quality.of) == (40_000, "training")
+    # The mean over the last tenth of exp(-samples / 20,000), and 0.2.
+    assert found.quality.val_loss == pytest.approx(0.2 + math.exp(-1.9), rel=0.02)
+    assert found.quality.key.endswith("-40000")
+
+
+def test_a_script_that_comes_to_its_end_has_its_last_validation_loss(run):
+    files = {"config.yaml": "train: {batch_size: {batch_size}, epochs: 3}\ndata: {samples: 9600}\n"}
+    script = dataclasses.replace(SCRIPTS["with_yaml"], stop="at_end", files=files)
+    found = run(job_of(script, {"batch_size": 32}, dataclasses.replace(PLAN, quality_samples=1)))
+    assert (found.quality.samples, found.quality.of) == (28_800, "validation")
+    assert found.quality.val_loss == pytest.approx(1.1 * (0.2 + math.exp(-1.44)), rel=0.001)
+    assert any("pauses for evaluation" in each for each in found.left_out)
+
+
+def test_only_the_loss_is_run_for(run):
+    plan = dataclasses.replace(PLAN, repeats=0, quality_samples=6400)
+    job = job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan)
+    found = run(dataclasses.replace(job, runner=SCRIPT_QUALITY_RUNNER))
+    assert isinstance(found, Report), found
+    assert found.values["samples"] == 6400
+
+
+def test_a_script_without_a_loss_says_so(run):
+    script = dataclasses.replace(
+        SCRIPTS["with_argparse"], patterns=(r"(?P<samples_per_s>[\d,.]+) samples/s",)
+    )
+    plan = dataclasses.replace(PLAN, repeats=0, quality_samples=6400)
+    job = job_of(dataclasses.replace(script, env={"NO_METER": "1"}), PARAMS["with_argparse"], plan)
+    found = run(dataclasses.replace(job, runner=SCRIPT_QUALITY_RUNNER))
+    assert isinstance(found, Failure)
+    assert "reports no loss" in found.message
+
+
+def test_a_trial_that_is_too_slow_is_screened_out(run):
+    plan = dataclasses.replace(PLAN, screen_seconds=0.1, screen_above=1e9, quality_samples=10**9)
+    found = run(job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan))
+    assert (found.screened_out, len(found.windows), found.quality) == (True, 1, None)
+
+
+def test_a_script_is_asked_to_stop_and_may_say_good_bye(run, tmp_path):
+    job = job_of(EVIL, {"how": "polite", "batch_size": 32})
+    assert isinstance(run(job), Measurement)
+    assert "good bye" in (tmp_path / "trial" / "worker.log").read_text()
+
+
+def test_a_script_has_the_users_environment_and_its_own(run, tmp_path, monkeypatch):
+    script = dataclasses.replace(EVIL, env={"OWN": "{batch_size}"}, keep=True)
+    job = job_of(script, {"how": "environment", "batch_size": 32})
+    assert isinstance(run(job), Measurement)
+    said = (tmp_path / "trial" / "worker.log").read_text()
+    # What sweeper sets for its own processes is not among it.
+    assert "'OMP_NUM_THREADS': None, 'CUDA_VISIBLE_DEVICES': '', 'OWN': '32'" in said
+    assert (tmp_path / "trial" / "work" / "result.txt").exists()
+    assert not (WILD / "result.txt").exists()
+
+
+def test_what_it_wrote_is_removed_unless_it_is_to_be_kept(run, tmp_path):
+    run(job_of(EVIL, {"how": "environment", "batch_size": 32}))
+    assert not (tmp_path / "trial" / "work").exists()
+    record = json.loads((tmp_path / "trial" / "script.json").read_text())
+    assert record["command"][1:] == ["evil.py", "environment", "32"]
+
+
+def test_steps_of_an_unknown_size_ask_for_it(run):
+    script = Script(command=(sys.executable, "evil.py", "polite", "{size}"))
+    found = run(job_of(script, {"size": 32}))
+    assert found.kind == FailureKind.USER_ERROR
+    assert "`script.samples_per_step` needs a number" in found.message
+
+
+def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch):
+    monkeypatch.setattr(under_test, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(under_test, "STALL_RATIO", 1.0)
+    job = dataclasses.replace(job_of(EVIL, {"how": "hang", "batch_size": 32}), folder=str(tmp_path))
+    with pytest.raises(TrialFailedError, match="has said nothing for 1 s"):
+        under_test.run(job, Silent())

@@ -1,0 +1,108 @@
+"""The mirror a script works in: what is copied, what is linked, what is left out, what is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.script import Script
+from sweeper.script import workplace
+from sweeper.script.workplace import leads_out, make
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with code, data, results, a sweep's home and what nobody needs."""
+    monkeypatch.setattr(workplace, "COPIED_BYTES", 1000)
+    monkeypatch.setattr(workplace, "MOST_ENTRIES", 5)
+    folder = tmp_path / "source"
+    for name in (
+        "train.py",
+        "sub/helper.py",
+        ".git/config",
+        "env/pyvenv.cfg",
+        "home/sweeps/x",
+        "__pycache__/a",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "large.bin").write_bytes(bytes(2000))
+    (folder / "linked").symlink_to("train.py")
+    (folder / "images").mkdir()
+    for i in range(9):
+        (folder / "images" / f"{i}.png").touch()
+    return folder
+
+
+def made(source: Path, **changes) -> workplace.Workplace:
+    script = Script(command=("x",), folder=str(source), **changes)
+    return make(script, {"size": 3}, source / "home" / "sweeps" / "trial" / "work")
+
+
+def test_small_files_are_copies_and_large_ones_links(source: Path):
+    place = made(source).folder
+    assert sorted(p.name for p in place.iterdir()) == ["images", "large.bin", "linked", "sub", "train.py"]
+    assert not (place / "train.py").is_symlink()
+    assert (place / "large.bin").resolve() == source / "large.bin"
+    assert (place / "images").resolve() == source / "images"
+    assert (place / "linked").resolve() == source / "train.py"
+    assert (place / "sub" / "helper.py").read_text() == "sub/helper.py"
+
+
+def test_copies_are_copies(source: Path):
+    place = made(source, workdir="copy").folder
+    assert not any(path.is_symlink() for path in place.rglob("*") if path.name != "linked")
+    assert len(list((place / "images").iterdir())) == 9
+
+
+def test_what_is_written_through_a_link_is_noticed(source: Path):
+    place = made(source)
+    assert place.overwritten() == []
+    with (place.folder / "large.bin").open("r+b") as file:
+        file.write(b"x")
+    assert place.overwritten() == [source / "large.bin"]
+
+
+def test_removing_a_mirror_leaves_the_users_files(source: Path):
+    place = made(source)
+    place.remove()
+    assert not place.folder.exists()
+    assert (source / "large.bin").exists()
+    assert (source / "images" / "8.png").exists()
+
+
+def test_working_here_removes_nothing(source: Path):
+    place = made(source, workdir="here")
+    assert place.folder == source
+    place.remove()
+    assert (source / "train.py").exists()
+
+
+def test_files_are_written_from_templates_never_through_a_link(source: Path):
+    place = made(source, files={"large.bin": "size: {size}", "new/config.yaml": "{size}"})
+    assert (place.folder / "large.bin").read_text() == "size: 3"
+    assert (source / "large.bin").stat().st_size == 2000
+    assert (place.folder / "new" / "config.yaml").read_text() == "3"
+
+
+def test_a_mirror_is_made_anew(source: Path):
+    left = made(source).folder / "left.txt"
+    left.touch()
+    made(source)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_told"),
+    [
+        ("../data", True),
+        ("--data=../data", True),
+        ("../nothing", False),
+        ("/tmp/../data", False),
+        ("a..b", False),
+    ],
+)
+def test_a_path_that_leads_out_is_told(source: Path, argument: str, is_told: bool):
+    (source.parent / "data").mkdir()
+    assert leads_out(["train.py", argument], source) == (argument if is_told else "")

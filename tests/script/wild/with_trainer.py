@@ -1,0 +1,23 @@
+"""A script of the Hugging Face kind: a Trainer, a callback, dictionaries on stdout."""
+
+import argparse
+import os
+
+import transformers
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default=8)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+parser.add_argument("--max_steps", type=int, default=1_000_000)
+parser.add_argument("--logging_steps", type=int, default=20)
+parser.add_argument("--output_dir", required=True)
+args = parser.parse_args()
+args.train_batch_size = args.per_device_train_batch_size
+os.makedirs(args.output_dir, exist_ok=True)
+
+callbacks = []
+if not os.environ.get("NO_METER"):
+    from sweeper.callbacks import for_transformers
+
+    callbacks.append(for_transformers())
+transformers.Trainer(args, callbacks=callbacks).train()

@@ -1,0 +1,101 @@
+"""A command in place of a pipeline: any name is a dimension, and none is without effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.core.errors import UserError
+from sweeper.spec import SweepSpec
+
+TREE: dict[str, Any] = {
+    "name": "mine",
+    "command": ["python", "train.py", "--bs", "{batch_size}", "--lr={lr}", "{precision.amp: bf16 -> --amp}"],
+    "space": {
+        "batch_size": {"type": "int", "low": 8, "high": 64, "log": True},
+        "lr": {"type": "float", "low": 0.001, "high": 0.1, "log": True, "when": {"batch_size": {"min": 32}}},
+        "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+    },
+    "baseline": {"batch_size": 16, "lr": 0.01, "precision.amp": "fp32"},
+}
+
+
+def spec_of(**changes: Any) -> SweepSpec:
+    return SweepSpec.from_dict({**TREE, **changes})
+
+
+def test_a_trial_has_the_commands_names_and_no_others():
+    config = spec_of().baseline_config()
+    assert config.flatten() == {"batch_size": 16, "lr": 0.01, "precision.amp": "fp32"}
+    assert (config.batch_size, config.precision.amp) == (16, "fp32")
+
+
+def test_what_has_no_effect_takes_the_baselines_value():
+    params = {"batch_size": 8, "lr": 0.1, "precision.amp": "bf16"}
+    assert spec_of().config(params).flatten()["lr"] == 0.01
+    assert spec_of().config({**params, "batch_size": 64}).flatten()["lr"] == 0.1
+
+
+def test_equal_names_make_one_trial():
+    spec = spec_of()
+    assert spec.config({"batch_size": 16, "lr": 0.05, "precision.amp": "fp32"}).key() == (
+        spec.baseline_config().key()
+    )
+    assert spec.params_of(spec.baseline_config()) is not None
+
+
+def test_known_names_are_checked_as_such():
+    with pytest.raises(UserError, match="must be one of fp32, bf16, fp16"):
+        spec_of(baseline={**TREE["baseline"], "precision.amp": "bf17"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fix": {"epochs": 3}}, "`epochs` must appear in the command"),
+        ({"also_try": [{"bach_size": 3}]}, "Did you mean `batch_size`"),
+        ({"baseline": {"batch_size": 16, "lr": 0.1}}, "`precision.amp` in a template needs a value"),
+        ({"data": {"path": "x"}}, "got `data` as well"),
+        ({"command": []}, "must be a list"),
+        ({"script": {"workdir": "there"}}, "script.workdir"),
+        ({"script": {"files": {"/etc/x": ""}}}, "below the script's working directory"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        spec_of(**changes)
+
+
+def test_neither_pipeline_nor_command():
+    with pytest.raises(UserError, match="Or name a script with `command`"):
+        SweepSpec.from_dict({key: value for key, value in TREE.items() if key != "command"})
+
+
+def test_a_script_without_a_command():
+    with pytest.raises(UserError, match="`script` needs a `command`"):
+        SweepSpec.from_dict({"name": "x", "pipeline": "p", "space": {}, "baseline": {}, "script": {}})
+
+
+def test_a_specification_comes_back_from_plain_values():
+    spec = spec_of(
+        script={"files": {"a.yaml": {"template": "b"}, "c": "{lr}"}, "samples_per_step": "{batch_size}*2"}
+    )
+    assert SweepSpec.from_dict(spec.to_dict()) == spec
+
+
+def test_templates_in_files_are_read_and_looked_at(tmp_path: Path):
+    (tmp_path / "t").write_text("size: {batch_size}\n")
+    script = spec_of(script={"files": {"c.yaml": {"template": "t"}}}).script_in(tmp_path)
+    assert script is not None
+    assert script.files == {"c.yaml": "size: {batch_size}\n"}
+    with pytest.raises(UserError, match="a template that can be read"):
+        spec_of(script={"files": {"c.yaml": {"template": "none"}}}).script_in(tmp_path)
+
+
+def test_a_parameter_that_only_a_template_could_use_is_looked_for_there(tmp_path: Path):
+    (tmp_path / "t").write_text("nothing\n")
+    spec = spec_of(script={"files": {"c.yaml": {"template": "t"}}}, fix={"epochs": 3})
+    with pytest.raises(UserError, match="`epochs` must appear"):
+        spec.script_in(tmp_path)
