@@ -97,6 +97,8 @@ def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
     hearing = Hearing(script, job.config, place)
     own = {name: render(text, values) for name, text in script.env.items()}
     environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
+    # What Python prints would else be heard in blocks of some kB.
+    environment["PYTHONUNBUFFERED"] = "1"
     environment.update({**_device(job.device), **own, **hearing.environment})
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
