@@ -140,7 +140,9 @@ def winners() -> Iterator[Figure]:
                 file.write(line + "\n")
     held = [0.95 <= each["reported"] / each["measured_again"] <= 1.05 for each in found]
     inside = [each["before"]["low"] <= each["now"]["ratio"] <= each["before"]["high"] for each in found]
-    agree = [bool({*one["names"]} & {*other["names"]}) for one, other in zip(found[::2], found[1::2])]
+    agree = [
+        bool({*one["names"]} & {*other["names"]}) for one, other in zip(found[::2], found[1::2], strict=False)
+    ]
     for title, each in (
         ("winners: reported within 5 % of re-measured", held),
         ("winners: re-measured ratio inside of the interval", inside),

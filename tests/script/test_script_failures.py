@@ -42,13 +42,13 @@ def test_the_scripts_last_lines_are_kept(run):
 
 @pytest.mark.parametrize("how", [pytest.param("hang", marks=pytest.mark.slow), "hang-at-once"])
 def test_a_script_that_hangs_is_ended(run, monkeypatch, how: str):
-    job = dataclasses.replace(job_of(EVIL, {"how": how, "batch_size": 32}), timeout_seconds=4)
+    job = dataclasses.replace(job_of(EVIL, {"how": how, "batch_size": 32}), timeout_seconds=2)
     found = run(job)
     assert (found.kind, found.stage) == (FailureKind.TIMEOUT, "warmup")
 
 
 def test_endless_output_is_bounded_and_ended(run, tmp_path):
-    job = dataclasses.replace(job_of(EVIL, {"how": "endless", "batch_size": 32}), timeout_seconds=3)
+    job = dataclasses.replace(job_of(EVIL, {"how": "endless", "batch_size": 32}), timeout_seconds=2)
     assert run(job).kind == FailureKind.TIMEOUT
     assert (tmp_path / "trial" / "worker.log").stat().st_size < 2**20
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
 
+from sweeper.core.errors import UserError
 from sweeper.core.job import SCRIPT_QUALITY_RUNNER
-from sweeper.core.measurement import Failure, FailureKind, Measurement, Report
+from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.script import trial as under_test
@@ -23,7 +24,9 @@ def heard(folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name", [n if n == "with_overrides" else pytest.param(n, marks=pytest.mark.slow) for n in SCRIPTS]
+)
 def test_the_output_says_what_the_meter_says(run, tmp_path, name: str):
     # Long enough that it does not matter when exactly a line is read.
     found = run(job_of(SCRIPTS[name], PARAMS[name], dataclasses.replace(PLAN, window_seconds=0.6)))
@@ -113,11 +116,12 @@ def test_what_it_wrote_is_removed_unless_it_is_to_be_kept(run, tmp_path):
     assert record["command"][1:] == ["evil.py", "environment", "32"]
 
 
-def test_steps_of_an_unknown_size_ask_for_it(run):
+def test_steps_of_an_unknown_size_ask_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.5)
     script = Script(command=(sys.executable, "evil.py", "polite", "{size}"))
-    found = run(job_of(script, {"size": 32}))
-    assert found.kind == FailureKind.USER_ERROR
-    assert "`script.samples_per_step` needs a number" in found.message
+    job = dataclasses.replace(job_of(script, {"size": 32}), folder=str(tmp_path))
+    with pytest.raises(UserError, match=r"`script\.samples_per_step` needs a number"):
+        under_test.run(job, Silent())
 
 
 def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.progress import Silent
-from sweeper.trainer import prepare, timing
+from sweeper.trainer import prepare, windows
 
 HERE = str(Path(__file__).parent)
 MakeJob = Callable[..., Job]
@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has no window taken again for what else this machine does: a test of something else takes its time."""
-    monkeypatch.setattr(timing, "of_host", lambda window, quiet_canary_ms: ())
+    monkeypatch.setattr(windows, "of_host", lambda window, quiet_canary_ms: ())
 
 
 @pytest.fixture(scope="session")
