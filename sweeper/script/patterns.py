@@ -94,21 +94,30 @@ def is_evaluation(line: str) -> bool:
 
 
 class Lines:
-    """Splits a stream into lines at newlines and carriage returns, without colours."""
+    """Splits a stream into lines at newlines and carriage returns, without colours.
+
+    A progress bar begins each line with a carriage return, and ends none before it draws the next: such
+    a line is told when it is drawn.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = self._drawn = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Returns the lines that `data` completes."""
-        *whole, rest = re.split(rb"[\r\n]+", self._rest + data)
+        """Returns the lines that `data` completes, or draws."""
+        text = self._rest + data
+        *whole, rest = re.split(rb"[\r\n]+", text)
+        if whole and whole[0] == self._drawn:
+            del whole[0]
+        self._drawn = rest if rest and text.removesuffix(rest).endswith(b"\r") else b""
         # A line without an end is not kept for ever.
         self._rest = rest[-4 * LONGEST :]
-        return [clean(line) for line in whole if line]
+        return [clean(line) for line in (*whole, self._drawn) if line]
 
     def rest(self) -> list[str]:
         """Returns what is left at the end."""
-        rest, self._rest = self._rest, b""
+        rest = b"" if self._rest == self._drawn else self._rest
+        self._rest = self._drawn = b""
         return [clean(rest)] if rest else []
 
 

@@ -80,10 +80,27 @@ def test_own_patterns_take_the_place_of_the_usual_ones():
 def test_a_stream_is_split_at_newlines_and_carriage_returns():
     lines = Lines()
     assert lines.feed(b"\x1b[32mone\x1b[0m\r two\r\nth") == ["one", " two"]
+    assert lines.feed(b"") == []
     assert lines.feed("ree é\n".encode()) == ["three é"]
     assert lines.feed(b"rest") == []
     assert lines.rest() == ["rest"]
     assert lines.rest() == []
+
+
+def test_a_bar_is_told_when_it_is_drawn_and_once():
+    lines = Lines()
+    assert lines.feed(b"\r 1/3") == [" 1/3"]
+    assert lines.feed(b"\r 2/3") == [" 2/3"]
+    assert lines.feed(b"\r 3/3\n") == [" 3/3"]
+    assert lines.feed(b"\r 1/2") == [" 1/2"]
+    assert lines.rest() == []
+
+
+def test_a_line_that_grows_is_told_whole():
+    lines = Lines()
+    assert lines.feed(b"\rab") == ["ab"]
+    assert lines.feed(b"cd") == []
+    assert lines.feed(b"\n") == ["abcd"]
 
 
 def test_a_letter_cut_in_two_is_whole_again():
