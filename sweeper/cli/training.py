@@ -25,8 +25,12 @@ def train_command(exported: Path, *, force: bool) -> NoReturn:
         UserError: It is no export of a command, or a file of another content is in the way.
     """
     value: Mapping[str, Any] = read_yaml(exported)
-    if not isinstance(value, Mapping) or not value.get("command"):
-        raise UserError(f"`sweeper train` needs the export of a `command`, but got {str(exported)!r}.")
+    # A search space has a command, too.
+    if not isinstance(value, Mapping) or not {"command", "env", "files"} <= value.keys():
+        raise UserError(
+            "`sweeper train` needs what `sweeper export NAME` wrote for a `command`,"
+            f" but got {str(exported)!r}."
+        )
     for name, text in value["files"].items():
         path = Path(name)
         if path.exists() and path.read_text(encoding="utf-8") != text and not force:

@@ -238,7 +238,8 @@ class _Trial:
         timeline, now = self._timeline, time.perf_counter()
         if timeline.stretches:
             silent = now - self._hearing.heard_s
-            if runs and silent > max(STALL_SECONDS, STALL_RATIO * timeline.usual_gap()):
+            # The median is looked at last: this runs with every message, inside of the windows too.
+            if runs and silent > STALL_SECONDS and silent > STALL_RATIO * timeline.usual_gap():
                 raise TrialFailedError(FailureKind.STALLED, f"the script has said nothing for {silent:.0f} s")
         elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._hearing.lacking()):
             raise UserError(lacking)
