@@ -21,7 +21,7 @@ sweep: $(READY)
 	$(BIN)/sweeper run search_spaces/a10.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not browser and not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser and not soak"
 
 check: $(READY) test
 	$(BIN)/ruff check .

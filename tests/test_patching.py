@@ -309,6 +309,7 @@ WRAP = 'it and the loss within `with torch.autocast("cpu", dtype=torch.bfloat16)
         ("from torch.cuda.amp import autocast", "autocast(use)", "bf16", "{bf16}, use must be True"),
         ("from torch.cuda.amp import autocast", "autocast(enabled=use)", "fp32", "use must be False"),
         ("from torch.amp import autocast", "autocast('cuda', torch.half)", "bf16", "{bf16} (now torch.half)"),
+        ("use = False", "torch.autocast('cpu', enabled=use)", "bf16", "use must be True (now False)"),
         ("from torch import amp as mixed", "mixed.autocast('cpu')", "bf16", None),
     ],
 )

@@ -28,9 +28,14 @@ def init_command(command: str, out: Path | None, *, force: bool) -> None:
         force: A file that is there already is overwritten.
 
     Raises:
-        UserError: It is no command line, or the file cannot be one or is in the way.
+        UserError: It is no command line, its script is not there, or the file cannot be one or is in the way.
     """
     line = parted(command)
+    if line.script.endswith(".py") and not Path(line.script).is_file():
+        raise UserError(
+            f"`--command` must name a script that is there, but {line.script!r} is not in {str(Path.cwd())!r}."
+            " Go to its folder first, or name it with its path."
+        )
     path = out or Path(f"{propose(line).name}.yaml")
     if path != STDOUT:
         _require_free(path, force=force)

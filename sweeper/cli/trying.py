@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from sweeper.cli.screen import console, rate, seconds
+from sweeper.cli.screen import console, figure, rate, seconds
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.spec import SweepSpec
@@ -31,7 +31,7 @@ def tried_lines(tried: Tried) -> Iterator[str]:
     if "command" in tried.record:
         yield f"Ran {shlex.join(tried.record['command'])} on {tried.device}."
     for name, (value, line) in heard.get("understood", {}).items():
-        yield f"  {QUANTITIES[name]:<26} {value:<12g} in: {line.strip()}"
+        yield f"  {QUANTITIES[name]:<26} {figure(value):<12} in: {line.strip()}"
     if heard and not heard["understood"]:
         yield f"  Nothing was understood of {heard['num_lines']} lines of output; the last ones:"
         yield from (f"    {line}" for line in heard["last_lines"])
@@ -41,7 +41,7 @@ def tried_lines(tried: Tried) -> Iterator[str]:
             yield from (f"    {line}" for line in outcome.detail.splitlines()[-5:])
         return
     if per_step := heard.get("samples_per_step"):
-        yield f"  A step is taken to have {per_step:g} samples."
+        yield f"  A step is taken to have {figure(per_step)} samples."
     yield f"{rate(outcome.throughput)}, by {outcome.told_by}; start-up {seconds(outcome.startup_seconds)}."
     yield from (f"  Left out: {each}." for each in outcome.left_out)
     both = heard["meter_samples_per_s"], heard["output_samples_per_s"]

@@ -27,8 +27,10 @@ def autocast(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
     for name, call in source.calls:
         old = ".cuda." in name or ".cpu." in name
         enabled = argument(call, "enabled", 0 if old else 2)
-        # One that is switched off keeps a part of the model as it is.
-        if name.rpartition(".")[2] != "autocast" or (enabled and source.value_of(enabled) is False):
+        # One that is written as off keeps a part of the model as it is; one switched by a name is the switch.
+        if name.rpartition(".")[2] != "autocast" or (
+            isinstance(enabled, ast.Constant) and enabled.value is False
+        ):
             continue
         there = True
         changes = [source.differs(call, "enabled", dtype is not None, True, 0 if old else 2)]

@@ -19,6 +19,7 @@ COMMAND = "python train.py --batch-size 64 --hidden-size 128"
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
     return tmp_path
 
 
@@ -63,7 +64,7 @@ def test_a_dash_prints_the_file_and_nothing_else(here: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     init_command(COMMAND, None, force=False)
     assert printed == (here / "train.yaml").read_text()
-    assert [each.name for each in here.iterdir()] == ["train.yaml"]
+    assert {each.name for each in here.iterdir()} == {"train.py", "train.yaml"}
 
 
 def test_nothing_to_search_is_said(here: Path, capsys: pytest.CaptureFixture[str]):
@@ -78,6 +79,12 @@ def test_nothing_to_search_is_said(here: Path, capsys: pytest.CaptureFixture[str
 def test_a_file_that_cannot_be_one_is_refused(here: Path, out: str):
     with pytest.raises(UserError, match="file in a folder that exists"):
         init_command(COMMAND, Path(out), force=True)
+
+
+def test_a_script_that_is_not_there_is_refused(here: Path):
+    with pytest.raises(UserError, match="must name a script that is there, but 'trian.py' is not in"):
+        init_command("python trian.py --batch-size 64", None, force=False)
+    assert [each.name for each in here.iterdir()] == ["train.py"]
 
 
 def test_a_mistake_is_one_line(sweeper):

@@ -10,12 +10,15 @@ import time
 from pathlib import Path
 
 import optuna
+import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from sweeper.execution.local import leftovers
 from sweeper.sweep.journal import Journal
+
+pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 KILLS = 8
