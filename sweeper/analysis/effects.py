@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,13 @@ RIDGE = 0.1
 
 def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
     """Returns the names of the space that have no effect on a configuration, whatever their value."""
-    flat, key = config.canonical().flatten(), config.key()
+    here = config.canonical()
+    flat = here.flatten()
     return frozenset(
         name
         for name, parameter in spec.space.items()
         if not acts(name, spec.space, flat)
-        or config.replace({name: _other(parameter, flat.get(name))}).key() == key
+        or config.replace({name: _other(parameter, flat.get(name))}).canonical() == here
     )
 
 
@@ -42,7 +43,10 @@ class Effects:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
         self._spec = spec
         flats = [self._acting(config) for config, _ in trials]
-        self._seen = {name: [flat[name] for flat in flats if name in flat] for name in spec.space}
+        self._seen = {
+            name: dict.fromkeys(flat[name] for flat in flats if name in flat) for name in spec.space
+        }
+        self._ranges = {name: _range(parameter, self._seen[name]) for name, parameter in spec.space.items()}
         rows = np.array([self._row(flat) for flat in flats])
         logs = np.log([throughput for _, throughput in trials])
         # Centred: the mean is not held small.
@@ -52,7 +56,7 @@ class Effects:
     def knows(self, name: str, value: Scalar) -> bool:
         """Returns whether the trials say anything of a value: it was tried or, of a number, others were."""
         seen = self._seen[name]
-        return (value in seen or place(self._spec.space[name], value) is not None) and len(set(seen)) > 1
+        return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
 
     def ratio(self, config: TrialConfig, to: TrialConfig) -> float:
         """Returns the predicted throughput of a configuration over that of another."""
@@ -66,16 +70,20 @@ class Effects:
     def _row(self, flat: Mapping[str, Scalar]) -> NDArray[np.float64]:
         columns: list[float] = []
         for name, parameter in self._spec.space.items():
-            places = [
-                each for each in (place(parameter, value) for value in self._seen[name]) if each is not None
-            ]
-            if not places:
-                columns += [
-                    float(name in flat and flat[name] == value) for value in dict.fromkeys(self._seen[name])
-                ]
+            across = self._ranges[name]
+            if across is None:
+                columns += [float(name in flat and flat[name] == value) for value in self._seen[name]]
                 continue
-            middle, half = (min(places) + max(places)) / 2, (max(places) - min(places)) / 2 or 1.0
+            middle, half = across
             mine = place(parameter, flat.get(name))
-            across = 0.0 if mine is None else (mine - middle) / half
-            columns += [across, across**2]
+            along = 0.0 if mine is None else (mine - middle) / half
+            columns += [along, along**2]
         return np.array(columns)
+
+
+def _range(parameter: Parameter, seen: Iterable[Scalar]) -> tuple[float, float] | None:
+    """The middle and half of the width of where values lie; None where none has a place."""
+    places = [each for each in (place(parameter, value) for value in seen) if each is not None]
+    if not places:
+        return None
+    return (min(places) + max(places)) / 2, (max(places) - min(places)) / 2 or 1.0

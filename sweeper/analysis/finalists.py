@@ -36,6 +36,7 @@ def finalists(
         and not record.measurement.screened_out
         and record.config.work_key() == baseline.config.work_key()
         and (record.quality is not None or not needs_loss)
+        and not beyond_production(record, spec)
     ]
     if len(spec.objectives) > 1:
         picked = pick(pareto([baseline, *eligible], spec.objectives), spec.objectives, spec.confirm.pick)
@@ -54,6 +55,14 @@ def finalists(
         if not any(alike(record.config, other.config) for other in chosen):
             chosen.append(record)
     return chosen[: spec.confirm.top if is_speed(spec) else 1]
+
+
+def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
+    """Returns why a trial's way to load is none for production's data; empty where it is one."""
+    measured = record.measurement
+    if spec.command or spec.production is None or measured is None or record.config.loader.kind != "resident":
+        return ""
+    return spec.production.too_large_for(measured.device)
 
 
 def is_speed(spec: SweepSpec) -> bool:

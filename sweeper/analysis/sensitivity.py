@@ -139,9 +139,11 @@ def _chosen(
     measured: Sequence[tuple[TrialConfig, float]],
 ) -> list[TrialConfig]:
     """The winner with another choice; what comes into effect with it as each trial of that choice had it."""
-    flats = [config.flatten() for config, _ in measured]
-    return [
-        here.replace({name: choice, **{each: flat[each] for each in without if each in flat}})
+    flats = (config.flatten() for config, _ in measured)
+    # Many trials share them.
+    brought = dict.fromkeys(
+        tuple((each, flat[each]) for each in sorted(without) if each in flat)
         for flat in flats
         if flat.get(name) == choice
-    ]
+    )
+    return [here.replace({name: choice, **dict(each)}) for each in brought]

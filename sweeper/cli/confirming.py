@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.screen import Screen, console, seconds
+from sweeper.analysis.words import seconds
+from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.record import rounded
@@ -82,4 +83,4 @@ def _json(found: Again) -> dict[str, object]:
 def _ratio(ratio: Ratio | None) -> dict[str, float] | None:
     if ratio is None:
         return None
-    return {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
+    return {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high", "throughput")}

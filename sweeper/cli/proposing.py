@@ -33,8 +33,8 @@ def init_command(command: str, out: Path | None, *, force: bool) -> None:
     line = parted(command)
     if line.script.endswith(".py") and not Path(line.script).is_file():
         raise UserError(
-            f"`--command` must name a script that is there, but {line.script!r} is not in {str(Path.cwd())!r}."
-            " Go to its folder first, or name it with its path."
+            f"`--command` must name a script that is there, but {line.script!r} is not in"
+            f" {str(Path.cwd())!r}. Go to its folder first, or name it with its path."
         )
     path = out or Path(f"{propose(line).name}.yaml")
     if path != STDOUT:

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from sweeper.cli.mattering import mattered, matters_line
 from sweeper.cli.screen import Screen, console, print_summary
+from sweeper.cli.syncing import PENDING, pending_line, uri_option
 from sweeper.core.errors import UserError
 from sweeper.spec import load
-from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 
-PENDING = 7
 INTERRUPTED = 130
 
 
@@ -41,24 +41,36 @@ def device_override(device: str | None) -> list[str]:
     return [f"execution.gpus=[{index or 0}]"]
 
 
-def run_command(space: Path, overrides: list[str], home: Path, *, new: bool, extend: int) -> int:
+def _report(sweep: LoadedSweep) -> list[Path]:
+    # What draws takes a second to import, and is needed at the end alone.
+    from sweeper.report import files
+
+    return files(sweep)
+
+
+def run_command(
+    space: Path, overrides: list[str], home: Path, *, new: bool, extend: int, uri: str | None = None
+) -> int:
     """Runs a sweep and prints its summary; returns the exit code."""
     spec = load(space, overrides)
+    tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start; it does so meanwhile.
     threading.Thread(target=preload, daemon=True).start()
     with Screen(out) as screen:
-        ran = run_sweep(home, spec, MlflowTracker(home), screen, new=new, extend=extend)
+        ran = run_sweep(home, spec, tracker, screen, new=new, extend=extend, finish=_report)
     if not ran.ran:
         out.print(f"`{ran.journal.name}` has ended before; nothing was run.")
     sweep = load_sweep(ran.journal)
     summary = summarise(sweep)
     said = matters_line(mattered(sweep, summary))
     print_summary(out, summary, home_option(home), [Text(said)] if said else [])
-    out.print(f"         mlflow ui --backend-store-uri {store_uri(home)}", soft_wrap=True)
+    place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"
+    out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:
         return INTERRUPTED
-    if ran.pending:
-        out.print(f"{ran.pending} runs are not in MLflow yet ({ran.problem}).", soft_wrap=True)
+    if ran.problem:
+        options = home_option(home) + uri_option(tracker, uri)
+        out.print(Text(pending_line(ran.pending, ran.problem, ran.journal.name, options)), soft_wrap=True)
         return PENDING
     return 0

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
+from sweeper.analysis.words import figure, loss, seconds, times
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.sweep.observer import Status
 
@@ -32,37 +33,9 @@ def console() -> Console:
     return made if made.is_terminal else _Console(highlight=False, width=120)
 
 
-def seconds(value: float | None) -> str:
-    """Returns a duration as people say it: `85 ms`, `12.3 s`, `4 min 05 s`, `3.2 h`."""
-    if value is None:
-        return "–"
-    if value < 1:
-        return f"{1000 * value:.3g} ms"
-    if value < 60:
-        return f"{value:.3g} s"
-    if value < 3600:
-        return f"{int(value) // 60} min {int(value) % 60:02d} s"
-    return f"{value / 3600:.3g} h"
-
-
-def times(value: float | None) -> str:
-    """Returns a ratio as `12.3x`; a dash where there is none."""
-    return "–" if value is None else f"{value:.3g}x" if value < 100 else f"{value:.0f}x"
-
-
-def loss(value: float | None) -> str:
-    """Returns a loss with four digits."""
-    return "–" if value is None else f"{value:.4g}"
-
-
 def rate(value: float | None) -> str:
     """Returns samples per second with thousands separated."""
     return "–" if value is None else f"{value:,.0f}/s"
-
-
-def figure(value: float) -> str:
-    """Returns any metric: thousands separated, else five digits."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
 
 
 class Screen:

@@ -12,21 +12,25 @@ from pathlib import Path
 from sweeper.cli.screen import console
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.sweep.opening import all_sweeps, find_sweep
-from sweeper.tracking.ui import UI_ENV, find_experiment, mend_artifact_locations, ui_url
+from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tracking.ui import UI_ENV, find_experiment, mend_artifact_locations, ui_url, view_url
 from sweeper.tracking.ui import ui_command as command_line
 
 START_SECONDS = 90
 
 
-def ui_command(home: Path, name: str | None, port: int) -> int:
-    """Serves the interface until it is ended; returns its exit code."""
+def ui_command(home: Path, name: str | None, port: int, uri: str | None = None) -> int:
+    """Serves the interface until it is ended, or names the address on a server; returns the exit code."""
     sweeps = all_sweeps(home)
     if name is None and not sweeps:
         raise UserError(f"There are no sweeps in {home}. `sweeper run search_spaces/quick.yaml` makes one.")
     chosen = find_sweep(home, name).name if name else sweeps[0].name
+    tracker = MlflowTracker(home, uri)
+    if tracker.place:
+        return _on_server(tracker, chosen)
     experiment = find_experiment(home, chosen)
     if experiment is None:
-        raise UserError(f"`{chosen}` has no runs in MLflow yet; run `sweeper run` with its YAML again.")
+        raise UserError(f"`{chosen}` has no runs in MLflow yet; `sweeper sync {chosen}` sends them.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -52,6 +56,22 @@ def ui_command(home: Path, name: str | None, port: int) -> int:
         server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(timeout=10)
+
+
+def _on_server(tracker: MlflowTracker, name: str) -> int:
+    if not tracker.place.startswith(("http:", "https:")):
+        raise UserError(
+            f"`--tracking-uri` must be the address of a server here, but got {tracker.place}."
+            " `mlflow ui --backend-store-uri URI` serves a database."
+        )
+    experiment = tracker.find(name)
+    if experiment is None:
+        raise UserError(
+            f"`{name}` has no runs at {tracker.place} yet;"
+            f" `sweeper sync {name} --tracking-uri {tracker.place}` sends them."
+        )
+    console().print(f"{name}: {view_url(tracker.place, experiment)}", soft_wrap=True, markup=False)
+    return 0
 
 
 def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""`check`, `list`, `show` and `export`: what is asked for, and what there is."""
+"""`check`, `list` and `show`: what is asked for, and what there is."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ from pathlib import Path
 from rich.text import Text
 
 from sweeper.analysis.summary import brief, to_json, trial_json
+from sweeper.analysis.words import times
 from sweeper.cli.mattering import mattered, matters, matters_json
 from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
-from sweeper.cli.screen import console, print_summary, times, trial_line
+from sweeper.cli.screen import console, print_summary, trial_line
 from sweeper.cli.trial import trial_lines
-from sweeper.core.codec import decode, encode
-from sweeper.core.config import TrialConfig
+from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
-from sweeper.core.files import write_atomic
-from sweeper.export import exported, rendered
-from sweeper.patching import advice_on
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.setup import device_model
-
-PRINTED = ("args", "python")
-"""Formats for a person's eyes, or a shell; the others are files."""
+from sweeper.tables import frame, written
 
 
 def check_command(space: Path, overrides: list[str]) -> SweepSpec:
@@ -76,6 +71,23 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     print_summary(out, summary, home_option(home), matters(found))
 
 
+def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
+    """Writes a sweep's trials as a table: to standard output, but for Parquet, which is no text."""
+    sweep = load_sweep(find_sweep(home, name))
+    content = written(frame(sweep), form)
+    path = out or (sweep.journal.folder / "trials.parquet" if form == "parquet" else Path("-"))
+    if path == Path("-"):
+        sys.stdout.buffer.write(content)
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise cannot_write(error, path.parent) from error
+    console().print(f"Written to {path}.", soft_wrap=True)
+
+
 def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> None:
     """Prints one trial in full."""
     sweep = load_sweep(find_sweep(home, name))
@@ -90,34 +102,3 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
     stage = sweep.stages()[number]
     for line in trial_lines(record, sweep.name_of(record), stage, sweep.operations(number)):
         out.print(Text(line), soft_wrap=True)
-
-
-def export_command(
-    home: Path, name: str, form: str, trial: int | None, out: Path | None, patch: Path | None = None
-) -> None:
-    """Writes the winner, or another trial, as a file; with `patch`, what to change in that script."""
-    if (form == "python") != (patch is not None):
-        raise UserError(
-            "`--format python` and `--patch SCRIPT.py` must come together, but got "
-            f"`--format {form}` {'without a' if patch is None else 'with a'} `--patch`."
-        )
-    sweep = load_sweep(find_sweep(home, name))
-    value = exported(summarise(sweep), sweep.spec, trial)
-    if patch is None:
-        text = rendered(value, form)
-    else:
-        wanted = value["params"] if "params" in value else decode(TrialConfig, value["config"]).flatten()
-        text = advice_on(patch, wanted)
-    if form in PRINTED:
-        out = out or Path("-")
-    if out == Path("-"):
-        sys.stdout.write(text)
-        return
-    path = out or sweep.journal.folder / f"best.{form}"
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise cannot_write(error, path.parent) from error
-    console().print(f"Written to {path}.", soft_wrap=True)

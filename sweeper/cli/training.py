@@ -1,39 +1,205 @@
-"""`sweeper train best.yaml`: the production run of an exported command."""
+"""`sweeper train best.yaml`: the production run of an export, held to what the sweep promised."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sweeper.cli.screen import console
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from sweeper.analysis.words import figure, loss, seconds, times
+from sweeper.cli.screen import console, rate
+from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
-from sweeper.spec import read_yaml
+from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.export import read
+from sweeper.production.run import Trained, train
+from sweeper.production.wanted import wanted
+from sweeper.production.watching import Now
+from sweeper.tracking.mlflow import MlflowTracker
+
+MISSED, PENDING, INTERRUPTED = 1, 7, 130
+LINE_SECONDS = 1.0
+"""Between two lines about epochs, where these are short."""
 
 
-def train_command(exported: Path, *, force: bool) -> NoReturn:
-    """Writes the files of an exported command, and becomes it, in the current directory.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of the command line."""
 
-    Args:
-        force: Files that differ are overwritten.
+    epochs: int | None = None
+    max_minutes: float | None = None
+    overrides: Sequence[str] = ()
+    device: str = "auto"
+    require: float | None = None
+    new: bool = False
+    force: bool = False
+    tracking_uri: str | None = None
+    as_json: bool = False
+
+
+def train_command(exported: Path, home: Path, asked: Asked) -> int:
+    """Runs what was exported: a pipeline by the trainer, a command by becoming it.
 
     Raises:
-        UserError: It is no export of a command, or a file of another content is in the way.
+        UserError: It is no export, or the options do not go with it.
     """
-    value: Mapping[str, Any] = read_yaml(exported)
-    # A search space has a command, too.
-    if not isinstance(value, Mapping) or not {"command", "env", "files"} <= value.keys():
+    value = read(exported)
+    if "command" in value:
+        _become(value, asked)
+    if asked.require is not None and not 0 < asked.require <= 2:
+        raise UserError(f"`--require` must be a share such as 0.95, but got {asked.require:g}.")
+    if asked.device not in ("auto", "cpu") and not _names_gpu(asked.device):
+        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {asked.device!r}.")
+    want = wanted(exported, asked.overrides, asked.epochs, asked.max_minutes)
+    out = Console(stderr=True, highlight=False) if asked.as_json else console()
+    tracker = MlflowTracker(home, asked.tracking_uri)
+    with _Screen(out) as screen:
+        for name in want.changed:
+            screen.line(f"`{name}` was changed, so that nothing is promised for its speed.")
+        ran = train(home, want, tracker, screen, device=asked.device, new=asked.new)
+    if asked.as_json:
+        print(json.dumps(_as_json(ran), indent=1))
+    else:
+        _print_end(out, ran)
+    return _code(ran, asked.require, out)
+
+
+def _code(ran: Trained, require: float | None, out: Console) -> int:
+    if ran.values["ended"] == "stopped":
+        out.print("Stopped; the same command goes on from the last checkpoint.")
+        return INTERRUPTED
+    ratio = ran.judgement.ratio
+    if require is not None and (ratio is None or ratio < require):
+        got = "it has none" if ratio is None else f"it is {ratio:.3f}"
+        out.print(f"--require {require:g} of the promised speed does not hold: {got}.")
+        return MISSED
+    if ran.pending:
+        out.print(f"The run is not in MLflow as it ended ({ran.pending}).", soft_wrap=True, markup=False)
+        return PENDING
+    return 0
+
+
+_ENDED = {
+    "epochs": "all epochs are done",
+    "patience": "the loss has not become better for as long as `train.patience` says",
+    "time": "its minutes are over",
+    "stopped": "it was stopped",
+}
+
+
+def _print_end(out: Console, ran: Trained) -> None:
+    values, judgement = ran.values, ran.judgement
+    said = [] if ran.ran else ["It had ended before; nothing was run."]
+    said.append(
+        f"Trained {figure(values['epochs'])} epochs, {values['samples']:,} samples,"
+        f" in {seconds(values['seconds'])}: {_ENDED[values['ended']]}."
+    )
+    if values["val_loss"] is not None:
+        best = f", the best {loss(values['best_loss'])} after epoch {values['best_epoch']}"
+        said.append(f"  loss {loss(values['val_loss'])}{best}")
+    said.append(f"  {judgement.words}")
+    said += [f"  {reason}" for reason in judgement.reasons]
+    said.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
+    out.print()
+    for line in said:
+        out.print(Text(line), soft_wrap=True)
+
+
+def _as_json(ran: Trained) -> dict[str, Any]:
+    values, judgement = ran.values, ran.judgement
+    named = ("ended", "epochs", "samples", "seconds", "val_loss", "best_loss", "best_epoch")
+    found: dict[str, Any] = encode(
+        {
+            "folder": str(ran.path),
+            **{name: values[name] for name in named},
+            "reached": judgement.reached,
+            "promised": judgement.promised,
+            "ratio": judgement.ratio,
+            "disturbed": values["disturbed"],
+            "verdict": judgement.words,
+            "reasons": judgement.reasons,
+        }
+    )
+    return found
+
+
+def _names_gpu(device: str) -> bool:
+    kind, _, index = device.partition(":")
+    return kind == "cuda" and (index or "0").isdecimal()
+
+
+class _Screen:
+    """Shows a run to a person: a live line on a terminal, and a line for each epoch, or fewer."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
+        self._said_at = 0.0
+
+    def __enter__(self) -> _Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def line(self, text: str) -> None:
+        """Prints a line."""
+        self._out.print(Text(text), soft_wrap=True)
+
+    def now(self, now: Now) -> None:
+        """Brings the live line up to date."""
+        if self._live:
+            self._live.update(Text(now_line(now), style="dim", no_wrap=True, overflow="ellipsis"))
+
+    def validated(self, epoch: int, now: Now, *, better: bool) -> None:
+        """Prints a line about an epoch, unless there was one a moment ago."""
+        if time.monotonic() - self._said_at >= LINE_SECONDS:
+            self._said_at = time.monotonic()
+            best = "  the best so far" if better else ""
+            self.line(
+                f"  epoch {epoch:>4} of {now.total}  {rate(now.throughput):>12}  loss {loss(now.loss)}"
+                f"  val {loss(now.val_loss)}{best}"
+            )
+
+
+def now_line(now: Now) -> str:
+    """Returns where a run stands, in one line."""
+    promised = f" ({times(now.ratio)} of the promised)" if now.ratio is not None else ""
+    parts = [
+        f"epoch {now.epochs:.2f} of {now.total}",
+        f"{rate(now.throughput)}{promised}",
+        f"loss {loss(now.loss)}",
+        f"val {loss(now.val_loss)}" if now.val_loss is not None else "",
+        now.utilisation,
+        f"{seconds(now.seconds_left)} left" if now.seconds_left is not None else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
+    """Writes the files of an exported command, and becomes it, in the current directory."""
+    if asked != Asked(force=asked.force, tracking_uri=asked.tracking_uri):
         raise UserError(
-            "`sweeper train` needs what `sweeper export NAME` wrote for a `command`,"
-            f" but got {str(exported)!r}."
+            "the options of `sweeper train` are for pipelines, but this is the export of a command,"
+            " which takes --force alone. Change the command itself."
         )
     for name, text in value["files"].items():
         path = Path(name)
-        if path.exists() and path.read_text(encoding="utf-8") != text and not force:
+        if path.exists() and path.read_text(encoding="utf-8") != text and not asked.force:
             raise UserError(f"{name} is there already and differs; --force overwrites it.")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sweeper.analysis.card import card
 from sweeper.analysis.summary import metrics_of
-from sweeper.cli.screen import rate, seconds
+from sweeper.analysis.words import seconds
+from sweeper.cli.screen import rate
 from sweeper.core.files import read_json
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement

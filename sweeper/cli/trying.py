@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from sweeper.cli.screen import console, figure, rate, seconds
+from sweeper.analysis.words import figure, seconds
+from sweeper.cli.screen import console, rate
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.spec import SweepSpec

@@ -33,6 +33,7 @@ def encode(value: Any) -> Any:
 
 
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_parts: Callable[[Any], tuple[Any, tuple[Any, ...]]] = cache(lambda hint: (get_origin(hint), get_args(hint)))
 
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:
@@ -58,7 +59,10 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
 
 
 def _decode(hint: Any, value: Any, path: str) -> Any:
-    origin, args = get_origin(hint), get_args(hint)
+    if type(value) is hint:
+        # Most are.
+        return value
+    origin, args = _parts(hint)
     if hint is Any or hint is object:
         return value
     if origin in (Union, UnionType):
@@ -97,6 +101,4 @@ def _decode(hint: Any, value: Any, path: str) -> Any:
         return float(value)
     if hint is float and value is None:
         return math.nan
-    if type(value) is not hint:
-        raise DecodeError(f"`{path}` must be {hint.__name__}, but got {value!r}.")
-    return value
+    raise DecodeError(f"`{path}` must be {hint.__name__}, but got {value!r}.")

@@ -12,6 +12,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.files import read_json, write_json
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.script import Script
+from sweeper.core.training import Training
 
 SCHEMA = 1
 CONFIG = "config.json"
@@ -31,6 +32,7 @@ TRACE_RUNNER = "sweeper.trainer.tracing:run"
 CEILINGS_RUNNER = "sweeper.trainer.ceilings:run"
 SCRIPT_RUNNER = "sweeper.script.trial:run"
 SCRIPT_QUALITY_RUNNER = "sweeper.script.trial:run_for_loss"
+TRAINING_RUNNER = "sweeper.trainer.production:run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class Job:
         prepared: Folder of the prepared data (made once by the prepare job).
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
+        training: What a production run is asked for; None for all other jobs.
         turns: Folder through which the windows are asked for one by one (`sweeper.trainer.turns`);
             empty where they follow each other.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
@@ -99,6 +102,7 @@ class Job:
     prepared: str = ""
     cache: str = ""
     trace: str = ""
+    training: Training | None = None
     turns: str = ""
     device: str = "cpu"
     cpus: tuple[int, ...] = ()

@@ -145,13 +145,23 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """The device a trial says it ran on. `uuid` is NVML's; memory is in GiB, 0 where unknown."""
+    """The device a trial says it ran on. `uuid` is NVML's; memory is in GiB, 0 where unknown.
+
+    Attributes:
+        host_memory_gib: Of the machine it is in.
+    """
 
     kind: str
     name: str
     uuid: str = ""
     memory_gib: float = 0.0
     capability: str = ""
+    host_memory_gib: float = 0.0
+
+    @property
+    def room_gib(self) -> float:
+        """Memory that resident data would lie in: the device's own, or the host's; 0 where unknown."""
+        return self.host_memory_gib if self.kind == "cpu" else self.memory_gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

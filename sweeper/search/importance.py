@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, create_trial
@@ -41,18 +44,36 @@ def importance(spec: SweepSpec, told: Mapping[int, Told]) -> dict[str, float]:
     varied = [name for name in spec.space if len(tried.get(name, ())) > 1]
     if len(trials) < FEWEST_TRIALS or not varied or len({tuple(trial.values) for trial in trials}) < 2:
         return {}
-    # Half a second: it brings scikit-learn, for the evaluators that are not used here.
-    from optuna.importance import PedAnovaImportanceEvaluator
-
     study = optuna.create_study(directions=[objective.direction for objective in spec.objectives])
     study.add_trials(trials)
     with warnings.catch_warnings():
         # Of parameters that had an effect in one trial only; they count as nothing then.
         warnings.simplefilter("ignore", UserWarning)
         # Without a `target`, which it would minimise, it follows the directions of the study.
-        found = PedAnovaImportanceEvaluator().evaluate(study, varied)
+        found = _evaluator().evaluate(study, varied)
     total = sum(found.values())
     return {name: float(value / total) for name, value in found.items()} if total else {}
+
+
+@cache
+def _evaluator() -> Any:
+    """Returns Optuna's PED-ANOVA, less the two seconds in which its package imports scikit-learn.
+
+    That is an option of Optuna's, for evaluators which are not used here; whoever wants those later finds
+    the package as it is.
+    """
+    if "sklearn" in sys.modules:
+        from optuna.importance import PedAnovaImportanceEvaluator
+
+        return PedAnovaImportanceEvaluator()
+    blocked: dict[str, Any] = sys.modules
+    blocked["sklearn"] = None
+    try:
+        from optuna.importance import PedAnovaImportanceEvaluator
+    finally:
+        for name in [name for name in blocked if name == "sklearn" or name.startswith("optuna.importance")]:
+            del blocked[name]
+    return PedAnovaImportanceEvaluator()
 
 
 def _frozen(space: Mapping[str, Parameter], told: Told) -> FrozenTrial:

@@ -33,13 +33,16 @@ def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     return spec
 
 
-def read_yaml(path: Path) -> Any:
-    """Returns the plain value in a YAML or JSON file, by the same strict rules.
+def read_yaml(path: Path, overrides: Sequence[str] = ()) -> Any:
+    """Returns the plain value in a YAML or JSON file, by the same strict rules, with overrides applied.
 
     Raises:
-        UserError: It cannot be read.
+        UserError: It cannot be read, or an override breaks a rule.
     """
     document = read_file(path)
+    if isinstance(document.value, dict):
+        for item in overrides:
+            override(document, item)
     if document.mistakes:
         raise document.error()
     return document.value

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from sweeper.core.machine import too_large
+from sweeper.core.measurement import DeviceInfo
 from sweeper.core.quantities import QUANTITIES
 from sweeper.spec.space import FiniteFloat, Section, Sparse
 
@@ -157,9 +159,19 @@ class ScriptOptions(Section):
 
 
 class Production(Section):
-    """The run the winner is for: how many training samples it takes."""
+    """The run the winner is for.
+
+    Attributes:
+        samples: Training samples it takes, over all its epochs.
+        data_gib: Size of its prepared data; null where it is as large as the data of the sweep.
+    """
 
     samples: Positive
+    data_gib: Positive | None = None
+
+    def too_large_for(self, device: DeviceInfo) -> str:
+        """Returns why its data cannot lie on a device; empty where it can, or where a size is not known."""
+        return too_large("production's data", self.data_gib or 0.0, device.room_gib)
 
 
 class Measure(Section):

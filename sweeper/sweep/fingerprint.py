@@ -50,7 +50,7 @@ def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
         }
     return {
         "pipeline": spec.pipeline,
-        "code": _digest_of_code(spec.pipeline),
+        "code": digest_of_code(spec.pipeline),
         "data": {"options": tree["data"], "files": digest_of_files(spec.data)},
     }
 
@@ -97,14 +97,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def prepared_folder(home: Path, spec: SweepSpec) -> Path:
-    """Returns where the data prepared for `spec` is kept: under a digest of all it is made from."""
-    made_from = [
-        spec.pipeline,
-        _digest_of_code(spec.pipeline),
-        spec.to_dict()["data"],
-        digest_of_files(spec.data),
-    ]
+def prepared_folder(home: Path, pipeline: str, data: Mapping[str, Any]) -> Path:
+    """Returns where a pipeline's prepared data is kept: under a digest of all it is made from.
+
+    Args:
+        data: The data section, as JSON values.
+    """
+    made_from = [pipeline, digest_of_code(pipeline), data, digest_of_files(data)]
     return home.resolve() / "cache" / _sha(_plain(made_from))
 
 
@@ -129,7 +128,7 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     return _sha(_plain([str(root.resolve()), listed]))
 
 
-def _digest_of_code(pipeline: str) -> str:
+def digest_of_code(pipeline: str) -> str:
     """Returns a digest of the syntax trees of the pipeline and of what it imports from beside it.
 
     Raises:

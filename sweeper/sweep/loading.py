@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.finalists import beyond_production
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
@@ -148,6 +149,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
     # Of single short windows nothing is known but that they are slow.
     whole = [r for r in same_work if r.measurement and not r.measurement.screened_out]
     whole = [r for r in whole if r.number in looked_at or r is base]
+    whole = [r for r in whole if not beyond_production(r, sweep.spec)]
     front = pareto(whole, objectives) if len(objectives) > 1 else []
     loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
     return Summary(

@@ -1,77 +1,104 @@
-"""Showing the sweep's records through its tracker; what cannot be shown now waits for later."""
+"""Showing the sweep's records through its tracker, behind its back; what cannot be shown now waits."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from sweeper.analysis.card import card
 from sweeper.analysis.labels import run_name
 from sweeper.core.codec import encode
-from sweeper.core.errors import StorageError
 from sweeper.core.files import write_atomic
 from sweeper.core.job import TRACE
-from sweeper.core.record import TrialRecord
-from sweeper.tracking import Confirmation, RunView, SweepInfo, Tracker
+from sweeper.core.record import METRICS, TrialRecord
+from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"
+OPEN_SECONDS = 5.0
+"""A database is made before the first trial, which its making would disturb; a server is not waited for."""
+FLUSH_SECONDS = 30.0
+CLOSE_SECONDS = 3.0
+_SWEEP = ""
 
 
 class Publisher:
-    """Sends each record once for every state it comes to; a marker in its folder remembers which.
+    """Sends each record once for every state it comes to; a marker in its folder remembers which."""
 
-    Attributes:
-        pending: Numbers of the trials that are not shown as they are now.
-    """
+    def __init__(self, tracker: Tracker, info: SweepInfo, folder: Path, *, thorough: bool = False) -> None:
+        """Sends nothing yet.
 
-    def __init__(self, tracker: Tracker, info: SweepInfo) -> None:
+        Args:
+            folder: The sweep's.
+            thorough: Markers are not believed.
+        """
         self._tracker = tracker
         self._info = info
-        self.pending: set[int] = set()
-        self.problem = ""
-        self._opened = False
+        self._folder = folder
+        self._thorough = thorough
+        self._sender = Sender()
+        self._numbers: dict[str, int] = {}
+        self._sent: dict[str, str] = {}
 
     def open(self) -> None:
-        """Makes the experiment, if it can be reached."""
-        self._opened = True
-        self._try(lambda: self._tracker.open(self._info))
+        """Has the experiment made."""
+        self._put(_SWEEP, self._folder, [encode(self._info)], self._open(self._info), always=True)
+        self._sender.wait(OPEN_SECONDS)
+
+    def describe(self, info: SweepInfo) -> None:
+        """Has the experiment brought up to date, unless it is shown like this already."""
+        self._info = info
+        self._put(_SWEEP, self._folder, [encode(info)], self._open(info))
 
     def publish(self, record: TrialRecord, view: RunView) -> None:
-        """Shows one record, unless it is shown like this already."""
-        marker = Path(record.folder) / MARKER
+        """Has one record shown, unless it is shown like this already."""
+        had = {name for name in METRICS if name in self._info.metrics or record.metric(name) is not None}
+        if len(had) > len(self._info.metrics):
+            self.describe(dataclasses.replace(self._info, metrics=tuple(sorted(had))))
         traced = (Path(record.folder) / TRACE).exists()
-        state = hashlib.sha256(
-            json.dumps([encode(view), encode(record.violations), encode(record.quality), traced]).encode()
-        ).hexdigest()
-        if marker.exists() and marker.read_text(encoding="utf-8") == state:
-            return
-        self.pending.add(record.number)
-        if not self._opened:
-            self.open()
-        # A server that is away is asked again at the end, not with every trial.
-        if self.problem:
-            return
-        if self._try(lambda: self._tracker.track(record, view)):
-            self.pending.discard(record.number)
-            write_atomic(marker, state)
+        files = [hashlib.sha256(Path(each).read_bytes()).hexdigest() for each in view.files]
+        plain = encode(dataclasses.replace(view, files=()))
+        state = [plain, encode(record.violations), encode(record.quality), traced, files]
+        self._numbers[record.uid] = record.number
+        self._put(record.uid, Path(record.folder), state, lambda: self._tracker.track(record, view))
 
-    def retry(self) -> None:
-        """Lets the next `publish` try again."""
-        self.problem = ""
-
-    def _try(self, send: Callable[[], None]) -> bool:
-        try:
-            send()
-        except StorageError as error:
-            self.problem = str(error)
-            return False
-        return True
+    def flush(self, seconds: float = FLUSH_SECONDS) -> tuple[list[int], str]:
+        """Tries once more whatever could not be shown; returns the numbers still to be shown, and why."""
+        left = self._sender.drain(seconds)
+        return sorted(self._numbers[key] for key in left.pending if key != _SWEEP), left.problem
 
     def close(self) -> None:
         """Lets go of the tracker."""
+        self._sender.wait(CLOSE_SECONDS)
+        self._sender.close()
         self._tracker.close()
+
+    def _open(self, info: SweepInfo) -> Callable[[], None]:
+        return lambda: self._tracker.open(info)
+
+    def _put(
+        self, key: str, folder: Path, state: list[Any], send: Callable[[], None], *, always: bool = False
+    ) -> None:
+        marker = folder / MARKER
+        digest = hashlib.sha256(json.dumps([*state, self._tracker.place]).encode()).hexdigest()
+        if self._sent.get(key) == digest:
+            return
+        shown = not self._thorough and marker.exists() and marker.read_text(encoding="utf-8") == digest
+        if shown and not always:
+            return
+        if key != _SWEEP and _SWEEP not in self._sent:
+            # The tracker must be told of the sweep first.
+            self._put(_SWEEP, self._folder, [encode(self._info)], self._open(self._info), always=True)
+
+        def sent() -> None:
+            send()
+            write_atomic(marker, digest)
+
+        self._sent[key] = digest
+        self._sender.put(key, sent)
 
 
 def view_of(
@@ -82,6 +109,8 @@ def view_of(
     stage: str | None = None,
     rank: int | None = None,
     confirmation: Confirmation | None = None,
+    confirmed_at: float = 0.0,
+    files: tuple[str, ...] = (),
 ) -> RunView:
     """Returns how a record is shown."""
     note = _card_note(record) if record.measurement is not None else ""
@@ -98,7 +127,9 @@ def view_of(
         verdict=record.verdict.kind.value if record.verdict else None,
         contamination=", ".join(record.measurement.contamination) if record.measurement else "",
         confirmation=confirmation,
+        confirmed_at=confirmed_at if confirmation else 0.0,
         note=note,
+        files=files,
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sweeper.core.files import write_json
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import fingerprint
@@ -17,9 +16,13 @@ from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.opening import cannot_write, open_sweep
 from sweeper.sweep.phases import run_phases
-from sweeper.sweep.publishing import Publisher, view_of
-from sweeper.sweep.starting import Launch, info_of, supervised
+from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.showing import MADE, info, made_files, show
+from sweeper.sweep.starting import Launch, supervised
 from sweeper.tracking import Tracker
+
+Finish = Callable[[LoadedSweep], Sequence[Path]]
+"""Makes what belongs to a sweep that has ended, such as its report; returns the files' paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ def run_sweep(
     new: bool = False,
     extend: int = 0,
     launch: Launch | None = None,
+    finish: Finish | None = None,
 ) -> Ran:
     """Runs a sweep to its end, or continues it.
 
@@ -56,6 +60,8 @@ def run_sweep(
         extend: Trials to add to a sweep that has ended.
         launch: Makes, from the sweep's folder, what its jobs run on; in place of what
             `execution.launcher` names.
+        finish: Called once the sweep has a result; what it makes is shown with the winner. Its
+            failure is told, and costs nothing else.
 
     Raises:
         SweeperError: As its classes say; what was measured is kept.
@@ -64,10 +70,12 @@ def run_sweep(
     journal, lock = open_sweep(home, spec, marks, observer, new=new)
     try:
         if journal.begun:
-            begun = SweepSpec.from_dict(journal.read()["spec"])
             if journal.result() is not None:
                 if not extend:
-                    return _shown(journal, begun, marks, tracker)
+                    sweep = load_sweep(journal)
+                    made = _made(sweep, finish, observer, anew=False)
+                    with contextlib.closing(Publisher(tracker, info(sweep), journal.folder)) as publisher:
+                        return _ran(journal, show(sweep, publisher, made), ran=False)
                 journal.reopen(_searched(journal) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
@@ -76,8 +84,9 @@ def run_sweep(
         with supervised(home, journal, lock, spec, marks, tracker, observer, launch) as supervisor:
             run_phases(supervisor)
             stopped = supervisor.stopping.asked
-            ran = _published(load_sweep(journal), supervisor.publisher)
-            return dataclasses.replace(ran, stopped=stopped)
+            sweep = load_sweep(journal)
+            made = _made(sweep, finish, observer, anew=True)
+            return _ran(journal, show(sweep, supervisor.publisher, made), stopped=stopped)
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
@@ -101,33 +110,27 @@ def _searched(journal: Journal) -> int:
     return sum(1 for entry in journal.trials() if entry.job.stage == "search")
 
 
-def _shown(journal: Journal, begun: SweepSpec, marks: Mapping[str, Any], tracker: Tracker) -> Ran:
-    """Shows what the tracker did not take while the sweep ran; nothing is run."""
-    about = journal.read()["about"]
-    with contextlib.closing(Publisher(tracker, info_of(journal, begun, marks, about))) as publisher:
-        return dataclasses.replace(_published(load_sweep(journal), publisher), ran=False)
-
-
 def _count(journal: Journal) -> int:
     return sum(1 for entry in journal.trials() if entry.outcome is not None)
 
 
-def _published(sweep: LoadedSweep, publisher: Publisher) -> Ran:
-    """Shows every record as it stands at the end; what could not be shown before is tried again."""
-    publisher.retry()
-    stages, confirmed = sweep.stages(), sweep.confirmations()
-    winner = (sweep.result or {}).get("winner")
-    # `ratios` is sorted; a winner that is tied with a faster one still comes first.
-    order = sorted(sweep.ratios(), key=lambda number: number != winner)
-    for record in sweep.book.finished():
-        number = record.number
-        view = view_of(
-            record,
-            sweep.varied(),
-            sweep.book.x_baseline(record),
-            stage=stages[number],
-            rank=order.index(number) + 1 if number in order else None,
-            confirmation=confirmed.get(number),
-        )
-        publisher.publish(record, view)
-    return Ran(sweep.journal, ran=True, pending=len(publisher.pending), problem=publisher.problem)
+def _ran(journal: Journal, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:
+    numbers, problem = left
+    return Ran(journal, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
+
+
+def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, anew: bool) -> tuple[str, ...]:
+    """Returns the files that belong to a sweep with a result; they are made where they are not there."""
+    made = sweep.journal.folder / MADE
+    if sweep.state != "finished":
+        return ()
+    if finish is not None and (anew or not made.exists()):
+        try:
+            paths = [path.resolve() for path in finish(sweep)]
+        except Exception as error:
+            observer.line(f"No report was made ({type(error).__name__}: {error}); the sweep itself is whole.")
+            return ()
+        inside = sweep.journal.folder
+        relative = [path.relative_to(inside) if path.is_relative_to(inside) else path for path in paths]
+        write_json(made, [str(path) for path in relative])
+    return made_files(sweep)

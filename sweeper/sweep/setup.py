@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.core.codec import decode
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
-from sweeper.core.machine import RESIDENT_SHARE, cpu_name
+from sweeper.core.machine import cpu_name, too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep.book import MIN_STEPS_OF_LARGEST
@@ -169,7 +169,7 @@ def restricted(
     lines = []
     # What a script makes of its parameters is its own matter.
     lacks = {} if spec.command else dict(machine.lacks)
-    if why := _too_large(data or {}, machine):
+    if why := _not_resident(data or {}, spec, machine):
         lacks["loader.kind=resident"] = why
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
             spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": "stream"}})
@@ -181,6 +181,8 @@ def restricted(
                 spec = spec.without({name: gone})
                 why = "; ".join(dict.fromkeys(lacks[f"{name}={c}"] for c in gone))
                 lines.append(f"{name}: {', '.join(map(_shown, gone))} left the space here ({why}).")
+    if not spec.command and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
+        lines.append(f"loader.kind: resident is measured where it is written, but cannot win ({why}).")
     gpus = sum(each.kind == "cuda" for each in machine.devices)
     limits = {
         "loader.num_workers": (machine.usable_cpus, "usable cores"),
@@ -225,14 +227,27 @@ def _range(parameter: Parameter) -> tuple[int, int]:
     return int(parameter.low), int(parameter.high)
 
 
-def _too_large(data: Mapping[str, Any], machine: Machine) -> str:
-    """Returns why the data cannot lie on the device; empty where it can."""
+def _may_be_resident(spec: SweepSpec) -> bool:
+    """Returns whether some trial has its data on the device."""
+    kinds = spec.space.get("loader.kind")
+    searched = isinstance(kinds, CategoricalParameter) and "resident" in kinds.choices
+    searched |= spec.fix.get("loader.kind") == "resident"
+    return searched or any(config.loader.kind == "resident" for config in spec.references()[1:])
+
+
+def _not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
+    """Returns why the data here, or production's, cannot lie on the device; empty where it can."""
     if data.get("source"):
         return "the pipeline reads its samples from a Source"
     held, room = data.get("bytes", 0) / GIB, min(each.memory_gib for each in machine.devices)
-    if room and held > RESIDENT_SHARE * room:
-        return f"the data has {held:.3g} GiB, the device {room:g}"
-    return ""
+    return too_large("the data", held, room) or _beyond_production(spec, machine)
+
+
+def _beyond_production(spec: SweepSpec, machine: Machine) -> str:
+    """Returns why production's data cannot lie on one of the devices; empty where it can."""
+    if spec.production is None:
+        return ""
+    return next(filter(None, map(spec.production.too_large_for, machine.devices)), "")
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import LocalLauncher, leftovers, own_environment
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
+from sweeper.sweep.describing import info_of, provenance
 from sweeper.sweep.fingerprint import import_paths, prepared_folder
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import varied
@@ -30,7 +30,7 @@ from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.supervisor import Supervisor
-from sweeper.tracking import SweepInfo, Tracker
+from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
 
 Launch = Callable[[Path], Launcher]
@@ -55,8 +55,8 @@ def supervised(
         EnvironmentStopError: The machine cannot run it.
     """
     began = time.monotonic()
-    _end_leftovers(journal)
-    prepared = prepared_folder(home, spec) if spec.pipeline else Path()
+    end_leftovers(journal.folder)
+    prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
     launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
     with contextlib.closing(launcher):
         device = "cpu" if spec.execution.gpus == 0 else "auto"
@@ -73,14 +73,20 @@ def supervised(
         observer.line(f"Running on {machine.line}.")
         for note in data["notes"]:
             observer.line(note)
-        about = {"device": machine.line, "synthetic": data["synthetic"], "notes": list(data["notes"])}
+        about = {
+            "device": machine.line,
+            "synthetic": data["synthetic"],
+            "notes": list(data["notes"]),
+            **provenance(),
+        }
         begun_spec = spec
         spec, lines = setup.restricted(spec, machine, data)
         for line in lines:
             observer.line(line)
         if not journal.begun:
             journal.begin(begun_spec, marks, about)
-        publisher = Publisher(tracker, info_of(journal, begun_spec, marks, about))
+        info = info_of(journal, begun_spec, marks, journal.read()["about"])
+        publisher = Publisher(tracker, info, journal.folder)
         publisher.open()
         template = dataclasses.replace(
             template_of(spec, home), prepared=str(prepared), cache=str(home.resolve() / "cache" / "compile")
@@ -133,28 +139,13 @@ def launcher_for(folder: Path, spec: SweepSpec) -> Launcher:
     return LocalLauncher(folder, isolation=spec.execution.isolation)
 
 
-def _end_leftovers(journal: Journal) -> None:
-    """Ends what an earlier supervisor of this sweep left running; the lock says that it is gone."""
+def end_leftovers(folder: Path) -> None:
+    """Ends what an earlier supervisor of `folder` left running; the lock says that it is gone."""
     deadline = time.monotonic() + 15
-    while left := leftovers(journal.folder):
+    while left := leftovers(folder):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise UserError(f"processes {left} of an earlier run of {journal.name!r} cannot be ended.")
+            raise UserError(f"processes {left} of an earlier run of {folder.name!r} cannot be ended.")
         time.sleep(0.05)
-
-
-def info_of(
-    journal: Journal, spec: SweepSpec, marks: Mapping[str, Any], about: Mapping[str, Any]
-) -> SweepInfo:
-    """Returns what a tracker is told of a sweep."""
-    return SweepInfo(
-        name=journal.name,
-        device=about["device"],
-        fingerprint=str(marks["code"]),
-        pipeline=spec.pipeline or shlex.join(spec.command),
-        data=", ".join(f"{key}: {value}" for key, value in spec.data.items()),
-        synthetic=about["synthetic"],
-        varied=varied(spec),
-    )

@@ -76,12 +76,23 @@ class Sampler:
     def columns(self) -> dict[str, list[float]]:
         """Returns the series on one common time axis (`time_s`, monotonic), NaN where not read."""
         with self._lock:
-            rows = sorted(self._rows, key=lambda row: row[0])
-        names = dict.fromkeys(name for _, values in rows for name in values)
-        table: dict[str, list[float]] = {TIME: [moment for moment, _ in rows]}
-        for name in names:
-            table[name] = [float(values.get(name, math.nan)) for _, values in rows]
-        return table if rows else {}
+            rows = list(self._rows)
+        return _table(rows)
+
+    def drain(self) -> dict[str, list[float]]:
+        """Returns `columns`, and forgets them: a long run is told bit by bit."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+        return _table(rows)
+
+
+def _table(rows: list[tuple[float, Mapping[str, float]]]) -> dict[str, list[float]]:
+    rows.sort(key=lambda row: row[0])
+    names = dict.fromkeys(name for _, values in rows for name in values)
+    table: dict[str, list[float]] = {TIME: [moment for moment, _ in rows]}
+    for name in names:
+        table[name] = [float(values.get(name, math.nan)) for _, values in rows]
+    return table if rows else {}
 
 
 class _Watch:

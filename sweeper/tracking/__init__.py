@@ -1,5 +1,26 @@
 """Showing a sweep in MLflow; a projection of the folder, never read back."""
 
-from sweeper.tracking.tracker import Confirmation, NullTracker, RunView, SweepInfo, Tracker
+from sweeper.tracking.sender import Drained, Sender
+from sweeper.tracking.tracker import (
+    Confirmation,
+    Dataset,
+    NullTracker,
+    RefusedError,
+    RejectedError,
+    RunView,
+    SweepInfo,
+    Tracker,
+)
 
-__all__ = ["Confirmation", "NullTracker", "RunView", "SweepInfo", "Tracker"]
+__all__ = [
+    "Confirmation",
+    "Dataset",
+    "Drained",
+    "NullTracker",
+    "RefusedError",
+    "RejectedError",
+    "RunView",
+    "Sender",
+    "SweepInfo",
+    "Tracker",
+]

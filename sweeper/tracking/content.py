@@ -14,7 +14,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, rounded
-from sweeper.tracking.tracker import RunView, SweepInfo
+from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
 
 MAX_SERIES_POINTS = 100
 """A longer series is shown as this many block means; the whole of it stays in the trial's folder."""
@@ -22,6 +22,7 @@ MAX_SERIES_POINTS = 100
 MAX_TEXT = 500
 UID_TAG = "sweeper.uid"
 _DIGITS = 5
+_OTHER = {"result": "infeasible", "infeasible": "result"}
 _TWICE = ("gpu_mem_peak_fraction",)
 """Not shown: on one device it says what the peak in GiB does, and thirty figures a trial are enough."""
 
@@ -45,6 +46,9 @@ class RunContent:
         derived: Points that other trials have a part in, and which may come later.
         end_ms: None while the trial runs.
         failed: There is no measurement.
+        dataset: What was trained with.
+        retracted: A metric that tells that an earlier state was shown which no longer holds, such as
+            that of a feasible trial; the run is then made anew, as MLflow takes no metric back.
     """
 
     params: dict[str, str]
@@ -55,6 +59,8 @@ class RunContent:
     start_ms: int
     end_ms: int | None
     failed: bool
+    dataset: Dataset | None = None
+    retracted: str = ""
 
 
 def outcome_of(record: TrialRecord) -> str:
@@ -66,7 +72,7 @@ def outcome_of(record: TrialRecord) -> str:
     return "running"
 
 
-def run_content(record: TrialRecord, view: RunView, varied: tuple[str, ...]) -> RunContent:
+def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunContent:
     """Returns what is to be seen of `record`, the same for the same arguments.
 
     Comparison metrics (`result/...`) are for trials that may win: a failed trial has none, and an
@@ -77,14 +83,16 @@ def run_content(record: TrialRecord, view: RunView, varied: tuple[str, ...]) -> 
     series = _read_series(record) if record.measurement is not None else _Series({}, ())
     start, end = _span(record, series)
     return RunContent(
-        params={_key(name): _param(flat[name]) for name in varied if name in flat},
+        params={_key(name): _param(flat[name]) for name in sweep.varied if name in flat},
         measured=tuple(_finite(_measured(record, series, _ms(end)))) if end else (),
         derived=tuple(_finite(_derived(record, view, _ms(end)))) if end else (),
-        tags=_tags(record, view),
+        tags=_tags(record, view, sweep),
         note=view.note or (f"**{outcome_of(record)}**: {record.failure.message}" if record.failure else ""),
         start_ms=_ms(start),
         end_ms=_ms(end) if end else None,
         failed=record.failure is not None,
+        dataset=sweep.dataset,
+        retracted=f"{_OTHER[_prefix(record)]}/throughput" if end else "",
     )
 
 
@@ -92,7 +100,13 @@ def sweep_note(sweep: SweepInfo) -> str:
     """Returns the Markdown which opens the experiment; folded, the interface shows its first line."""
     facts = " · ".join(fact for fact in (sweep.device, sweep.pipeline, sweep.data) if fact)
     warning = "**Synthetic data:** figures may differ on yours; measure there before you rely on them."
-    parts = (sweep.note, facts, warning if sweep.synthetic else "")
+    searched = ", ".join(f"`{name}`" for name in sweep.searched or sweep.varied)
+    parts = (
+        sweep.note,
+        facts,
+        f"Searched: {searched}." if searched else "",
+        warning if sweep.synthetic else "",
+    )
     return "\n\n".join(part for part in parts if part)
 
 
@@ -103,8 +117,14 @@ def sweep_tags(sweep: SweepInfo) -> dict[str, str]:
 
 
 def text(value: str, limit: int = MAX_TEXT) -> str:
-    """Returns `value` as every database takes it: without NUL, and cut where it can be seen."""
-    clean = value.replace("\0", "")
+    """Returns `value` cut where it can be seen, and what does not print (NUL, ANSI, bidi) as escapes.
+
+    So every database takes it, and it reorders nothing beside it on a page.
+    """
+    clean = "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in value
+    )
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
@@ -117,8 +137,11 @@ def _facts(sweep: SweepInfo) -> dict[str, str]:
     }
 
 
-def _tags(record: TrialRecord, view: RunView) -> dict[str, str]:
+def _tags(record: TrialRecord, view: RunView, sweep: SweepInfo) -> dict[str, str]:
+    versions = record.measurement.versions if record.measurement else {}
     found = {
+        **sweep.provenance,
+        **{f"sweeper.{name}": version for name, version in versions.items()},
         UID_TAG: record.uid,
         "sweeper.number": str(record.number),
         "sweeper.stage": view.stage,
@@ -165,14 +188,14 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     found = view.confirmation
     if found is None:
         return
+    # Another confirmation later, or more rounds, give other values, which MLflow then takes as the latest.
+    at, rounds = _ms(view.confirmed_at) or end_ms, len(found.rounds)
     for step, value in enumerate(found.rounds):
-        yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), end_ms, step)
-    # More rounds later give other values; at a later step MLflow takes them as the latest.
-    rounds = len(found.rounds)
+        yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), at, step)
     for name in ("throughput", "ratio", "ratio_low", "ratio_high"):
         value = getattr(found, name)
         if value is not None:
-            yield Point(f"confirm/{name}", rounded(value, digits), end_ms, rounds)
+            yield Point(f"confirm/{name}", rounded(value, digits), at, rounds)
 
 
 def _prefix(record: TrialRecord) -> str:

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.errors import StorageError, UserError
+from sweeper.core.errors import StorageError
 from sweeper.core.job import CONFIG, LOG, OUTCOME, TELEMETRY_LOG, TRACE
 from sweeper.core.record import TrialRecord
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
-from sweeper.tracking.tracker import RunView, SweepInfo
+from sweeper.tracking.failing import reported
+from sweeper.tracking.place import Place
+from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
+from sweeper.tracking.tracker import RefusedError, RunView, SweepInfo
 from sweeper.tracking.ui import DATABASE, artifact_root, directory_of, mend_artifact_locations, store_uri
 from sweeper.tracking.view import VIEW_TAG, view_tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-NOTE_TAG = "mlflow.note.content"
-WRITTEN_TAG = "mlflow.sweeperWritten"
-"""Digests of what we wrote where a person may write too; other text there is theirs and stays.
-
-The interface hides tags under `mlflow.`, and nobody needs to see this one.
-"""
-
-MAX_NOTE = 8000
+TRIAL_FILES = (CONFIG, OUTCOME, LOG, TELEMETRY_LOG, TRACE)
 _EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
-_DONE = {False: "FINISHED", True: "FAILED"}
 
 _ENV = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -66,25 +60,28 @@ class MlflowTracker:
     Nothing of MLflow's global state is touched: trials inherit no tracking URI.
     """
 
-    def __init__(self, home: Path, uri: str | None = None) -> None:
+    def __init__(self, home: Path, uri: str | None = None, *, thorough: bool = False) -> None:
         """Opens nothing yet.
+
+        Args:
+            thorough: Send again what is said to be there; the store keeps it once.
 
         Raises:
             UserError: `uri` names a folder (MLflow has ended its file store), or `home` has a name
                 that no database URI can hold.
         """
-        if uri is not None and (uri.startswith("file:") or (":" not in uri and uri != "databricks")):
-            raise UserError(
-                "A tracking URI starts with sqlite:///, http:// or https://"
-                f" (MLflow no longer writes to plain folders), but got {uri!r}."
-            )
         self._home = home
-        self._local = uri is None
-        self._uri = uri or store_uri(home)
+        self._place = Place.of(home, uri)
+        self._thorough = thorough
         self._sweep: SweepInfo | None = None
         self._client: MlflowClient | None = None
         self._experiment_id = ""
         self._run_ids: dict[str, str] = {}
+
+    @property
+    def place(self) -> str:
+        """The URI without user and password; empty for the database in the home."""
+        return self._place.shown
 
     @property
     def experiment_id(self) -> str:
@@ -107,23 +104,77 @@ class MlflowTracker:
             StorageError: The store cannot be reached; repeating the call repairs whatever is half done.
         """
         assert self._sweep is not None, "`open` comes before `track`"
+        content = run_content(record, view, self._sweep)
+        self.send(record.uid, view.label, content, files_of(record, view))
+
+    def send(self, uid: str, label: str, content: RunContent, files: Sequence[tuple[Path, str]]) -> None:
+        """Makes a run, or brings it up to date.
+
+        Args:
+            uid: Unique over all experiments; finds the run again.
+            label: The run's name.
+            files: Paths, each with the artifact folder that it goes to; what is not there is passed over.
+
+        Raises:
+            StorageError: As of `track`.
+        """
+        assert self._sweep is not None, "`open` comes before `send`"
         client = self._client or self._connect(self._sweep)
-        content = run_content(record, view, self._sweep.varied)
-        with _reported(f"trial {record.number}"):
-            run = self._find(client, record.uid)
-            if run is None:
-                run = client.create_run(
-                    self._experiment_id,
-                    start_time=content.start_ms,
-                    # Tags that come with the run save a transaction of their own.
-                    tags=_source()
-                    | {key: value for key, value in content.tags.items() if value}
-                    | _kept({}, {NOTE_TAG: content.note}),
-                    run_name=view.label,
-                )
-                self._run_ids[record.uid] = run.info.run_id
-            if run.info.lifecycle_stage == "active":  # A run that a person has deleted stays deleted.
-                _update(client, run, content, Path(record.folder) if record.folder else None)
+        try:
+            with reported(f"MLflow did not take `{text(label)}`", self._place):
+                run = self._find(client, uid)
+                if run is None:
+                    run = self._create(client, uid, label, content, {})
+                elif run.info.lifecycle_stage != "active":
+                    return  # A run that a person has deleted stays deleted.
+                old = run if content.retracted in run.data.metrics else None
+                if old is not None:
+                    run = self._create(client, uid, label, content, theirs(old))
+                update(client, run, content, files, thorough=self._thorough)
+                if old is not None:
+                    client.delete_run(old.info.run_id)
+        except StorageError:
+            # Another store may be in its place by now; the next attempt looks anew.
+            self._run_ids.pop(uid, None)
+            self._client = None
+            raise
+
+    def find(self, name: str) -> str | None:
+        """Returns the id of the experiment of the sweep `name`; None where there is none.
+
+        Raises:
+            StorageError: The store cannot be reached.
+        """
+        with self.reading(name):
+            return self._experiment_id or None
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[tuple[MlflowClient | None, list[Any]]]:
+        """Yields a client and the runs of the sweep `name`, deleted ones too; sends nothing.
+
+        Raises:
+            StorageError: The store cannot be reached.
+        """
+        if not self._place.uri and not (self._home / DATABASE).exists():
+            yield None, []
+            return
+        connect = client_class()
+        if not self._place.uri:
+            mend_artifact_locations(self._home)
+        with reported(f"MLflow does not say what it has of `{name}`", self._place):
+            client = self._new_client(connect)
+            found = client.get_experiment_by_name(name)
+            runs: list[Any] = []
+            if found is not None and found.lifecycle_stage == "active":
+                self._experiment_id = str(found.experiment_id)
+                token = None
+                while True:
+                    page = client.search_runs([self._experiment_id], run_view_type=3, page_token=token)
+                    runs += page
+                    token = page.token
+                    if not token:
+                        break
+            yield client, runs
 
     def close(self) -> None:
         """Forgets the connection."""
@@ -131,36 +182,60 @@ class MlflowTracker:
 
     def _connect(self, sweep: SweepInfo) -> MlflowClient:
         connect = client_class()
-        with _reported(f"the experiment of sweep {sweep.name}"):
-            if self._local:
+        with reported(f"MLflow did not take the sweep `{sweep.name}`", self._place):
+            if not self._place.uri:
                 # MLflow tries for two minutes to open a file that it may not write; this fails at once.
                 self._home.mkdir(parents=True, exist_ok=True)
                 (self._home / DATABASE).touch()
                 # Else the artifacts of a moved home would go on to its old place.
                 mend_artifact_locations(self._home)
-            client = connect(tracking_uri=self._uri, registry_uri=self._uri)
+            client = self._client or self._new_client(connect)
             self._experiment_id = self._open_experiment(client, sweep)
         self._client = client
         return client
+
+    def _new_client(self, connect: type[MlflowClient]) -> MlflowClient:
+        uri = self._place.uri or store_uri(self._home)
+        return connect(tracking_uri=uri, registry_uri=uri)
 
     def _open_experiment(self, client: MlflowClient, sweep: SweepInfo) -> str:
         found = client.get_experiment_by_name(sweep.name)
         if found is None:
             # A server knows itself where its artifacts go.
-            remote = self._uri.startswith(("http:", "https:", "databricks"))
-            root = None if remote else f"{artifact_root(self._home)}/{directory_of(sweep.name)}"
+            root = (
+                None if self._place.is_server else f"{artifact_root(self._home)}/{directory_of(sweep.name)}"
+            )
             found = client.get_experiment(client.create_experiment(sweep.name, artifact_location=root))
         if found.lifecycle_stage != "active":
-            raise StorageError(
+            raise RefusedError(
                 f"The MLflow experiment {sweep.name!r} was deleted. Restore it with `mlflow experiments"
                 f" restore --experiment-id {found.experiment_id}`, or give the sweep another name."
             )
-        shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep.varied, found.creation_time or 0)}
-        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | _kept(found.tags, shown)
+        shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep, found.creation_time or 0)}
+        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | kept(found.tags, shown)
         for key, value in wanted.items():
             if found.tags.get(key) != value:
                 client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
+
+    def _create(
+        self, client: MlflowClient, uid: str, label: str, content: RunContent, tags: Mapping[str, str]
+    ) -> Any:
+        run = client.create_run(
+            self._experiment_id,
+            start_time=content.start_ms,
+            # Tags that come with the run save a transaction of their own.
+            tags={
+                **_source(),
+                **{key: value for key, value in content.tags.items() if value},
+                **kept({}, {NOTE_TAG: content.note}),
+                **tags,
+                UID_TAG: uid,
+            },
+            run_name=text(label),
+        )
+        self._run_ids[uid] = run.info.run_id
+        return run
 
     def _find(self, client: MlflowClient, uid: str) -> Any:
         """Returns the trial's run, fresh from the store, or None."""
@@ -182,53 +257,12 @@ class MlflowTracker:
         return first
 
 
-def _update(client: MlflowClient, run: Any, content: RunContent, folder: Path | None) -> None:
-    """Sends what `run` lacks. What a repetition sends again, the store keeps once."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    run_id, status = run.info.run_id, _DONE[content.failed]
-    done = (run.info.status, run.info.end_time) == (status, content.end_ms)
-    tags = content.tags | _kept(run.data.tags, {NOTE_TAG: content.note})
-    points = content.derived if done else content.measured + content.derived
-    client.log_batch(  # The client itself keeps to 1000 metrics, 100 parameters and 100 tags a request.
-        run_id,
-        metrics=[Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points],
-        params=[Param(key, value) for key, value in content.params.items() if key not in run.data.params],
-        tags=[RunTag(key, value) for key, value in tags.items() if run.data.tags.get(key, "") != value],
-    )
-    if content.end_ms is None:
-        return
-    # A trace is made after the search, of two trials.
-    _log_files(client, run_id, folder, (TRACE,) if done else (CONFIG, OUTCOME, LOG, TELEMETRY_LOG, TRACE))
-    if done:
-        return
-    # Last, so that a run which says it is done has all of its points and files.
-    client.set_terminated(run_id, status=status, end_time=content.end_ms)
-
-
-def _log_files(client: MlflowClient, run_id: str, folder: Path | None, names: Sequence[str]) -> None:
-    for name in names:
-        if folder is not None and (folder / name).is_file():
-            there = {each.path for each in client.list_artifacts(run_id)} if name == TRACE else set()
-            if name not in there:
-                client.log_artifact(run_id, str(folder / name))
-
-
-def _kept(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
-    """Returns the tags in `wanted` to write: not those which a person has changed since we wrote them."""
-    written = dict(part.split("=", 1) for part in current.get(WRITTEN_TAG, "").split() if "=" in part)
-    ours = {
-        key: value if key == VIEW_TAG else text(value, MAX_NOTE)
-        for key, value in wanted.items()
-        if key not in current or written.get(key) == _digest(current[key])
-    }
-    ours = {key: value for key, value in ours.items() if value or key in current}
-    written |= {key: _digest(value) for key, value in ours.items()}
-    return ours | ({WRITTEN_TAG: " ".join(f"{k}={v}" for k, v in sorted(written.items()))} if ours else {})
-
-
-def _digest(value: str) -> str:
-    return hashlib.sha256(value.encode()).hexdigest()[:12]
+def files_of(record: TrialRecord, view: RunView) -> list[tuple[Path, str]]:
+    """Returns the artifacts of a finished trial's run, each with its artifact folder."""
+    if record.outcome is None or not record.folder:
+        return []
+    own = [Path(record.folder) / name for name in TRIAL_FILES]
+    return [(path, "") for path in (*own, *map(Path, view.files)) if path.is_file()]
 
 
 def _source() -> dict[str, str]:
@@ -237,16 +271,3 @@ def _source() -> dict[str, str]:
     except (KeyError, OSError):  # A container's user may have no name.
         user = str(os.getuid())
     return {"mlflow.user": user, "mlflow.source.name": "sweeper", "mlflow.source.type": "LOCAL"}
-
-
-@contextlib.contextmanager
-def _reported(what: str) -> Iterator[None]:
-    """Raises `StorageError` for whatever MLflow, its database driver or the network throws."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise StorageError(f"MLflow did not take {what}: {lines[0]}") from error

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from sweeper.core.errors import StorageError
 from sweeper.core.record import TrialRecord
 
 Stage = Literal["baseline", "reference", "search", "finalist", "confirmed"]
+
+
+class RejectedError(StorageError):
+    """The place was reached and does not take this one; others it may take."""
+
+
+class RefusedError(StorageError):
+    """The place was reached and takes nothing until a person has done something about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """What was trained with.
+
+    Attributes:
+        name: For a reader.
+        digest: Equal where the data is; at most 36 characters.
+        source: Where it comes from: a path, or how it was made.
+    """
+
+    name: str
+    digest: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +48,10 @@ class SweepInfo:
         synthetic: The data was generated, so that figures may not carry over to real data.
         varied: Dotted names that differ between trials: the searched ones, then those in which
             reference trials leave the space. They become the parameters and columns.
+        searched: Those of `varied` that are searched; all of them where empty.
+        metrics: Names of the metrics that some trial has, as far as is known; they become columns.
+        dataset: What the trials were trained with; None where nobody knows.
+        provenance: Tags that every run of the sweep gets, such as versions and the commit.
         note: Markdown of the sweep's own, such as the decision once there is one.
     """
 
@@ -33,6 +62,10 @@ class SweepInfo:
     data: str = ""
     synthetic: bool = False
     varied: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    dataset: Dataset | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
 
@@ -65,7 +98,9 @@ class RunView:
         verdict: Why it was slow, in a word or two.
         contamination: What disturbed its timings to the end; empty where they are clean.
         confirmation: None until there is one.
+        confirmed_at: Wall time at which the confirmation ended, in seconds; 0 where there is none.
         note: Markdown for the person who opens the run.
+        files: Paths of further files that belong to the run, such as a report.
     """
 
     label: str
@@ -75,19 +110,25 @@ class RunView:
     verdict: str | None = None
     contamination: str = ""
     confirmation: Confirmation | None = None
+    confirmed_at: float = 0.0
     note: str = ""
+    files: tuple[str, ...] = ()
 
 
 class Tracker(Protocol):
     """Shows a sweep somewhere.
 
     It is a projection of the sweep folder: every call may be repeated, and none of them is read
-    back. All three raise `StorageError` where the place cannot be reached; nothing is lost then, and
+    back. All raise `StorageError` where the place cannot be reached; nothing is lost then, and
     the caller repeats the call when it likes.
     """
 
+    @property
+    def place(self) -> str:
+        """Which of several places it is; empty for the usual one. Holds no secret."""
+
     def open(self, sweep: SweepInfo) -> None:
-        """Makes the place where the sweep is shown, once, before the first trial."""
+        """Makes the place where the sweep is shown, before the first trial, or brings it up to date."""
 
     def track(self, record: TrialRecord, view: RunView) -> None:
         """Shows `record`, or brings what is shown of it up to date; safe to repeat."""
@@ -98,6 +139,8 @@ class Tracker(Protocol):
 
 class NullTracker:
     """Shows nothing."""
+
+    place = ""
 
     def open(self, sweep: SweepInfo) -> None:
         """Does nothing."""

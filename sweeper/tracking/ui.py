@@ -53,8 +53,13 @@ def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
 
 def ui_url(port: int, experiment_id: str, key: str = VIEW_KEY, host: str = "127.0.0.1") -> str:
     """Returns the address at which the interface opens on the saved view of an experiment."""
+    return view_url(f"http://{host}:{port}", experiment_id, key)
+
+
+def view_url(server: str, experiment_id: str, key: str = VIEW_KEY) -> str:
+    """Returns the address of the saved view of an experiment on a server."""
     query = urlencode({"workflowType": "machine_learning", "viewStateShareKey": key})
-    return f"http://{host}:{port}/#/experiments/{quote(experiment_id)}/runs?{query}"
+    return f"{server.rstrip('/')}/#/experiments/{quote(experiment_id)}/runs?{query}"
 
 
 def find_experiment(home: Path, name: str) -> str | None:

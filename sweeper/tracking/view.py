@@ -12,37 +12,51 @@ import json
 import zlib
 from typing import Any
 
+from sweeper.tracking.tracker import SweepInfo
+
 VIEW_KEY = "sweeper"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 
-# What decides comes first; the widths are those at which no header is cut.
-_FRAME = (
-    ("attributes.`Run Name`", 250),
-    ("runDateAndNestInfo", 125),  # "Created", with the sign for failed; it cannot be left out.
+_NAME = ("attributes.`Run Name`", 220)
+_CREATED = ("runDateAndNestInfo", 45)  # The sign for failed, and an age that nobody needs.
+_SPEED = "result/throughput"
+_LOSS = "result/val_loss"
+# Of what differs by machine, the first that the sweep has. The widths are those at which no header is cut.
+_METRICS = (
+    (("epoch_seconds", 160),),
+    (("throughput", 150),),
+    (("x_baseline", 135),),
+    (("confirm/ratio", 110),),
+    (("val_loss", 115),),
+    (("gpu_util_pct", 150), ("gpu_busy_pct", 155), ("cpu_util_pct", 150)),
+    (("gpu_mem_peak_gib", 190), ("host_mem_peak_gib", 190)),
 )
-_FIRST = (
-    ("metrics.`result/throughput`", 130),
-    ("metrics.`result/x_baseline`", 130),
-    ("metrics.`confirm/ratio`", 110),
-    ("tags.`sweeper.stage`", 110),
-    ("tags.`sweeper.outcome`", 130),
-    ("tags.`sweeper.verdict`", 130),
-    ("metrics.`result/val_loss`", 115),
-    ("metrics.`result/epoch_seconds`", 155),
-)
+_ALWAYS = ("throughput", "x_baseline", "confirm/ratio")
+_TAGS = (("verdict", 140), ("stage", 110), ("outcome", 130))
+_SERIES = ("gpu_util_pct", "gpu_power_w", "cpu_util_pct")
 _PARAM_WIDTH = 95
 _LETTER_WIDTH = 7.5
-_SECTION = "sweeper-comparison"
+_MAX_AXES = 10
+_COMPARISON, _CURVES = "sweeper-comparison", "sweeper-series"
 
 
-def view_state(varied: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the view's state for a sweep in which the parameters `varied` differ."""
-    widths = {name: max(_PARAM_WIDTH, round(30 + _LETTER_WIDTH * len(name))) for name in varied}
-    columns = [*_FIRST, *((f"params.`{name}`", width) for name, width in widths.items())]
-    placed = [*_FRAME, *columns]
+def view_state(sweep: SweepInfo) -> dict[str, Any]:
+    """Returns the view's state. It cannot pin the baseline: the interface takes no pins from a saved view."""
+    found = (next((each for each in choice if _has(sweep, each[0])), None) for choice in _METRICS)
+    metrics = [
+        (f"metrics.`{name if '/' in name else f'result/{name}'}`", width)
+        for name, width in (each for each in found if each is not None)
+    ]
+    tags = [(f"tags.`sweeper.{name}`", width) for name, width in _TAGS]
+    params = [
+        (f"params.`{name}`", max(_PARAM_WIDTH, round(30 + _LETTER_WIDTH * len(name))))
+        for name in sweep.varied
+    ]
+    columns = [*metrics, *tags, *params]
+    placed = [_NAME, *columns, _CREATED]
     return {
         "searchFilter": "",
-        "orderByKey": "metrics.`result/throughput`",
+        "orderByKey": f"metrics.`{_SPEED}`",
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
@@ -52,20 +66,9 @@ def view_state(varied: tuple[str, ...]) -> dict[str, Any]:
         "columnOrder": [name for name, _ in placed],
         "columnWidths": dict(placed),
         "runsHiddenMode": "SHOW_ALL",
-        "compareRunCharts": _charts(varied),
-        "compareRunSections": [
-            {
-                "uuid": _SECTION,
-                "name": "Comparison",
-                "display": True,
-                # Beside another chart, parallel coordinates are too narrow to read.
-                "columns": 1,
-                "cardHeight": 420,
-                "isReordered": True,
-                "deleted": False,
-                "isGenerated": False,
-            }
-        ],
+        "compareRunCharts": _charts(sweep),
+        # Beside another chart, parallel coordinates are too narrow to read.
+        "compareRunSections": [_section(_COMPARISON, "Comparison", 1), _section(_CURVES, "Series", 2)],
         "viewMaximized": False,
         "runListHidden": False,
         "isAccordionReordered": True,
@@ -76,34 +79,84 @@ def view_state(varied: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def view_tag(varied: tuple[str, ...], created_ms: int) -> str:
+def view_tag(sweep: SweepInfo, created_ms: int) -> str:
     """Returns the value of the experiment tag `VIEW_TAG`."""
-    packed = zlib.compress(json.dumps(view_state(varied), separators=(",", ":")).encode())
+    packed = zlib.compress(json.dumps(view_state(sweep), separators=(",", ":")).encode())
     state = "deflate;" + base64.b64encode(packed).decode()
     return json.dumps({"name": "Sweep", "createdAt": created_ms, "updatedAt": created_ms, "state": state})
 
 
-def _charts(varied: tuple[str, ...]) -> list[dict[str, Any]]:
-    def metric(name: str) -> dict[str, str]:
-        return {"key": name, "type": "METRIC"}
+def _has(sweep: SweepInfo, name: str) -> bool:
+    return name in _ALWAYS or name in sweep.metrics
 
-    charts: list[dict[str, Any]] = [
-        {
-            "type": "PARALLEL",
-            "runsCountToCompare": 100,
-            "selectedParams": list(varied),
-            # The last one colours the lines.
-            "selectedMetrics": ["result/val_loss", "result/throughput"],
-            "showAllRuns": False,
-        },
-        {"type": "BAR", "runsCountToCompare": 20, "metricKey": "result/throughput"},
-        {"type": "BAR", "runsCountToCompare": 20, "metricKey": "confirm/ratio"},
-        {
+
+def _section(uuid: str, name: str, columns: int) -> dict[str, Any]:
+    return {
+        "uuid": uuid,
+        "name": name,
+        "display": True,
+        "columns": columns,
+        "cardHeight": 420,
+        "isReordered": True,
+        "deleted": False,
+        "isGenerated": False,
+    }
+
+
+def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
+    axes = list(sweep.searched or sweep.varied)[:_MAX_AXES]
+    charts: list[tuple[str, dict[str, Any]]] = [
+        (
+            _COMPARISON,
+            {
+                "type": "PARALLEL",
+                "runsCountToCompare": 100,
+                "selectedParams": axes,
+                # The last one colours the lines. A loss beside it would hide the runs that have none.
+                "selectedMetrics": [_SPEED],
+                "showAllRuns": False,
+            },
+        ),
+        (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": _SPEED}),
+        (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": "confirm/ratio"}),
+    ]
+    if _has(sweep, "val_loss"):
+        scatter = {
             "type": "SCATTER",
             "runsCountToCompare": 100,
-            "xaxis": metric("result/throughput"),
-            "yaxis": metric("result/val_loss"),
-        },
+            "xaxis": {"key": _SPEED, "type": "METRIC"},
+            "yaxis": {"key": _LOSS, "type": "METRIC"},
+        }
+        charts.append((_COMPARISON, scatter))
+    charts.append((_CURVES, _line("train/throughput", "step")))
+    charts += [(_CURVES, _line(f"system/{name}", "time-relative")) for name in _SERIES if _has(sweep, name)]
+    return [
+        {
+            "uuid": f"sweeper-{number}",
+            **chart,
+            "metricSectionId": section,
+            "deleted": False,
+            "isGenerated": False,
+        }
+        for number, (section, chart) in enumerate(charts)
     ]
-    place = {"metricSectionId": _SECTION, "deleted": False, "isGenerated": False}
-    return [{"uuid": f"sweeper-{number}", **chart, **place} for number, chart in enumerate(charts)]
+
+
+def _line(key: str, axis: str) -> dict[str, Any]:
+    return {
+        "type": "LINE",
+        "runsCountToCompare": 20,
+        "metricKey": key,
+        "selectedMetricKeys": [key],
+        "lineSmoothness": 0,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+        "xAxisKey": axis,
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": False,
+        "useGlobalLineSmoothing": True,
+    }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import resource
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 
+import psutil
 import torch
 
 from sweeper.core.config import TrialConfig
@@ -15,6 +19,7 @@ from sweeper.core.machine import cpu_name, usable_cpus
 from sweeper.core.measurement import DeviceInfo
 
 GIB = 1024**3
+DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def open_device(name: str, rank: int = 0) -> torch.device:
@@ -88,8 +93,9 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
 
 def describe(device: torch.device) -> DeviceInfo:
     """Returns what `device` is, with the UUID that NVML knows it by."""
+    host_gib = round(psutil.virtual_memory().total / GIB, 2)
     if device.type != "cuda":
-        return DeviceInfo(kind="cpu", name=cpu_name())
+        return DeviceInfo(kind="cpu", name=cpu_name(), host_memory_gib=host_gib)
     properties = torch.cuda.get_device_properties(device)
     uuid = str(getattr(properties, "uuid", ""))
     return DeviceInfo(
@@ -98,6 +104,7 @@ def describe(device: torch.device) -> DeviceInfo:
         uuid=uuid if uuid.startswith(("GPU-", "MIG-")) or not uuid else f"GPU-{uuid}",
         memory_gib=round(properties.total_memory / GIB, 2),
         capability=f"{properties.major}.{properties.minor}",
+        host_memory_gib=host_gib,
     )
 
 
@@ -147,8 +154,12 @@ def host_peak_gib() -> float:
 
 
 def versions() -> Mapping[str, str]:
-    """Returns the versions a result depends on."""
+    """Returns the versions a result depends on: torch, CUDA, and the driver where there is one."""
     found = {"torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
+    # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
+    with contextlib.suppress(OSError):
+        if driver := re.search(r" Module .*?(\d+\.[\d.]+)\s", DRIVER_VERSION.read_text(encoding="utf-8")):
+            found["driver"] = driver[1]
     return found

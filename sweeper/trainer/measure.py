@@ -11,8 +11,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -46,6 +47,8 @@ from sweeper.trainer.windows import Windows
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
 BREAKDOWN_SECONDS = 3.0
 
+T = TypeVar("T")
+
 
 def run(job: Job, progress: Progress) -> Measurement:
     """Runs one trial.
@@ -53,15 +56,26 @@ def run(job: Job, progress: Progress) -> Measurement:
     Raises:
         TrialFailedError: The configuration cannot be measured, and it is known why.
     """
+    return in_group(
+        job, lambda own, orders: follow(job, own, orders), lambda group: _measured(job, progress, group)
+    )
+
+
+def in_group(job: Job, following: Callable[[Group, int], None], leading: Callable[[Group], T]) -> T:
+    """Runs `leading` as rank 0 of the job's devices, and `following` as each of the others.
+
+    Raises:
+        TrialFailedError: There are fewer devices than the job asks for.
+    """
     count, room = job.config.device.count, len(job.device.split(","))
     if job.device != "cpu" and count > room:
         raise TrialFailedError(
             FailureKind.UNSUPPORTED,
             f"`device.count` must not exceed the {room} GPUs of a trial here, but got {count}",
         )
-    with contextlib.closing(Group.start(count, lambda own, orders: _follow(job, own, orders))) as group:
+    with contextlib.closing(Group.start(count, following)) as group:
         try:
-            return _measured(job, progress, group)
+            return leading(group)
         except Exception as error:
             group.blame(error)
             raise
@@ -73,7 +87,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     progress.stage("build")
     pipeline, stepper, watch = set_up(job)
     device = stepper.device
-    loader = _joined(job, group, pipeline, stepper)
+    loader = joined(job, group, pipeline, stepper)
     info = devices.describe(device)
     progress.device(info)
     loader.start()
@@ -136,8 +150,12 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     )
 
 
-def _joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper) -> Loader:
-    """Connects the stepper to its group, and returns the loader of its share."""
+def joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: int = 0) -> Loader:
+    """Connects the stepper to its group, and returns the loader of its share.
+
+    Args:
+        begin: Batches that were taken before.
+    """
     config = job.config
     graph = config.compile.mode == "graph"
     if graph and group.size > 1:
@@ -153,6 +171,7 @@ def _joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper) -> Loa
         stepper.device,
         index_only=graph,
         share=(group.rank, group.size),
+        begin=begin,
     )
     if graph:
         stepper.capture(loader)
@@ -162,10 +181,23 @@ def _joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper) -> Loa
     return loader
 
 
-def _follow(job: Job, group: Group, orders: int) -> None:
-    """A rank beside the trial's own: a step for each byte, until there are no more."""
+def follow(
+    job: Job,
+    group: Group,
+    orders: int,
+    begin: int = 0,
+    restore: Callable[[Stepper, Loader], None] | None = None,
+) -> None:
+    """A rank beside the trial's own: a step for each byte, until there are no more.
+
+    Args:
+        begin: Batches that were taken before.
+        restore: Brings the stepper to where it was then.
+    """
     pipeline, stepper, _ = set_up(job, group.rank)
-    loader = _joined(job, group, pipeline, stepper)
+    loader = joined(job, group, pipeline, stepper, begin)
+    if restore is not None:
+        restore(stepper, loader)
     loader.start()
     clock = NoClock()
     while os.read(orders, 1):

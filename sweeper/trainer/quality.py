@@ -65,7 +65,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
         seen += len(index)
         # Between optimiser steps only: what has been accumulated is not in the weights yet.
         if due <= seen < num_samples and stepper.micro_steps % config.accumulate_steps == 0:
-            curve.append((seen, _glance(pipeline, stepper)))
+            curve.append((seen, glance(pipeline, stepper)))
             due = (seen // part + 1) * part
     stepper.finish()
     train_loss = total.item() / num_samples
@@ -87,7 +87,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     )
 
 
-def _glance(pipeline: Pipeline, stepper: Stepper) -> float:
+def glance(pipeline: Pipeline, stepper: Stepper) -> float:
     """Returns the validation loss in the midst of training, which goes on as if nothing had been.
 
     A pipeline's loss or its model may draw random numbers in evaluation, too.

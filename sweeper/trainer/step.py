@@ -58,6 +58,8 @@ class Stepper:
     Attributes:
         model: The model as it was built; `compiled` is what steps call.
         last_loss: The last micro-batch's loss, on the device.
+        schedule: The rate as a share of its peak, by the optimiser steps so far, warm-up included; None
+            for a warm-up and no more.
         skipped: Optimiser steps the scaler left out, counted on the device.
     """
 
@@ -72,6 +74,7 @@ class Stepper:
         self.autocast: contextlib.AbstractContextManager[Any] = (
             torch.autocast(device.type, dtype=dtype) if dtype else _NOTHING
         )
+        self.schedule: Callable[[int], float] | None = None
         self.initial = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.peak_lr = config.optimizer.lr_at(config.global_batch)
@@ -199,14 +202,19 @@ class Stepper:
 
     def _count_update(self) -> None:
         warmup = self.config.optimizer.warmup_steps
-        if self.updates <= warmup and warmup:
-            rate = self.peak_lr * min(1.0, (self.updates + 1) / warmup)
-            for group in self.optimizer.param_groups:
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(rate)
-                else:
-                    group["lr"] = rate
+        if self.schedule is not None:
+            self.set_rate(self.peak_lr * self.schedule(self.updates))
+        elif self.updates <= warmup and warmup:
+            self.set_rate(self.peak_lr * min(1.0, (self.updates + 1) / warmup))
         self.updates += 1
+
+    def set_rate(self, rate: float) -> None:
+        """Sets the learning rate of the next optimiser step, on the device where a graph reads it there."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _run(self, batch: Batch, clock: Clock, model: nn.Module, update: bool) -> None:
         """Forward, backward and, with `update`, the optimiser: what a graph captures."""

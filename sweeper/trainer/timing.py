@@ -32,13 +32,14 @@ class Timing:
         self._step_s = 0.0
 
     def stretch(
-        self, clock: Clock, seconds: float, cap_seconds: float, drain_steps: int = 0
+        self, clock: Clock, seconds: float, cap_seconds: float, drain_steps: int = 0, most_steps: int = 0
     ) -> tuple[float, int, int]:
         """Runs whole prefetch drains for about `seconds`; returns wall seconds, steps and samples.
 
         Args:
             cap_seconds: A drain that does not fit into it is cut.
             drain_steps: Steps to run whole multiples of; the loader's own by default.
+            most_steps: It ends after so many, whatever the time; 0 for no such end.
         """
         stepper, loader, group = self.stepper, self.loader, self.group
         whole = drain_steps or loader.drain_steps
@@ -52,7 +53,7 @@ class Timing:
             steps += 1
             pace.step()
             elapsed = time.perf_counter() - began
-            if elapsed >= cap_seconds or (elapsed >= seconds and steps % whole == 0):
+            if elapsed >= cap_seconds or (elapsed >= seconds and steps % whole == 0) or steps == most_steps:
                 break
         devices.synchronize(stepper.device)
         elapsed = time.perf_counter() - began
@@ -102,19 +103,21 @@ class Timing:
             # Queues which filled up during a pause are drained again, untimed: whole, where it was long.
             self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS if turns is None else plan.window_seconds)
             clock = HostClock()
-            window, skipped = self._window(clock if on_host else NoClock(), seconds, global_batch)
+            window, skipped = self.window(clock if on_host else NoClock(), seconds, global_batch)
             before, canary = canary, undisturbed_canary_ms()
             window = dataclasses.replace(window, canary_ms=max(before, canary))
             return Taken(window, skipped, tuple(clock.seconds))
 
         return collect(plan, progress, take, NUM_PHASES)
 
-    def _window(self, clock: Clock, seconds: float, global_batch: int) -> tuple[Window, int]:
+    def window(
+        self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0
+    ) -> tuple[Window, int]:
         """Returns a timed window, and the samples of steps in it that the scaler skipped."""
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
         start = time.perf_counter()
-        elapsed, steps, samples = self.stretch(clock, seconds, 2 * seconds)
+        elapsed, steps, samples = self.stretch(clock, seconds, 2 * seconds, most_steps=most_steps)
         after = read_conditions()
         lost = int((self.stepper.skipped - skipped).item()) * global_batch
         return between(before, after, start, elapsed, steps, max(0, samples - lost)), lost

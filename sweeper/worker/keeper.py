@@ -58,6 +58,7 @@ from sweeper.worker.log import BoundedLog, last_lines
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECES = 64
+MOST_SECONDS = 3600.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 Start = Callable[[Path, int], NoReturn]
@@ -143,7 +144,8 @@ class _Keeper:
             poller.register(descriptor, select.POLLIN)
         while True:
             left = deadline - time.perf_counter()
-            events = dict(poller.poll(max(0.0, left) * 1e3))
+            # What poll takes is bounded; a production run's time is not.
+            events = dict(poller.poll(min(max(0.0, left), MOST_SECONDS) * 1e3))
             if reports in events and not self._drain(reports, lambda data: self._listen(data, reports)):
                 poller.unregister(reports)
             if output in events and not self._drain(output, self.log.write):

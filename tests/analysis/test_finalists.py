@@ -9,7 +9,7 @@ from replays import spec_of
 
 from sweeper.analysis.finalists import alike, finalists
 from sweeper.core.config import TrialConfig
-from sweeper.core.measurement import Quality
+from sweeper.core.measurement import DeviceInfo, Quality
 from sweeper.core.record import TrialRecord
 from sweeper.testing.noop import made_up
 
@@ -55,6 +55,19 @@ def test_only_what_may_win_takes_part():
     assert chosen(spec, infeasible, other_work, slower, screened, fine) == [6]
     assert chosen(spec, unlooked, fine, needs_loss=True) == [6]
     assert chosen(spec, unlooked, fine) == [5, 6]
+
+
+def test_what_production_has_no_memory_for_takes_no_part():
+    device = DeviceInfo(kind="cuda", name="NVIDIA A10", memory_gib=22.5)
+
+    def on_gpu(number: int, kind: str) -> TrialRecord:
+        found = record(number, 900.0, loader__kind=kind)
+        return dataclasses.replace(found, outcome=dataclasses.replace(found.measurement, device=device))
+
+    records = [on_gpu(1, "resident"), on_gpu(2, "stream"), record(3, 800.0)]
+    for data_gib, takes_part in ((40.0, [2, 3]), (10.0, [1, 2, 3]), (None, [1, 2, 3])):
+        spec = spec_of(production={"samples": 1e9, "data_gib": data_gib}, confirm={"top": 9})
+        assert sorted(chosen(spec, *records)) == takes_part
 
 
 def test_of_near_duplicates_the_faster_one_takes_part():

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_one_is_refused(here: Path, out: str):
 
 
 def test_a_script_that_is_not_there_is_refused(here: Path):
-    with pytest.raises(UserError, match="must name a script that is there, but 'trian.py' is not in"):
+    with pytest.raises(UserError, match=r"must name a script that is there, but 'trian\.py' is not in"):
         init_command("python trian.py --batch-size 64", None, force=False)
     assert [each.name for each in here.iterdir()] == ["train.py"]
 

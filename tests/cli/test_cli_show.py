@@ -1,4 +1,4 @@
-"""`list`, `show` and `export` on a finished sweep, for people and for programs."""
+"""`list` and `show` on a finished sweep, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from replays import PIPELINE, Bench, spec_of, throughput
 from sweeper.cli import main
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import METRICS
-from sweeper.spec import read_yaml
 
 
 @pytest.fixture
@@ -117,49 +116,11 @@ def test_show_one_trial(cli, home):
     assert found["verdict"] == "compute-bound"
 
 
-def test_export_prints_what_production_needs(cli, home):
-    code, out, _ = cli("export", "toy", "--home", home, "--out", "-", "--format", "json")
-    assert code == 0
-    found = json.loads(out)
-    assert found["config"]["loader"]["kind"] == "resident"
-    assert found["provenance"]["sweep"] == "toy"
-
-
-def test_export_writes_a_file_that_reads_back(cli, home, tmp_path):
-    path = tmp_path / "best.yaml"
-    code, out, _ = cli("export", "toy", "--home", home, "--out", str(path))
-    assert code == 0
-    assert str(path) in out.replace("\n", "")
-    assert read_yaml(path)["config"]["loader"]["kind"] == "resident"
-
-
-def test_export_says_what_to_change_in_a_script(cli, home, tmp_path):
-    script, out = tmp_path / "train.py", tmp_path / "advice.txt"
-    script.write_text("from torch.utils.data import DataLoader\nloader = DataLoader(data, batch_size=32)\n")
-    asked = ["export", "toy", "--home", home, "--format", "python", "--patch", str(script)]
-    code, text, err = cli(*asked)
-    assert (code, err) == (0, "")
-    assert text.startswith(f"{script}:2  DataLoader(data, batch_size=32)\n    -> no DataLoader: ")
-    assert "`loader.kind: resident`" in text
-    assert cli(*asked, "--out", str(out))[0] == 0
-    assert out.read_text() == text
-    assert "(now 32), num_workers=4" in cli(*asked, "--trial", "0")[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["show", "tay"], 2, "Did you mean `toy`?"),
         (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; there are 10, from 0."),
-        (["export", "toy", "--trial", "99"], 2, "`toy` has no trial 99"),
-        (["export", "toy", "--format", "yml"], 2, "Did you mean `yaml`?"),
-        (["export", "toy", "--format", "toml"], 2, "must be one of yaml, json, args, but got 'toml'"),
-        (["export", "toy", "--out", "no/such/folder/best.yaml"], 2, "`--out` must be a file in a folder"),
-        (["export", "toy", "--out", "."], 2, "`--out` must be a file in a folder"),
-        (["export", "toy", "--out", "/proc/best.yaml"], 6, "cannot write in /proc"),
-        (["export", "toy", "--format", "python"], 2, "must come together, but got `--format python`"),
-        (["export", "toy", "--patch", "train.py"], 2, "must come together, but got `--format yaml` with a"),
-        (["export", "toy", "--format", "python", "--patch", "no.py"], 2, "`--patch` must name a script that"),
         (["ui", "tay"], 2, "Did you mean `toy`?"),
         (["ui"], 2, "`toy` has no runs in MLflow yet"),
     ],
@@ -178,17 +139,13 @@ def test_what_cannot_be_printed_is_escaped(cli, home):
     assert "\x1b" not in err
 
 
-def test_exporting_without_a_winner(cli, tmp_path, monkeypatch):
+def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
     from sweeper.testing.noop import made_up
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
     Bench(tmp_path / "home").run(answer=lambda config: made_up(10.0))
-    code, _, err = cli("export", "toy", "--home", "home")
-    assert code == 4
-    assert "--trial N" in err
-    assert cli("export", "toy", "--home", "home", "--trial", "3", "--out", "-")[0] == 0
-    code, out, _ = cli("show", "toy", "--home", "home")
+    out = cli("show", "toy", "--home", "home")[1]
     assert "nothing is better than your baseline" in out
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
 

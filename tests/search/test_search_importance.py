@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +114,17 @@ def test_too_little_to_say():
         )
         == {}
     )
+
+
+def test_scikit_learn_is_left_out_and_still_there_for_others():
+    """Seconds of import, for evaluators that are not used here; in a process that has neither yet."""
+    code = (
+        "import sys, test_search_importance as here\n"
+        "spec = here.spec_of()\n"
+        "assert here.importance(spec, here.told_of(spec, lambda params: (params['batch_size'],)))\n"
+        "assert not [name for name in sys.modules if name.startswith('sklearn')]\n"
+        "from optuna.importance import FanovaImportanceEvaluator\n"
+        "FanovaImportanceEvaluator()\n"
+        "import sklearn\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

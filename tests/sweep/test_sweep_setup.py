@@ -65,6 +65,32 @@ def test_data_larger_than_the_device_cannot_be_resident(held: float, leaves: boo
     assert lines == ([expected] if leaves else [])
 
 
+ROOMY = DeviceInfo(kind="cpu", name="a CPU", host_memory_gib=64.0)
+LARGE = {"samples": 1e9, "data_gib": 60.0}
+
+
+@pytest.mark.parametrize(("device", "room"), [(GPUS[0], 24), (ROOMY, 64)], ids=["gpu", "cpu"])
+def test_productions_data_larger_than_the_device_cannot_be_resident(device: DeviceInfo, room: int):
+    asked = spec_of(production=LARGE)
+    spec, lines = setup.restricted(asked, machine(asked, device))
+    why = f"production's data has 60 GiB, the device {room}"
+    assert lines == [f"loader.kind: resident left the space here ({why})."]
+    assert "loader.kind" not in spec.space
+    smaller = spec_of(production={"samples": 1e9, "data_gib": 19.0})
+    assert setup.restricted(smaller, machine(smaller, device))[1] == []
+    # Where nobody knows its size, nothing is left out.
+    assert setup.restricted(asked, machine(asked))[1] == []
+
+
+def test_resident_trials_that_are_written_out_are_said_to_be_unable_to_win():
+    why = "(production's data has 60 GiB, the device 24)"
+    line = f"loader.kind: resident is measured where it is written, but cannot win {why}."
+    fixed = spec_of(space=space(), fix={"loader.kind": "resident"}, production=LARGE)
+    assert setup.restricted(fixed, machine(fixed, GPUS[0]))[1] == [line]
+    also = spec_of(also_try=[{"loader.kind": "resident"}], production=LARGE)
+    assert setup.restricted(also, machine(also, GPUS[0]))[1][-1] == line
+
+
 @pytest.mark.parametrize(
     "parameter",
     [{"type": "int", "low": 1, "high": 16}, {"type": "categorical", "choices": [1, 2, 8, 16]}],

@@ -311,3 +311,30 @@ def test_summaries_are_of_the_windows_alone():
 def test_the_95th_percentile_of_a_hundred_is_the_95th():
     columns = {TIME: [float(t) for t in range(100)], "a": [float(t + 1) for t in range(100)]}
     assert summarise(columns, [window(0, 1000)])["a"].p95 == 95.0
+
+
+def test_a_long_run_is_told_bit_by_bit():
+    probe = Counting("a")
+    with sampling(probe) as sampler:
+        assert sampler.drain() == {}
+        told: list[float] = []
+        for _ in range(3):
+            sampler.look_around()
+            assert wait_for(lambda: sampler.columns())
+            before = sampler.columns()
+            found = sampler.drain()
+            assert found == before
+            told += found["a_around"]
+            assert sampler.columns() == {}
+    assert told == [1.0, 2.0, 3.0]
+
+
+def test_nothing_is_lost_between_two_drains():
+    probe = Counting("a")
+    told: list[float] = []
+    with sampling(probe, interval=0.001) as sampler:
+        while probe.count < 100:
+            told += sampler.drain().get("a", [])
+    assert wait_for(probe.closed.is_set)
+    told += sampler.drain().get("a", [])
+    assert told == list(range(1, probe.count + 1))

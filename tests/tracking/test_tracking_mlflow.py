@@ -20,6 +20,7 @@ from sweeper.core.errors import StorageError, UserError
 from sweeper.core.measurement import Diagnosis, FailureKind, Stats
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker
+from sweeper.tracking.content import Point, RunContent
 from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker
 from sweeper.tracking.ui import DATABASE, artifact_root, find_experiment, mend_artifact_locations, store_uri
 from sweeper.tracking.view import VIEW_TAG
@@ -198,7 +199,7 @@ def test_a_call_that_breaks_anywhere_is_repaired_by_the_next(
 
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, call, broken)
-        with pytest.raises(StorageError, match="trial 7: the server went away"):
+        with pytest.raises(StorageError, match="`007 bs2048 res bf16 h256`: the server went away"):
             tracker.track(record, VIEW)
     tracker.track(record, VIEW)
 
@@ -392,6 +393,151 @@ def test_the_experiment_says_what_it_is(tracker: MlflowTracker, client: MlflowCl
     assert "14.1 times the baseline" in tags[NOTE_TAG]
 
 
+def test_a_run_says_what_it_was_made_with_and_from(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    assert record.measurement is not None
+    versions = {"torch": "2.13.0", "cuda": "12.8"}
+    record = dataclasses.replace(record, outcome=dataclasses.replace(record.measurement, versions=versions))
+    tracker.open(SWEEP)
+    for _ in range(2):
+        tracker.track(record, VIEW)
+
+    run = only_run(client, home)
+    assert (
+        run.data.tags.items()
+        >= {
+            "sweeper.version": "0.1.0",
+            "sweeper.torch": "2.13.0",
+            "sweeper.cuda": "12.8",
+            "mlflow.source.git.commit": 40 * "a",
+        }.items()
+    )
+    assert "sweeper.driver" not in run.data.tags
+    (there,) = run.inputs.dataset_inputs
+    assert (there.dataset.name, there.dataset.digest) == ("features", "0123456789abcdef")
+    assert "data/features" in there.dataset.source
+    assert {tag.key: tag.value for tag in there.tags} == {"mlflow.data.context": "training"}
+
+
+def test_a_file_is_sent_once_for_every_content(
+    tracker: MlflowTracker,
+    client: MlflowClient,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record, report = measured(tmp_path), tmp_path / "report.html"
+    report.write_text("first")
+    view = dataclasses.replace(VIEW, files=(str(report), str(tmp_path / "absent.png")))
+    sent: list[str] = []
+    real = MlflowClient.log_artifact
+
+    def log_artifact(self: MlflowClient, run_id: str, path: str, folder: str | None = None) -> None:
+        sent.append(Path(path).name)
+        real(self, run_id, path, folder)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", log_artifact)
+    tracker.open(SWEEP)
+    for _ in range(2):
+        tracker.track(record, view)
+    assert sorted(sent) == ["config.json", "outcome.json", "report.html", "worker.log"]
+    report.write_text("second")
+    tracker.track(record, view)
+    assert sent[4:] == ["report.html"]
+    run = only_run(client, home)
+    shown = home / "artifacts" / SWEEP.name / run.info.run_id / "artifacts"
+    assert (shown / "report.html").read_text() == "second"
+    # What is lost is seen by one who looks.
+    (shown / "worker.log").unlink()
+    thorough = MlflowTracker(home, thorough=True)
+    thorough.open(SWEEP)
+    thorough.track(record, view)
+    assert sent[5:] == ["worker.log"]
+
+
+def test_a_run_of_another_kind_is_shown_by_the_same_means(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    points = tuple(Point("train/loss", 1.0 / step, 1000 * step, step) for step in (1, 2))
+    content = RunContent(
+        params={"lr": "0.1"},
+        measured=points,
+        derived=(),
+        tags={"a": "b"},
+        note="",
+        start_ms=5,
+        end_ms=None,
+        failed=False,
+    )
+    tracker.open(SWEEP)
+    tracker.send("train-1", "production", content, [(weights, "weights")])
+    run = only_run(client, home)
+    assert (run.info.run_name, run.info.status) == ("production", "RUNNING")
+    assert run.data.metrics == {"train/loss": 0.5}
+    assert [each.path for each in client.list_artifacts(run.info.run_id, "weights")] == [
+        "weights/model.safetensors"
+    ]
+    tracker.send("train-1", "production", dataclasses.replace(content, end_ms=9000), [])
+    assert only_run(client, home).info.status == "FINISHED"
+
+
+def test_a_trial_found_infeasible_later_has_its_run_made_anew(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    """Its loss came from another trial of the same numerics; MLflow takes no metric back."""
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+    before = only_run(client, home).info.run_id
+    client.set_tag(before, "team", "vision")
+    client.set_tag(before, NOTE_TAG, "Mine.")
+    for _ in range(2):
+        tracker.track(dataclasses.replace(record, violations={"val_loss": 0.02}), VIEW)
+
+    (run,) = [run for run in runs_of(client, home) if run.info.lifecycle_stage == "active"]
+    assert run.info.run_id != before
+    assert not any(key.startswith("result/") for key in run.data.metrics)
+    assert run.data.metrics["infeasible/throughput"] == 13040.0
+    assert (run.data.tags["team"], run.data.tags[NOTE_TAG]) == ("vision", "Mine.")
+    assert len(client.list_artifacts(run.info.run_id)) == 3
+    tracker.track(
+        dataclasses.replace(record, violations={"val_loss": 0.02}), dataclasses.replace(VIEW, note="x")
+    )
+    assert client.get_run(run.info.run_id).data.tags[NOTE_TAG] == "Mine."
+    assert len(runs_of(client, home)) == 2
+
+
+def test_another_confirmation_later_is_the_one_that_counts(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    tracker.open(SWEEP)
+    assert CONFIRMED.confirmation is not None
+    lower = dataclasses.replace(CONFIRMED.confirmation, ratio=2.0)
+    tracker.track(record, dataclasses.replace(CONFIRMED, confirmed_at=FINISHED + 200))
+    tracker.track(record, dataclasses.replace(CONFIRMED, confirmation=lower, confirmed_at=FINISHED + 900))
+    run = only_run(client, home)
+    assert run.data.metrics["confirm/ratio"] == 2.0
+    stamps = [each.timestamp for each in client.get_metric_history(run.info.run_id, "confirm/ratio")]
+    assert sorted(stamps) == [round((FINISHED + seconds) * 1000) for seconds in (200, 900)]
+
+
+def test_what_does_not_print_is_shown_as_escapes(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    tracker.open(SWEEP)
+    view = dataclasses.replace(VIEW, label="007 \x1b[31m\u202eder", note="one\n\ntwo \x07", verdict="größer")
+    tracker.track(measured(tmp_path), view)
+    run = only_run(client, home)
+    assert run.info.run_name == r"007 \x1b[31m\u202eder"
+    assert run.data.tags[NOTE_TAG] == "one\n\ntwo \\x07"
+    assert run.data.tags["sweeper.verdict"] == "größer"
+
+
 def test_what_a_person_wrote_or_deleted_stays(
     tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
 ) -> None:
@@ -447,7 +593,7 @@ def test_parameters_outside_the_space_and_odd_values_are_taken(
     assert params["batch_size"] == "1000000"
     assert params["model.bias"] == "null"
     (long,) = (value for name, value in params.items() if name.startswith("model.gr"))
-    assert long == "a" + "b" * 498 + "…"
+    assert long == r"a\x00" + "b" * 494 + "…"
     assert "model.absent" not in params
 
 
@@ -519,10 +665,11 @@ def test_a_file_that_is_no_database_is_a_storage_error_at_once(tmp_path: Path) -
 
 def test_a_dead_server_is_a_storage_error_and_a_later_call_tries_again(tmp_path: Path) -> None:
     tracker = MlflowTracker(tmp_path, "http://127.0.0.1:9")
-    with pytest.raises(StorageError, match="sweep stocks-a10"):
-        tracker.open(SWEEP)
-    with pytest.raises(StorageError, match="sweep stocks-a10"):
-        tracker.track(measured(tmp_path), VIEW)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"`stocks-a10`: http://127.0.0.1:9 cannot be reached \(Conn"):
+            tracker.open(SWEEP)
+        with pytest.raises(StorageError, match="`stocks-a10`"):
+            tracker.track(measured(tmp_path), VIEW)
 
 
 def test_a_deleted_experiment_is_said_and_not_brought_back(

@@ -20,7 +20,7 @@ from sweeper.core.measurement import (
     Window,
 )
 from sweeper.core.record import TrialRecord
-from sweeper.tracking import Confirmation, RunView, SweepInfo
+from sweeper.tracking import Confirmation, Dataset, RunView, SweepInfo
 
 FINISHED = 1_790_000_000.25
 VARIED = (
@@ -41,6 +41,9 @@ SWEEP = SweepInfo(
     data="100 synthetic tables, 1.2 million rows, 64 features",
     synthetic=True,
     varied=VARIED,
+    metrics=("throughput", "epoch_seconds", "val_loss", "gpu_util_pct", "gpu_mem_peak_gib", "cpu_util_pct"),
+    dataset=Dataset(name="features", digest="0123456789abcdef", source="data/features"),
+    provenance={"sweeper.version": "0.1.0", "mlflow.source.git.commit": 40 * "a", "sweeper.driver": ""},
     note="Winner: **trial 7**, 14.1 times the baseline (13.8 to 14.4, 95 %).",
 )
 

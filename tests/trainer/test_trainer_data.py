@@ -45,8 +45,10 @@ ALL_KINDS = ["rows", "workers", "resident", "stream"]
 
 def started(samples: Samples, options: dict, size: int = 20, seed: int = 3, **more):
     options = {**options, **more}
-    index_only = options.pop("index_only", False)
-    loader = make_loader(samples, LoaderConfig(**options), size, seed, CPU, index_only=index_only)
+    index_only, begin = options.pop("index_only", False), options.pop("begin", 0)
+    loader = make_loader(
+        samples, LoaderConfig(**options), size, seed, CPU, index_only=index_only, begin=begin
+    )
     loader.start()
     return loader
 
@@ -87,6 +89,33 @@ def test_three_epochs_have_the_same_batches(options: dict, drop_last: bool):
         loader.close()
     assert [batch["i"].tolist() for batch in got] == want
     assert all(torch.equal(batch["x"], batch["i"] * 0.5) for batch in got)
+
+
+@pytest.mark.parametrize("begin", [1, 13])
+@pytest.mark.parametrize("options", KINDS)
+def test_after_some_batches_come_the_next_ones(options: dict, begin: int):
+    # Of 103 samples, five batches are an epoch.
+    want = expected(3, 20, 4, True)[begin:]
+    loader = started(SAMPLES, options, begin=begin)
+    try:
+        got = batches(loader, len(want))
+    finally:
+        loader.close()
+    assert [batch["i"].tolist() for batch in got] == want
+
+
+@pytest.mark.parametrize("kind", ["rows", "workers"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_takes_none_of_the_models_random_numbers(kind: str, workers: int):
+    torch.manual_seed(1)
+    want = torch.rand(3)
+    torch.manual_seed(1)
+    loader = started(SAMPLES, {"kind": kind, "num_workers": workers})
+    try:
+        batches(loader, 12)
+    finally:
+        loader.close()
+    assert torch.equal(torch.rand(3), want)
 
 
 def test_an_epoch_visits_every_sample_once_in_an_order_of_its_own():

@@ -137,3 +137,32 @@ def test_on_a_cpu_there_is_nothing_to_keep_ahead_of(monkeypatch):
     pace = devices.Pace(CPU)
     for _ in range(100):
         pace.step()
+
+
+@pytest.mark.parametrize(
+    ("said", "driver"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
+            "535.183.01",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)\n",
+            "580.65.06",
+        ),
+        ("something else\n", None),
+        (None, None),
+    ],
+)
+def test_the_driver_is_one_of_the_versions(tmp_path, monkeypatch, said, driver):
+    monkeypatch.setattr(devices, "DRIVER_VERSION", tmp_path / "version")
+    if said is not None:
+        (tmp_path / "version").write_text(said)
+    assert devices.versions().get("driver") == driver
+    assert devices.versions()["torch"] == str(torch.__version__)
+
+
+def test_the_machines_memory_is_known():
+    info = devices.describe(CPU)
+    assert info.memory_gib == 0
+    assert info.room_gib == info.host_memory_gib > 0.1

@@ -179,3 +179,27 @@ def test_very_many_lengths_are_rounded_and_still_covered(longest: int):
 def test_equal_lengths_need_one_edge():
     assert bucket_edges(torch.full((10,), 7), 5, 1) == [7]
     assert bucket_edges(torch.tensor([3]), 5, 8) == [3]
+
+
+@pytest.mark.parametrize("buckets", [0, 4])
+@pytest.mark.parametrize(
+    ("share", "drop_last"),
+    [((0, 1), True), ((0, 1), False), ((1, 2), True)],
+    ids=["alone", "ragged", "second of two"],
+)
+def test_what_begins_after_some_batches_goes_on_with_the_next(
+    drop_last: bool, buckets: int, share: tuple[int, int]
+):
+    about = {"drop_last": drop_last, "lengths": LENGTHS if buckets else None, "buckets": buckets or 1}
+
+    def batches(begin: int, epochs: range) -> list[tuple[list[int], int]]:
+        order = Order(NUM, 20, 3, share=share, begin=begin, **about)
+        return [(i.tolist(), length) for number in epochs for i, length in order.epoch(number).batches()]
+
+    each = Order(NUM, 20, 3, share=share, **about).num_batches
+    whole = batches(0, range(4))
+    assert len(whole) == 4 * each
+    for begin in (1, each - 1, each, each + 1, 2 * each + 5):
+        order = Order(NUM, 20, 3, share=share, begin=begin, **about)
+        assert (order.first_epoch, order.num_batches) == (begin // each, each)
+        assert batches(begin, range(4 - begin // each)) == whole[begin:]

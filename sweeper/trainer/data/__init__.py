@@ -29,12 +29,14 @@ def make_loader(
     *,
     index_only: bool = False,
     share: tuple[int, int] = (0, 1),
+    begin: int = 0,
 ) -> Loader:
     """Returns the loader of `config`.
 
     Args:
         index_only: A resident loader hands over indices, for a step that gathers for itself.
         share: `(rank, size)` of a group that takes batches together.
+        begin: Batches that were taken before.
 
     Raises:
         TrialFailedError: There is not one whole batch, or the data cannot be loaded this way.
@@ -48,6 +50,7 @@ def make_loader(
         lengths=samples.lengths,
         buckets=config.buckets,
         share=share,
+        begin=begin,
     )
     if config.kind == "resident":
         return ResidentLoader(samples, order, device, index_only=index_only)

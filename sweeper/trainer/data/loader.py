@@ -28,11 +28,13 @@ class Loader(Protocol):
     graph where one is captured.
 
     Attributes:
+        order: Which samples make up which batch.
         drain_steps: Batches in flight when every queue is full; windows cover whole multiples.
         period_steps: Steps after which its work repeats.
         num_shapes: Static shapes that whole batches come in.
     """
 
+    order: Order
     drain_steps: int
     period_steps: int
     num_shapes: int

@@ -9,6 +9,7 @@ Samples of varying length are drawn from buckets, each padded to one static leng
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,12 +22,17 @@ from sweeper.core.progress import TrialFailedError
 MAX_DISTINCT = 256
 
 
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Returns what an epoch's random numbers begin from."""
+    return seed * 1_000_003 + epoch
+
+
 def epoch_order(seed: int, epoch: int, length: int) -> Tensor:
     """Returns the order (int64, shape [length]) in which `epoch` visits the samples.
 
     Drawn on the host, so that every loader kind and device sees the same one.
     """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
     return torch.randperm(length, generator=generator)
 
 
@@ -43,6 +49,11 @@ class Epoch:
     index: Tensor
     sizes: list[int]
     lengths: list[int]
+
+    def after(self, num_batches: int) -> Epoch:
+        """Returns what is left of it after its first batches."""
+        done = sum(self.sizes[:num_batches])
+        return Epoch(self.index[done:], self.sizes[num_batches:], self.lengths[num_batches:])
 
     def batches(self) -> Iterator[tuple[Tensor, int]]:
         """Yields each batch's samples and length."""
@@ -61,6 +72,7 @@ class Order:
         buckets: Most static lengths to use.
         drop_last: Leave out what does not fill a batch at the end of an epoch.
         share: `(rank, size)` of a group which takes batches together, each its own part of them.
+        begin: Batches that were taken before: training goes on after them.
 
     Attributes:
         edges: The static lengths, ascending; empty where samples have none.
@@ -79,6 +91,7 @@ class Order:
         lengths: Tensor | None = None,
         buckets: int = 1,
         share: tuple[int, int] = (0, 1),
+        begin: int = 0,
     ) -> None:
         together = batch_size * share[1]
         if drop_last and length < together:
@@ -87,7 +100,7 @@ class Order:
                 f"a batch of {together} needs as many training samples, but there are {length}",
             )
         self.length, self.batch_size, self.seed, self.drop_last = length, batch_size, seed, drop_last
-        self._share, self._together = share, together
+        self._share, self._together, self._begin = share, together, begin
         self.edges: list[int] = []
         if lengths is not None:
             # A static length is at least 1; 0 stands for none.
@@ -99,8 +112,24 @@ class Order:
         """Static shapes that whole batches come in."""
         return max(1, len(self.edges))
 
+    @functools.cached_property
+    def num_batches(self) -> int:
+        """Batches in an epoch; buckets have as many samples in each."""
+        return len(self._whole_epoch(0).sizes)
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch that training begins in."""
+        return self._begin // self.num_batches if self._begin else 0
+
     def epoch(self, number: int) -> Epoch:
-        """Returns the batches of the epoch `number`, counted from 0."""
+        """Returns the batches of the epoch `number`, counted from the one that training begins in."""
+        if not self._begin:
+            return self._whole_epoch(number)
+        epoch = self._whole_epoch(self.first_epoch + number)
+        return epoch if number else epoch.after(self._begin % self.num_batches)
+
+    def _whole_epoch(self, number: int) -> Epoch:
         epoch = self._batched(epoch_order(self.seed, number, self.length), self.drop_last)
         rank, size = self._share
         if size == 1:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sweeper.core.config import LoaderConfig
 from sweeper.trainer.data.loader import Handed
-from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.order import Order, epoch_seed
 from sweeper.trainer.pipeline import Batch, Samples
 
 
@@ -63,9 +63,12 @@ class WorkerLoader:
     period_steps = 1
 
     def __init__(self, samples: Samples, order: Order, config: LoaderConfig, device: torch.device) -> None:
-        self.num_shapes = order.num_shapes
+        self.order, self.num_shapes = order, order.num_shapes
         self.device = device
         self.pinned = config.pin_memory and device.type == "cuda"
+        # What the loader draws when an epoch begins is not taken from the model's random numbers: training
+        # that goes on in the midst of an epoch has the same ones as training that never ended.
+        self._random = torch.Generator()
         rows, in_workers = config.kind == "rows", config.num_workers > 0
         self._loader: DataLoader[Any] | None = DataLoader(
             _Rows(samples) if rows else _Whole(samples),
@@ -76,14 +79,16 @@ class WorkerLoader:
             pin_memory=self.pinned,
             prefetch_factor=config.prefetch_factor if in_workers else None,
             persistent_workers=config.persistent_workers and in_workers,
+            generator=self._random,
         )
         self.drain_steps = max(1, config.num_workers * config.prefetch_factor)
-        self._stream = self._handed(order)
+        self._stream = self._handed()
 
-    def _handed(self, order: Order) -> Iterator[Handed]:
+    def _handed(self) -> Iterator[Handed]:
         assert self._loader is not None
         loader: Iterable[Batch] = self._loader
-        while True:
+        for epoch in itertools.count(self.order.first_epoch):
+            self._random.manual_seed(epoch_seed(self.order.seed, epoch))
             for batch in loader:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 

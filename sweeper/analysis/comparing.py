@@ -1,0 +1,291 @@
+"""Two sweeps side by side: their baselines, their winners, and the trials that both measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sweeper.analysis.confirmation import LEVEL, Round, log_ratios
+from sweeper.analysis.labels import run_name
+from sweeper.analysis.summary import Summary
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.record import TrialRecord
+
+How = Literal["confirmed", "unconfirmed", "baseline"]
+Answer = Literal["slower", "not slower", "not decided"]
+
+MOST_MOVED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two sweeps.
+
+    Attributes:
+        rounds: Of confirmation.
+        varied: The names that differ between its trials.
+        fingerprint: What made it this sweep (`sweep.yaml`).
+    """
+
+    summary: Summary
+    rounds: Sequence[Round]
+    varied: Collection[str]
+    fingerprint: Mapping[str, Any]
+
+    @property
+    def baseline(self) -> TrialRecord | None:
+        """The user's own starting point, where it was measured."""
+        return self.summary.yardstick.baseline if self.summary.yardstick else None
+
+    @property
+    def best(self) -> tuple[TrialRecord, How] | None:
+        """What this sweep says to use: its winner, a single trial, or the baseline that nothing beats."""
+        summary, baseline = self.summary, self.baseline
+        if summary.winner is not None:
+            return summary.winner, "confirmed" if summary.ratio else "unconfirmed"
+        if baseline is None:
+            return None
+        faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1]
+        if faster and not summary.baseline_throughput:
+            return max(faster, key=lambda row: row.throughput).record, "unconfirmed"
+        return baseline, "baseline"
+
+    def speeds_of(self, record: TrialRecord) -> list[float]:
+        """Returns samples per second of each round of confirmation a trial took part in."""
+        return [each[record.number] for each in self.rounds if record.number in each]
+
+    def gains_of(self, record: TrialRecord) -> list[float]:
+        """Returns a trial's speed over the baseline's of the same round, of each round both took part in."""
+        if self.baseline is None or record.number == self.baseline.number:
+            return []
+        return [math.exp(each) for each in log_ratios(self.rounds, record.number, self.baseline.number)]
+
+    def name_of(self, record: TrialRecord) -> str:
+        """Returns a record's run name."""
+        return run_name(record.number, record.stage, record.config, self.varied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versus:
+    """B over A in samples per second.
+
+    Attributes:
+        low: Lower end of the 95 % interval, `high` the upper one; None where one of the two was not measured
+            in two rounds of confirmation at least.
+        epoch_ratio: B over A in seconds an epoch; None where nobody knows how many samples one has.
+    """
+
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    epoch_ratio: float | None = None
+
+    def of_epochs(self) -> Versus | None:
+        """Returns the same in seconds an epoch, where that is known."""
+        if self.epoch_ratio is None:
+            return None
+        samples = self.epoch_ratio * self.ratio
+        return Versus(
+            ratio=self.epoch_ratio,
+            low=samples / self.high if self.high else None,
+            high=samples / self.low if self.low else None,
+        )
+
+    def slower(self, share: float) -> Answer:
+        """Returns whether B is slower by more than `share` of A's speed; the whole interval has to say so."""
+        bound = 1 - share
+        if self.low is None or self.high is None:
+            return "not decided"
+        return "slower" if self.high < bound else "not slower" if self.low >= bound else "not decided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A configuration that both sweeps measured, and its throughput in B over that in A, as searched."""
+
+    a: TrialRecord
+    b: TrialRecord
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What can be said of two sweeps.
+
+    Attributes:
+        baseline: The baselines' speeds; None where one was not measured. So with `winner`.
+        gain: The winners' confirmed ratios to their baselines: what moved both is not in it. None where
+            one has none.
+        configuration: What differs between the winners: name -> (A's, B's), None where it has no such name.
+        searched: Which of these names both sweeps searched.
+        pairs: Trials of the same configuration, those that moved most first.
+        unfair: Why the figures do not compare like with like, a sentence each.
+    """
+
+    a: Side
+    b: Side
+    baseline: Versus | None
+    winner: Versus | None
+    gain: Versus | None
+    configuration: Mapping[str, tuple[Scalar, Scalar]]
+    searched: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    unfair: tuple[str, ...]
+
+    @property
+    def median(self) -> float | None:
+        """The median ratio of `pairs`."""
+        return statistics.median(pair.ratio for pair in self.pairs) if self.pairs else None
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Returns what can be said of B against A."""
+    left, right = (side.best[0] if side.best else None for side in (a, b))
+    differ = _differ(left.config, right.config) if left and right else {}
+    if left and right and (left.config.args is None) != (right.config.args is None):
+        # A script and a pipeline share few names.
+        differ = {name: values for name, values in differ.items() if name in {*a.varied, *b.varied}}
+    both = a.fingerprint.get("space", {}).keys() & b.fingerprint.get("space", {}).keys()
+    return Comparison(
+        a=a,
+        b=b,
+        baseline=_versus(a, a.baseline, b, b.baseline),
+        winner=_versus(a, left, b, right),
+        gain=_over(a.gains_of(left), b.gains_of(right)) if left and right else None,
+        configuration=differ,
+        searched=tuple(name for name in differ if name in both),
+        pairs=tuple(sorted(_pairs(a, b), key=lambda pair: -abs(math.log(pair.ratio)))),
+        unfair=tuple(_unfair(a, b)),
+    )
+
+
+def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Returns mean, low and high of the log of B's figures over A's: the 95 % interval of Welch (1947).
+
+    The rounds of two sweeps are no pairs: each mean has its own variance, and the degrees of freedom
+    are those of Satterthwaite.
+
+    Args:
+        a: A figure of each round, two at least; `b` as well.
+    """
+    from scipy.special import stdtrit
+
+    logs = [[math.log(value) for value in each] for each in (a, b)]
+    mean = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
+    parts = [(statistics.variance(each) / len(each), len(each) - 1) for each in logs]
+    variance = sum(part for part, _ in parts)
+    if not variance:
+        return mean, mean, mean
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    half = float(stdtrit(freedom, 0.5 + LEVEL / 2)) * math.sqrt(variance)
+    return mean, mean - half, mean + half
+
+
+def _over(a: Sequence[float], b: Sequence[float]) -> Versus | None:
+    if min(len(a), len(b)) < 2:
+        return None
+    ratio, low, high = (math.exp(each) for each in log_ratio(a, b))
+    return Versus(ratio=ratio, low=low, high=high)
+
+
+def _versus(a: Side, left: TrialRecord | None, b: Side, right: TrialRecord | None) -> Versus | None:
+    if left is None or right is None or left.measurement is None or right.measurement is None:
+        return None
+    before, after = a.summary.throughput_of(left), b.summary.throughput_of(right)
+    if not before or not after:
+        return None
+    found = _over(a.speeds_of(left), b.speeds_of(right)) or Versus(ratio=after / before)
+    samples = left.measurement.train_samples, right.measurement.train_samples
+    return dataclasses.replace(
+        found, epoch_ratio=samples[1] / samples[0] / found.ratio if all(samples) else None
+    )
+
+
+def _differ(left: TrialConfig, right: TrialConfig) -> dict[str, tuple[Scalar, Scalar]]:
+    one, other = left.canonical().flatten(), right.canonical().flatten()
+    return {n: (one.get(n), other.get(n)) for n in {**one, **other} if one.get(n) != other.get(n)}
+
+
+def _pairs(a: Side, b: Side) -> Iterator[Pair]:
+    mine, theirs = _measured(a), _measured(b)
+    for key, left in mine.items():
+        right = theirs.get(key)
+        if right is not None:
+            yield Pair(a=left[0], b=right[0], ratio=right[1] / left[1])
+
+
+def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
+    """The measured trials with their throughput, by key; those that a short window ended are left out."""
+    return {
+        record.config.key(): (record, speed)
+        for record in side.summary.records
+        if (speed := record.metric("throughput"))
+        and record.measurement is not None
+        and not record.measurement.screened_out
+    }
+
+
+def _unfair(a: Side, b: Side) -> Iterator[str]:
+    """Yields a sentence for everything by which two figures are not of the same thing."""
+    sides = {"A": a, "B": b}
+    if a.summary.device != b.summary.device:
+        yield f"The devices differ: {a.summary.device} against {b.summary.device}."
+    yield from _other_subject(a, b)
+    made_up = [title for title, side in sides.items() if side.summary.synthetic]
+    if made_up:
+        yield f"The data of {' and '.join(made_up)} was made up: on your own the speeds may be others."
+    for title, side in sides.items():
+        if side.summary.state != "finished":
+            yield f"{title} is {side.summary.state}."
+        best = side.best
+        if best is None:
+            yield f"{title} has no measured baseline."
+            continue
+        if best[1] == "unconfirmed":
+            yield f"{title}'s winner is not confirmed: it is the fastest of single trials, and so part luck."
+        for what, record in {"winner": best[0], "baseline": side.baseline}.items():
+            if record is not None and (disturbance := side.summary.disturbance_of(record)):
+                yield f"{title}'s {what} was disturbed: {disturbance}."
+
+
+def _other_subject(a: Side, b: Side) -> Iterator[str]:
+    """What the two train, on what, and who timed it."""
+    before, after = a.fingerprint, b.fingerprint
+    alike = all(before.get(key) == after.get(key) for key in ("pipeline", "command"))
+    if not alike:
+        yield "They do not run the same pipeline or command."
+    pairs = {"baselines": (a.baseline, b.baseline)}
+    if a.best and b.best:
+        pairs["winners"] = (a.best[0], b.best[0])
+    said: dict[str, list[str]] = {}
+    for what, (left, right) in pairs.items():
+        if left is not None and right is not None:
+            for sentence in _unlike(left, right):
+                said.setdefault(sentence, []).append(what)
+    yield from (f"The {' and the '.join(whats)} {sentence}" for sentence, whats in said.items())
+    if alike and before.get("data") != after.get("data"):
+        yield "The data may not be the same: options, or names, sizes, times or place of files, differ."
+
+
+def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
+    """Yields what is to be said of two trials of which one is held against the other."""
+    if left.measurement is None or right.measurement is None:
+        return
+    work = left.config.work().keys() | right.config.work().keys()
+    changed = ", ".join(name for name in _differ(left.config, right.config) if name in work)
+    if changed:
+        yield f"do not do the same work ({changed}): samples/s do not compare."
+    told = left.measurement.told_by, right.measurement.told_by
+    if told[0] != told[1]:
+        yield f"were timed by {' against '.join(each or 'sweeper itself' for each in told)}."
+    samples = left.measurement.train_samples, right.measurement.train_samples
+    if all(samples) and samples[0] != samples[1]:
+        yield f"saw other data: an epoch has {samples[0]:,} samples against {samples[1]:,}."
+    looked = left.quality, right.quality
+    if looked[0] and looked[1] and looked[0].samples != looked[1].samples:
+        counts = f"{looked[0].samples:,} samples against {looked[1].samples:,}"
+        yield f"were looked at after {counts}: their losses do not compare."

@@ -1,0 +1,70 @@
+"""Figures as people say them: durations, ratios, rates and losses in a few digits."""
+
+from __future__ import annotations
+
+import math
+
+from sweeper.core.record import METRICS
+
+ABSENT = "–"
+
+
+def seconds(value: float | None) -> str:
+    """Returns a duration: `85 ms`, `12.3 s`, `4 min 05 s`, `3.2 h`; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if value < 1:
+        return f"{1000 * value:.3g} ms"
+    if value < 60:
+        return f"{value:.3g} s"
+    if value < 3600:
+        return f"{int(value) // 60} min {int(value) % 60:02d} s"
+    return f"{value / 3600:.3g} h" if value < 3.6e5 else f"{value / 3600:,.0f} h"
+
+
+def times(value: float | None) -> str:
+    """Returns a ratio as `12.3x`; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{value:.3g}x" if value < 100 else f"{value:,.0f}x"
+
+
+def loss(value: float | None) -> str:
+    """Returns a loss with four digits."""
+    return ABSENT if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def figure(value: float | None) -> str:
+    """Returns any metric: thousands separated, else four digits."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def bare(name: str, value: float | None) -> str:
+    """Returns a value of the metric `name` for a column of such; a duration keeps its unit."""
+    if name == "val_loss":
+        return loss(value)
+    return seconds(value) if METRICS[name].unit == "s" else figure(value)
+
+
+def metric(name: str, value: float | None) -> str:
+    """Returns a value of the metric `name` with its unit."""
+    shown = bare(name, value)
+    return shown if shown == ABSENT or METRICS[name].unit == "s" else f"{shown} {METRICS[name].unit}".rstrip()
+
+
+def joules(value: float | None) -> str:
+    """Returns an energy: `840 J`, `12.5 kJ`, `3.2 MJ (0.889 kWh)`."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if value < 1e3:
+        return f"{value:.3g} J"
+    return f"{value / 1e3:.3g} kJ" if value < 1e6 else f"{value / 1e6:.3g} MJ ({value / 3.6e6:.3g} kWh)"
+
+
+def value_of(value: object) -> str:
+    """Returns a value of a configuration as the YAML has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

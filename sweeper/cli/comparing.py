@@ -1,0 +1,311 @@
+"""`sweeper compare`: two sweeps side by side, and whether the second is slower."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.analysis.comparing import MOST_MOVED, Comparison, Side, Versus, compare
+from sweeper.analysis.words import loss, seconds, times
+from sweeper.cli.screen import console, rate
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+from sweeper.core.record import TrialRecord, rounded
+from sweeper.sweep.fingerprint import differences
+from sweeper.sweep.journal import Journal, sweeps_folder
+from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.opening import find_sweep
+
+_DIGESTS = ("code", "data.files")
+"""Keys of a fingerprint whose values say nothing but whether they are the same."""
+_HOW = {"confirmed": "", "unconfirmed": " (one trial)", "baseline": " (nothing is faster)"}
+
+
+def compare_command(home: Path, one: str, other: str, fail_if_slower: str | None, *, as_json: bool) -> int:
+    """Prints two sweeps side by side; returns 1 where B is slower by more than was allowed, else 0."""
+    share = percentage(fail_if_slower) if fail_if_slower is not None else None
+    found = compare(side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other))))
+    if as_json:
+        print(json.dumps(comparison_json(found, share), indent=1))
+    else:
+        out = console()
+        for each in shown(found):
+            out.print(Text(each) if isinstance(each, str) else each, soft_wrap=isinstance(each, str))
+        for line in check_lines(found, share) if share is not None else ():
+            out.print(Text(line), soft_wrap=True)
+    answers = [each.slower(share) for each in (found.baseline, found.winner) if each and share is not None]
+    return 1 if "slower" in answers else 0
+
+
+def percentage(text: str) -> float:
+    """Returns the share that `5%` is.
+
+    Raises:
+        UserError: It is no percentage below 100.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    if found is None or float(found[1]) >= 100:
+        raise UserError(f"`--fail-if-slower` must be a percentage below 100 such as 5%, but got {text!r}.")
+    return float(found[1]) / 100
+
+
+def sweep_at(home: Path, text: str) -> Journal:
+    """Returns the sweep that a person means: by its name, as `HOME:NAME`, or by its folder.
+
+    Raises:
+        UserError: There is none.
+    """
+    for journal in (Journal(sweeps_folder(home) / text), Journal(Path(text).expanduser())):
+        if journal.begun:
+            return journal
+    elsewhere, colon, name = text.rpartition(":")
+    if colon:
+        return find_sweep(Path(elsewhere).expanduser(), name)
+    if os.sep in text:
+        raise UserError(
+            f"A sweep must be a name, HOME:NAME, or a folder with a sweep.yaml in it, but got {text!r}."
+        )
+    return find_sweep(home, text)
+
+
+def side_of(sweep: LoadedSweep) -> Side:
+    """Returns a sweep as one of the two that are compared."""
+    return Side(
+        summary=summarise(sweep),
+        rounds=[
+            {int(n): speed for n, speed in each.items()} for each in (sweep.result or {}).get("rounds", ())
+        ],
+        varied=sweep.varied(),
+        fingerprint=sweep.journal.read()["fingerprint"],
+    )
+
+
+def changes(found: Comparison) -> list[str]:
+    """Returns a line for every part of the fingerprints that differs."""
+    lines = differences(found.a.fingerprint, found.b.fingerprint)
+    keys = [line.partition(": ")[0] for line in lines]
+    return [
+        f"{key}: not the same" if key in _DIGESTS else line for key, line in zip(keys, lines, strict=True)
+    ]
+
+
+def shown(found: Comparison) -> Iterator[str | Table]:
+    """Yields what a person reads, the decision first."""
+    yield _decision(found)
+    for title, side in (("A", found.a), ("B", found.b)):
+        summary, counts = side.summary, sum(side.summary.counts.values())
+        torch = f"torch {side.fingerprint.get('torch', 'unknown')}"
+        yield f"  {title}: {summary.name}, {summary.state}, {counts} trials, {summary.device}, {torch}"
+    if found.unfair:
+        yield "Where this is not fair:"
+    yield from (f"  {line}" for line in found.unfair)
+    yield ""
+    yield _figures(found)
+    if found.gain is not None:
+        yield "B / A: 95 % intervals (Welch) over rounds of confirmation. Whether the machine itself was"
+        yield "slower on the other day they cannot tell; in `over its baseline` that cancels."
+    yield ""
+    if found.winner is not None:
+        yield from _configuration(found)
+        yield ""
+    yield from _trials(found)
+    changed = changes(found)
+    yield "What else is not the same (A -> B):" if changed else "Code, data, space and device are the same."
+    yield from (f"  {line}" for line in changed)
+
+
+def _decision(found: Comparison) -> str:
+    a, b, versus = found.a.best, found.b.best, found.winner
+    if a is None or b is None or versus is None:
+        without = [title for title, best in (("A", a), ("B", b)) if best is None]
+        return f"Nothing to compare: {' and '.join(without)} measured no baseline."
+    speeds = (
+        f"{rate(found.b.summary.throughput_of(b[0]))} in place of {rate(found.a.summary.throughput_of(a[0]))}"
+    )
+    if versus.low is None or versus.high is None:
+        return f"B's best runs at {_times(versus.ratio)} the speed of A's, without an interval: {speeds}."
+    within = f"95 % interval {_digits(versus.low)} to {_digits(versus.high)}"
+    if versus.low <= 1 <= versus.high:
+        return f"No telling B's best from A's: {_times(versus.ratio)} its speed ({within}); {speeds}."
+    return f"B's best runs at {_times(versus.ratio)} the speed of A's ({within}): {speeds}."
+
+
+def _figures(found: Comparison) -> Table:
+    """Baselines and winners: A, B, and B over A."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("")
+    for name in ("A", "B", "B / A"):
+        table.add_column(name, justify="right")
+    sides = (found.a, found.b)
+    for title, records, versus in (
+        ("baseline", [side.baseline for side in sides], found.baseline),
+        ("winner", [side.best[0] if side.best else None for side in sides], found.winner),
+    ):
+        both = list(zip(sides, records, strict=True))
+        names = [_name(*each) if title == "winner" else "" for each in both]
+        table.add_row(title, *names, "")
+        table.add_row("  samples/s", *(_speed(*each) for each in both), _versus(versus))
+        epochs = [side.summary.epoch_seconds(record) if record else None for side, record in both]
+        if any(epochs):
+            table.add_row(
+                "  an epoch", *map(seconds, epochs), _versus(versus.of_epochs() if versus else None)
+            )
+        if title == "winner":
+            table.add_row("  over its baseline", *map(_confirmed, sides), _versus(found.gain))
+        losses = [record.metric("val_loss") if record else None for record in records]
+        if any(value is not None for value in losses):
+            table.add_row("  loss", *map(loss, losses), _quotient(losses[0], losses[1]))
+        table.add_row("  verdict", *(_verdict(record) for _, record in both), "")
+    return table
+
+
+def _name(side: Side, record: TrialRecord | None) -> str:
+    if record is None:
+        return "–"
+    how = side.best[1] if side.best and side.best[0] is record else "confirmed"
+    return f"{record.number:03d}{_HOW[how]}"
+
+
+def _speed(side: Side, record: TrialRecord | None) -> str:
+    return f"{side.summary.throughput_of(record):,.0f}" if record is not None else "–"
+
+
+def _confirmed(side: Side) -> str:
+    ratio = side.summary.ratio
+    return f"{times(ratio.ratio)} ({ratio.low:.3g} to {ratio.high:.3g})" if ratio else "–"
+
+
+def _verdict(record: TrialRecord | None) -> str:
+    return record.verdict.kind.value if record is not None and record.verdict is not None else "–"
+
+
+def _digits(ratio: float) -> str:
+    """Near 1 the third digit after the point counts."""
+    return f"{ratio:.3f}" if 0.5 <= ratio < 2 else f"{ratio:.3g}"
+
+
+def _times(ratio: float) -> str:
+    return f"{_digits(ratio)}x"
+
+
+def _versus(versus: Versus | None) -> str:
+    if versus is None:
+        return "–"
+    if versus.low is None or versus.high is None:
+        return _times(versus.ratio)
+    return f"{_times(versus.ratio)} ({_digits(versus.low)} to {_digits(versus.high)})"
+
+
+def _quotient(a: float | None, b: float | None) -> str:
+    return _times(b / a) if a and b is not None else "–"
+
+
+def _configuration(found: Comparison) -> Iterator[str | Table]:
+    if not found.configuration:
+        yield "The winners' configurations are the same."
+        return
+    yield "The winners' configurations, where they differ:"
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for name in ("", "A", "B"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, values in found.configuration.items():
+        table.add_row(f"  {name}", *map(_value, values))
+    yield table
+    if found.searched:
+        yield f"  Both searched {', '.join(found.searched)}: the best value has moved."
+
+
+def _value(value: Scalar) -> str:
+    return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _trials(found: Comparison) -> Iterator[str]:
+    """What the trials say that both measured."""
+    if found.median is None:
+        yield "No configuration was measured by both."
+        return
+    count = f"{len(found.pairs)} configuration{'s' * (len(found.pairs) > 1)}"
+    yield f"Both measured {count}: B / A is {_times(found.median)} in the median. Moved most:"
+    moved = found.pairs[:MOST_MOVED]
+    names = [found.a.name_of(pair.a) for pair in moved]
+    for name, pair in zip(names, moved, strict=True):
+        yield f"  {name:<{max(map(len, names))}}  {_times(pair.ratio)}  (trial {pair.b.number} of B)"
+
+
+def check_lines(found: Comparison, share: float) -> Iterator[str]:
+    """Yields what came of `--fail-if-slower`: a line each for the baseline and the winner."""
+    yield ""
+    for title, versus in (("baseline", found.baseline), ("winner", found.winner)):
+        allowed = f"more than {100 * share:g} %"
+        if versus is None:
+            yield f"The {title}: not decided, for one of the two was not measured."
+            continue
+        answer, why = str(versus.slower(share)), ""
+        if answer == "not decided":
+            why = ", without an interval" if versus.low is None else f" lies on both sides of {1 - share:g}"
+            answer += " whether slower"
+        yield f"The {title}: {answer} by {allowed}: {_versus(versus)}{why}."
+
+
+def comparison_json(found: Comparison, share: float | None) -> dict[str, Any]:
+    """Returns a comparison as `sweeper compare --json` prints it."""
+    return {
+        "a": _side_json(found.a),
+        "b": _side_json(found.b),
+        "unfair": list(found.unfair),
+        "differences": changes(found),
+        "baseline": _versus_json(found.baseline, share),
+        "winner": _versus_json(found.winner, share),
+        "gain": _versus_json(found.gain, None),
+        "configuration": {name: list(values) for name, values in found.configuration.items()},
+        "searched": list(found.searched),
+        "pairs": [
+            {"a": pair.a.number, "b": pair.b.number, "ratio": rounded(pair.ratio, 4)} for pair in found.pairs
+        ],
+        "median": rounded(found.median, 4) if found.median is not None else None,
+    }
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    summary, best = side.summary, side.best
+    return {
+        "name": summary.name,
+        "state": summary.state,
+        "device": summary.device,
+        "torch": side.fingerprint.get("torch"),
+        "synthetic": summary.synthetic,
+        "baseline": _record_json(side, side.baseline),
+        "winner": {**(_record_json(side, best[0]) or {}), "how": best[1]} if best else None,
+    }
+
+
+def _record_json(side: Side, record: TrialRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    ratio = side.summary.ratio
+    found: dict[str, Any] = {
+        "number": record.number,
+        "throughput": rounded(side.summary.throughput_of(record), 4),
+        "epoch_seconds": side.summary.epoch_seconds(record),
+        "rounds": len(side.speeds_of(record)),
+        "val_loss": record.metric("val_loss"),
+        "verdict": record.verdict.kind.value if record.verdict else None,
+    }
+    if ratio is not None and ratio.number == record.number:
+        found |= {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
+    return found
+
+
+def _versus_json(versus: Versus | None, share: float | None) -> dict[str, Any] | None:
+    if versus is None:
+        return None
+    figures = {key: getattr(versus, key) for key in ("ratio", "low", "high", "epoch_ratio")}
+    found: dict[str, Any] = {k: rounded(v, 4) if v is not None else None for k, v in figures.items()}
+    return found if share is None else {**found, "check": versus.slower(share)}

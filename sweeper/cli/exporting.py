@@ -1,0 +1,141 @@
+"""`sweeper export`: the winner, or another trial, in the format that production reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from sweeper.analysis.pareto import RULES, pick
+from sweeper.analysis.sensitivity import sensitivity
+from sweeper.analysis.summary import Summary
+from sweeper.cli.screen import console
+from sweeper.core.codec import decode
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
+from sweeper.core.files import write_atomic
+from sweeper.core.job import read_outcome
+from sweeper.core.measurement import Report
+from sweeper.core.template import shown
+from sweeper.export import Options, Setting, check_format, exported, read_map, reads_export, rendered
+from sweeper.patching import advice_on
+from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.opening import cannot_write, find_sweep
+
+PRINTED = ("args", "python")
+"""Formats for a person's eyes, or a shell; the others are files."""
+
+STDOUT = Path("-")
+GIB = 2**30
+
+
+def export_command(
+    home: Path,
+    name: str,
+    form: str,
+    trial: int | None,
+    out: Path | None,
+    patch: Path | None = None,
+    flags: Path | None = None,
+    rule: str | None = None,
+) -> None:
+    """Writes a trial of a sweep, its winner by default, in a format.
+
+    Args:
+        patch: A script that `python` says what to change in.
+        flags: A file of one's own flags, for `args`.
+        rule: Of a sweep with several objectives: which trial of its front.
+
+    Raises:
+        UserError: Options do not go together, or name what is not there.
+        NothingFeasibleError: There is no trial to export.
+        EnvironmentStopError: The file cannot be written.
+    """
+    check_format(form)
+    if patch is not None and form != "python":
+        raise UserError(f"`--patch` needs `--format python`, but got `--format {form}`.")
+    if form == "sbatch" and out is not None and out.suffix == ".yaml":
+        raise UserError(
+            f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the job reads that."
+        )
+    if flags is not None and form != "args":
+        raise UserError(f"`--map` needs `--format args`, but got `--format {form}`.")
+    sweep = load_sweep(find_sweep(home, name))
+    summary = summarise(sweep)
+    number = trial if rule is None else _picked(summary, sweep, rule, trial)
+    value = exported(summary, sweep.spec, number, _setting(sweep))
+    if patch is not None:
+        wanted = value["params"] if "params" in value else decode(TrialConfig, value["config"]).flatten()
+        _write(advice_on(patch, wanted), out or STDOUT)
+        return
+    own = sweep.journal.folder
+    path = out or (STDOUT if form in PRINTED else own / f"best.{form}")
+    runs = own / "best.yaml" if path == STDOUT else path.parent / f"{path.stem}.yaml"
+    options = Options(
+        flags=read_map(flags) if flags else {},
+        runs=str(runs.resolve()),
+        reasons=_reasons(summary, sweep, value["provenance"]["trial"]) if form == "python" else {},
+    )
+    text = rendered(value, form, options)
+    _write(text, path)
+    if form == "sbatch" and reads_export(value):
+        _write(rendered(value, "yaml"), runs, quiet=path == STDOUT)
+
+
+def _write(text: str, path: Path, *, quiet: bool = False) -> None:
+    if path == STDOUT:
+        sys.stdout.write(text)
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise cannot_write(error, path.parent) from error
+    if not quiet:
+        console().print(f"Written to {path}.", soft_wrap=True, markup=False)
+
+
+def _picked(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) -> int:
+    """Returns the number of the trial that a rule picks from the front."""
+    if trial is not None:
+        raise UserError(f"`--rule` picks a trial, but `--trial {trial}` names one. Leave one of them out.")
+    if rule not in RULES:
+        raise UserError(
+            f"`--rule` must be one of {', '.join(RULES)}, but got {rule!r}.{did_you_mean(rule, RULES)}"
+        )
+    if len(summary.objectives) < 2:
+        raise UserError(
+            f"`--rule` needs a sweep with several objectives, but `{summary.name}` has one: "
+            f"{summary.objectives[0]}. Name a trial with --trial N."
+        )
+    front = [row.record for row in summary.front]
+    known = next(each for each in RULES if each == rule)
+    record = pick(front, sweep.spec.objectives, known)
+    if record is None:
+        raise NothingFeasibleError(f"`{summary.name}` has no trial that `--rule {rule}` could pick.")
+    return record.number
+
+
+def _setting(sweep: LoadedSweep) -> Setting:
+    """Returns what the sweep's set-up jobs reported."""
+    prepared, probed = (read_outcome(sweep.journal.setup_folder(name)) for name in ("prepare", "probe"))
+    held = prepared.values.get("bytes") if isinstance(prepared, Report) else None
+    return Setting(
+        # Of a source nothing is kept, and so nothing known.
+        data_gib=held / GIB if held else None,
+        usable_cpus=probed.values.get("usable_cpus") if isinstance(probed, Report) else None,
+    )
+
+
+def _reasons(summary: Summary, sweep: LoadedSweep, number: int) -> Mapping[str, str]:
+    """Returns what a neighbour of each of the winner's values costs, by dotted name."""
+    if summary.winner is None or summary.winner.number != number:
+        return {}
+    found: dict[str, str] = {}
+    for each in sensitivity(summary.winner, summary.records, sweep.spec):
+        lost = round(100 * (1 - each.ratio))
+        if each.ratio and lost > 0 and each.name not in found:
+            how = "measured" if each.how == "measured" else "predicted from all trials"
+            found[each.name] = f"{shown(each.value)} in its place costs {lost} % of the speed ({how})"
+    return found

@@ -1,0 +1,51 @@
+"""What the commands share: the program itself, and the options and arguments that several of them take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweeper import __version__
+
+app = typer.Typer(
+    name="sweeper",
+    help="Finds the training configuration that makes your GPU busy and your run short, and proves it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Home = Annotated[Path, typer.Option("--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Space = Annotated[Path, typer.Argument(help="The search space: a YAML file.", metavar="SPACE.yaml")]
+Name = Annotated[str, typer.Argument(help="Name of a sweep (see `sweeper list`).")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the YAML; may be repeated."),
+]
+
+Uri = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        metavar="URI",
+        help="MLflow server or database. Default: the database in the state folder.",
+    ),
+]
+
+DEFAULT_HOME = Path("mlruns")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Options of the program itself."""
+    if version:
+        print(f"sweeper {__version__}")
+        raise typer.Exit

@@ -1,0 +1,32 @@
+"""`sweeper report`: a sweep's report in the format asked for, and where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeper.cli.screen import console
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.report import FORMATS, write
+from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.opening import cannot_write, find_sweep
+
+
+def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
+    """Writes the report of a sweep and prints the paths."""
+    if form not in FORMATS:
+        raise UserError(
+            f"`--format` must be one of {', '.join(FORMATS)}, but got {form!r}.{did_you_mean(form, FORMATS)}"
+        )
+    sweep = load_sweep(find_sweep(home, name))
+    if out is not None and form == "png" and out.exists() and not out.is_dir():
+        raise UserError(f"`--out` must be a folder for `--format png`, but got the file {str(out)!r}.")
+    if out is not None and form != "png" and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(out)!r}.")
+    try:
+        written = write(sweep, form, out)
+    except OSError as error:
+        raise cannot_write(error, out.parent if out else sweep.journal.folder) from error
+    for path in written:
+        console().print(f"Written to {path}.", soft_wrap=True, markup=False)
+    if not written:
+        console().print("There is nothing to draw yet: no trial has ended.", soft_wrap=True)

@@ -1,0 +1,103 @@
+"""`sweeper sync`: what MLflow lacks of the sweeps in a home is sent there, or only named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sweeper.cli.screen import console
+from sweeper.core.errors import SweepConflictError, UserError
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.opening import all_sweeps, find_sweep
+from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.showing import info, made_files, show, views
+from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tracking.verifying import compare
+
+PENDING = 7
+URI = "MLFLOW_TRACKING_URI"
+MAX_LINES = 20
+
+
+def pending_line(count: int, problem: str, name: str, options: str) -> str:
+    """Returns one line on what is not shown; `options` are those that `sweeper sync` needs."""
+    runs = {0: "The experiment's description is", 1: "1 run is"}.get(count, f"{count} runs are")
+    what = "it" if count < 2 else "them"
+    return f"{runs} not in MLflow yet ({problem}). `sweeper sync {name}{options}` sends {what}."
+
+
+def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
+    """Returns ` --tracking-uri URI` where the environment does not say it."""
+    return f" --tracking-uri {tracker.place}" if tracker.place and os.environ.get(URI) != uri else ""
+
+
+def sync_command(
+    home: Path, name: str | None, uri: str | None, home_option: str, *, verify: bool, as_json: bool
+) -> int:
+    """Sends what lacks, or with `verify` names it; returns the exit code."""
+    journals = [find_sweep(home, name)] if name else all_sweeps(home)
+    if not journals:
+        raise UserError(f"There are no sweeps in {home}. `sweeper run SPACE.yaml` makes one.")
+    found, code = [], 0
+    for journal in journals:
+        try:
+            one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
+        except SweepConflictError as error:
+            if name:
+                raise
+            one, lines = {"name": journal.name, "problem": str(error)}, [str(error)]
+        found.append(one)
+        if one.get("lacking") or one.get("extra"):
+            code = 1
+        elif one.get("pending") or one.get("problem"):
+            code = PENDING
+        for line in () if as_json else lines:
+            console().print(line, soft_wrap=True, markup=False)
+    if as_json:
+        print(json.dumps({"sweeps": found}, indent=1))
+    return code
+
+
+def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[dict[str, Any], list[str]]:
+    tracker = MlflowTracker(home, uri, thorough=True)
+    # What a supervisor sends meanwhile would be there twice.
+    lock = SweepLock(journal.folder)
+    try:
+        sweep = load_sweep(journal)
+        tracker.open(info(sweep))
+        publisher = Publisher(tracker, info(sweep), journal.folder, thorough=True)
+        try:
+            pending, problem = show(sweep, publisher, made_files(sweep))
+        finally:
+            publisher.close()
+    finally:
+        lock.release()
+    runs = len(sweep.book.finished())
+    lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are in MLflow as they should be."]
+    if problem:
+        lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
+    return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem}, lines
+
+
+def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
+    sweep = load_sweep(journal)
+    trials = list(views(sweep, made_files(sweep)))
+    found = compare(MlflowTracker(home, uri), info(sweep), trials)
+    what = f"{found.runs} runs with {found.points} points"
+    if not found.lacking and not found.extra:
+        lines = [f"{journal.name}: MLflow has what the folder says: {what}."]
+    else:
+        lines = [
+            f"{journal.name}: MLflow differs from the folder ({what}): {len(found.lacking)} lacking,"
+            f" {len(found.extra)} too many."
+        ]
+    for title, listed in (("lacking", found.lacking), ("too many", found.extra)):
+        lines += [f"  {title}: {each}" for each in listed[:MAX_LINES]]
+        if len(listed) > MAX_LINES:
+            lines.append(f"  {title}: and {len(listed) - MAX_LINES} more (--json has all)")
+    document = {"lacking": list(found.lacking), "extra": list(found.extra)}
+    return {"name": journal.name, "runs": found.runs, "points": found.points, **document}, lines

@@ -1,0 +1,20 @@
+"""Exporting a measured, feasible trial: what production needs, with where it comes from, in each format."""
+
+from sweeper.export.document import Setting, exported
+from sweeper.export.flags import read_map
+from sweeper.export.formats import FORMATS, Options, check_format, rendered
+from sweeper.export.job_script import reads_export
+from sweeper.export.reading import SCHEMA, read
+
+__all__ = [
+    "FORMATS",
+    "SCHEMA",
+    "Options",
+    "Setting",
+    "check_format",
+    "exported",
+    "read",
+    "read_map",
+    "reads_export",
+    "rendered",
+]

@@ -1,0 +1,181 @@
+"""The export of a measured, feasible trial as plain values: what runs, how fast it was, where it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sweeper import __version__
+from sweeper.core.codec import encode
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import NothingFeasibleError, UserError
+from sweeper.core.job import read_job
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import TrialRecord, rounded
+from sweeper.core.script import FOLDER
+from sweeper.core.template import arguments, render
+from sweeper.export.caveats import caveats
+from sweeper.export.credentials import without_credentials
+from sweeper.export.reading import SCHEMA
+from sweeper.spec import SweepSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a sweep found before its first trial.
+
+    Attributes:
+        data_gib: Size of the prepared data; None where it is not known.
+        usable_cpus: Cores that its trials could use; None where it is not known.
+    """
+
+    data_gib: float | None = None
+    usable_cpus: int | None = None
+
+
+def exported(
+    summary: Any, spec: SweepSpec, number: int | None = None, setting: Setting | None = None
+) -> dict[str, Any]:
+    """Returns the export of the winner, or of trial `number`, as plain values.
+
+    Args:
+        summary: The sweep's summary (`sweeper.analysis.summary.Summary`).
+
+    Raises:
+        UserError: There is no such trial, it was not measured or is not feasible, or it cannot run on
+            production's data.
+        NothingFeasibleError: There is no winner.
+    """
+    setting = setting or Setting()
+    record = _chosen(summary, number)
+    measured = record.measurement
+    assert measured is not None
+    _refuse_beyond_production(spec, record, measured)
+    subject, left_out = without_credentials(_subject(spec, record))
+    tree = spec.to_dict()
+    return {
+        "schema": SCHEMA,
+        **subject,
+        "measured": _measured(summary, spec, record, measured),
+        "holds_for": _holds_for(summary.device, measured, setting),
+        **({"production": tree["production"]} if tree.get("production") else {}),
+        "provenance": {
+            "sweep": summary.name,
+            "trial": record.number,
+            "uid": record.uid,
+            "measured_at": datetime.fromtimestamp(measured.finished_at, UTC).isoformat(timespec="seconds"),
+            "sweeper": __version__,
+        },
+        "warnings": [*caveats(summary, spec, record, setting.data_gib), *left_out],
+    }
+
+
+def _chosen(summary: Any, number: int | None) -> TrialRecord:
+    if number is None:
+        if summary.winner is None:
+            raise NothingFeasibleError(
+                f"`{summary.name}` has no winner to export ({summary.reason or summary.state}). "
+                "Name a trial with --trial N."
+            )
+        winner: TrialRecord = summary.winner
+        return winner
+    found: TrialRecord | None = next((r for r in summary.records if r.number == number), None)
+    if found is None:
+        raise UserError(f"`{summary.name}` has no trial {number}; there are {len(summary.records)}, from 0.")
+    if not found.feasible:
+        why = found.failure.message if found.failure else "it is beyond a limit or unfinished"
+        raise UserError(f"only a measured, feasible trial can be exported, but {number} is not: {why}.")
+    return found
+
+
+def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Measurement) -> None:
+    if spec.command or spec.production is None or record.config.loader.kind != "resident":
+        return
+    if why := spec.production.too_large_for(measured.device):
+        raise UserError(
+            f"`loader.kind: resident` needs all of production's data on the device, but {why}, and trial "
+            f"{record.number} has it. Export one with `loader.kind: stream`, or sweep with `fix: "
+            "{loader.kind: stream}`."
+        )
+
+
+def _subject(spec: SweepSpec, record: TrialRecord) -> dict[str, Any]:
+    """Returns what a production run is made of: a pipeline and its configuration, or a command line."""
+    config = record.config.canonical()
+    if not spec.command:
+        return {"pipeline": spec.pipeline, "data": spec.to_dict()["data"], "config": _nested(config)}
+    # As it was when it ran: its templates' files may have changed since.
+    script = read_job(Path(record.folder)).script
+    assert script is not None
+    values = {**(config.args or {}), FOLDER: "."}
+    return {
+        "command": arguments(script.command, values),
+        "env": {name: render(text, values) for name, text in script.env.items()},
+        "files": {path: render(text, values) for path, text in script.files.items()},
+        "params": config.flatten(),
+    }
+
+
+def _nested(config: TrialConfig) -> dict[str, Any]:
+    tree: dict[str, Any] = encode(config)
+    return tree
+
+
+def _measured(summary: Any, spec: SweepSpec, record: TrialRecord, measured: Measurement) -> dict[str, Any]:
+    ratio = summary.ratio if summary.winner is record else None
+    quality, peak, memory = record.quality, measured.gpu_mem_peak_gib, measured.device.memory_gib
+    tree_mem = measured.telemetry.get("tree_mem_gib")
+    return {
+        "throughput": rounded(summary.throughput_of(record), 5),
+        "epoch_seconds": _rounded(summary.epoch_seconds(record), 4),
+        "projected_hours": _rounded(summary.projected_hours(record), 4),
+        "x_baseline": {
+            "ratio": rounded(ratio.ratio, 4),
+            "low": rounded(ratio.low, 4),
+            "high": rounded(ratio.high, 4),
+            "rounds": len(ratio.rounds),
+        }
+        if ratio
+        else None,
+        "val_loss": rounded(quality.val_loss, 6) if quality else None,
+        "quality_samples": quality.samples if quality else None,
+        **({} if spec.command else {"lr": _learning_rate(record.config)}),
+        "gpu_mem_peak_gib": peak,
+        "gpu_mem_headroom_gib": round(memory - peak, 3) if memory and peak is not None else None,
+        "host_mem_peak_gib": measured.host_mem_peak_gib,
+        "tree_mem_gib": _rounded(tree_mem.p95, 4) if tree_mem else None,
+        "effective": dict(measured.effective),
+        "verdict": f"{verdict.kind}: {verdict.why}" if (verdict := record.verdict) else None,
+    }
+
+
+def _learning_rate(config: TrialConfig) -> dict[str, Any]:
+    """Returns the rate that was really used at this global batch, and the rule that gave it."""
+    optimizer = config.canonical().optimizer
+    return {
+        "value": rounded(optimizer.lr_at(config.global_batch), 6),
+        "global_batch": config.global_batch,
+        "rule": optimizer.lr_rule,
+        "from_lr": optimizer.lr,
+        "at_batch": optimizer.lr_batch_size or config.global_batch,
+    }
+
+
+def _holds_for(device: str, measured: Measurement, setting: Setting) -> dict[str, Any]:
+    """Returns what must be the same for the figures to hold."""
+    gpu = {"gpu": measured.device.name, "gpu_mem_gib": measured.device.memory_gib or None}
+    return {
+        "device": device,
+        **(gpu if measured.device.kind == "cuda" else {}),
+        **measured.versions,
+        "train_samples": measured.train_samples or None,
+        "data_gib": _rounded(setting.data_gib, 4),
+        "cpu_threads": measured.cpu_threads or None,
+        "usable_cpus": setting.usable_cpus,
+    }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else rounded(value, digits)

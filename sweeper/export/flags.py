@@ -1,0 +1,160 @@
+"""A configuration as the flags of a training script: `--batch-size 512 --amp bf16 --num-workers 8`.
+
+A map from dotted names to one's own flags changes single ones:
+
+    batch_size: --bs                                    the value follows
+    precision.amp: "--amp={value}"                      the value within
+    loader.num_workers: null                            left out
+    compile.mode: {default: --compile, eager: ""}       words for each value
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import decode
+from sweeper.core.config import FIELDS, Scalar, TrialConfig
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.template import shown
+from sweeper.spec import read_yaml
+
+_OWN_NAMES = {
+    "loader.kind": "--loader",
+    "compile.mode": "--compile",
+    "optimizer.name": "--optimizer",
+    "device.count": "--num-devices",
+}
+"""Where the last part of a name says too little."""
+
+_NO_FLAG = ("optimizer.lr_rule", "optimizer.lr_batch_size", "device.malloc")
+"""What is in the learning rate already, and what no option of a script sets."""
+
+_NOTHING_ASKED: Mapping[str, Scalar] = {
+    "loader.buckets": 1,
+    "optimizer.warmup_steps": 0,
+    "optimizer.clip_norm": 0.0,
+    "device.count": 1,
+    "device.memory_fraction": 0.0,
+    "device.cpu_threads": 0,
+}
+"""Values at which a setting does nothing, so that a script needs no flag for it."""
+
+_OF_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers")
+_OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
+
+
+def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Returns the settings of an exported configuration that had an effect, by dotted name.
+
+    The learning rate is the one at its global batch. What the device could not take (TF32 on a CPU) is
+    off, and what only workers have is absent where there are none.
+    """
+    config = decode(TrialConfig, value["config"]).canonical()
+    found = config.flatten()
+    found["optimizer.lr"] = float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
+    for name, what in value["measured"]["effective"].items():
+        if what.startswith("without effect"):
+            found[name] = FIELDS[name].default
+    without = _OF_DATALOADER if config.loader.kind in ("resident", "stream") else ()
+    if not config.loader.num_workers:
+        without = (*without, *_OF_WORKERS)
+    return {name: each for name, each in found.items() if name not in without}
+
+
+def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """Returns an exported configuration as arguments, booleans as flags that are there when true.
+
+    Args:
+        own: One's own flags by dotted name, as `read_map` gives them.
+
+    Raises:
+        UserError: `own` names what is no setting, or has no words for a value.
+    """
+    settings = effective(value)
+    _check(own, {*settings, *FIELDS})
+    usual = _usual(settings)
+    found: list[str] = []
+    for name, setting in settings.items():
+        if name in own:
+            found += _own(name, setting, own[name])
+        elif name in usual and setting is not None and setting != _NOTHING_ASKED.get(name, None):
+            found += _words(usual[name], setting)
+    return found
+
+
+def read_map(path: Path) -> dict[str, Any]:
+    """Returns one's own flags by dotted name.
+
+    Raises:
+        UserError: The file cannot be read, or is no such map.
+    """
+    found = read_yaml(path)
+    if not isinstance(found, dict):
+        raise UserError(f"`--map` must be a file of `name: flag`, but {str(path)!r} is not.")
+    for name, flag in found.items():
+        texts = flag.values() if isinstance(flag, dict) else [flag]
+        if not all(each is None or isinstance(each, str) for each in texts):
+            raise UserError(
+                f"{path}: `{name}` must be a flag, null, or a mapping of values to flags, but got {flag!r}. "
+                "Put it in quotes."
+            )
+    return found
+
+
+def _usual(settings: Mapping[str, Scalar]) -> dict[str, str]:
+    """Returns the flag of each setting; where two would share one, the later has its whole name."""
+    found: dict[str, str] = {}
+    for name in settings:
+        if name in _NO_FLAG:
+            continue
+        flag = _OWN_NAMES.get(name) or f"--{_kebab(name.rpartition('.')[2])}"
+        found[name] = f"--{_kebab(name)}" if flag in found.values() else flag
+    return found
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-").replace(".", "-")
+
+
+def _words(flag: str, setting: Scalar) -> list[str]:
+    if isinstance(setting, bool):
+        return [flag] if setting else []
+    text = shown(setting)
+    # What begins with a dash would be taken for a flag.
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _own(name: str, setting: Scalar, flag: Any) -> list[str]:
+    if flag is None or setting is None:
+        return []
+    if isinstance(flag, dict):
+        text = shown(setting)
+        if text not in flag:
+            raise UserError(
+                f"`--map` must have a flag for each value of `{name}`, but has none for {text!r}. "
+                f'Add it; "" is none.'
+            )
+        return _split(name, flag[text] or "")
+    if "{value}" in flag:
+        return [word.replace("{value}", shown(setting)) for word in _split(name, flag)]
+    *before, last = _split(name, flag) or [""]
+    return [*before, *_words(last, setting)] if last else []
+
+
+def _split(name: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(
+            f"`--map` must have words as a shell takes them, but got {text!r} for `{name}` ({error})."
+        ) from error
+
+
+def _check(own: Mapping[str, Any], known: set[str]) -> None:
+    for name in own:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise UserError(f"`--map` must name settings of the trial, but got {name!r}.{near}")

@@ -1,0 +1,136 @@
+"""A SLURM job script: resources from what a trial took, and a run that is resumed where it was stopped."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sweeper.core.config import Scalar
+from sweeper.export.words import origin, promise
+
+MEMORY_HEADROOM = 1.3
+LEAST_MEMORY_GIB = 2
+TIME_HEADROOM = 1.3
+LEAST_MINUTES = 10
+GRACE_SECONDS = 120
+"""Before the end of its time, so that a run can write a checkpoint."""
+
+STOPPED = 143
+"""Exit code of a run that SIGTERM has stopped."""
+
+_RESUMED = f"""\
+code=$?
+
+# Out of time: the same job waits for its next turn, and goes on from its last checkpoint.
+if [ "$code" -eq {STOPPED} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$code"
+""".splitlines()
+
+# What `device.malloc: retain` asks of the C library (`sweeper.trainer.device`), as mallopt(3) reads it.
+_RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
+
+
+def job_script(value: Mapping[str, Any], runs: str) -> str:
+    """Returns an export as a script for `sbatch`.
+
+    Args:
+        runs: The exported file that `sweeper train` reads.
+    """
+    settings = _settings(value)
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# {' '.join(origin(value).split())}: {promise(value)}.",
+            *(f"# Warning: {' '.join(warning.split())}" for warning in value["warnings"]),
+            *_directives(value, settings),
+            "",
+            *_environment(value, settings),
+            f"srun {_command(value, runs)}",
+            *(_RESUMED if "config" in value else []),
+            "",
+        ]
+    )
+
+
+def _settings(value: Mapping[str, Any]) -> Mapping[str, Scalar]:
+    """Returns what is known of the settings that take resources, by dotted name."""
+    if "params" in value:
+        found: Mapping[str, Scalar] = value["params"]
+        return found
+    config = value["config"]
+    return {f"{head}.{name}": config[head][name] for head in ("loader", "device") for name in config[head]}
+
+
+def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
+    measured, held = value["measured"], value["holds_for"]
+    name = re.sub(r"[^\w.-]", "_", value["provenance"]["sweep"], flags=re.ASCII)
+    yield f"#SBATCH --job-name={name}"
+    yield f"#SBATCH --output={name}-%j.log"
+    yield "#SBATCH --open-mode=append"
+    yield "#SBATCH --nodes=1"
+    yield "#SBATCH --ntasks=1"
+    if held.get("gpu"):
+        yield f"#SBATCH --gres=gpu:{_whole(settings.get('device.count')) or 1}"
+    if cpus := _cpus(held, settings):
+        yield f"#SBATCH --cpus-per-task={cpus}"
+    peak = max(measured.get("host_mem_peak_gib") or 0.0, measured.get("tree_mem_gib") or 0.0)
+    if peak:
+        larger = (value.get("production", {}).get("data_gib") or 0.0) - (held.get("data_gib") or 0.0)
+        needed = math.ceil(MEMORY_HEADROOM * peak + max(0.0, larger))
+        yield f"#SBATCH --mem={max(LEAST_MEMORY_GIB, needed)}G"
+    else:
+        yield "##SBATCH --mem=16G            (its peak is not known; name yours)"
+    if hours := measured.get("projected_hours"):
+        yield f"#SBATCH --time={_time(hours)}"
+    else:
+        yield "##SBATCH --time=1-00:00:00     (`production:` in the search space would tell; name yours)"
+    if "config" in value:
+        yield f"#SBATCH --signal=TERM@{GRACE_SECONDS}"
+        yield "#SBATCH --requeue"
+    else:
+        # One that begins anew each time would never end.
+        yield "##SBATCH --requeue     (only where your script goes on from a checkpoint of its own)"
+    yield "##SBATCH --partition=NAME     (and --account=NAME, where your cluster asks for them)"
+
+
+def _cpus(held: Mapping[str, Any], settings: Mapping[str, Scalar]) -> int:
+    """Returns the cores a run needs; 0 where nothing is known of it."""
+    workers, threads = _whole(settings.get("loader.num_workers")), _whole(settings.get("device.cpu_threads"))
+    if threads:
+        return workers + threads
+    # Its threads took all cores that there were, beside its workers.
+    return max(held.get("usable_cpus") or held.get("cpu_threads") or 0, workers + 1 if workers else 0)
+
+
+def _whole(value: Scalar) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _time(hours: float) -> str:
+    """Returns a time limit as SLURM reads it: `days-hours:minutes:seconds`."""
+    minutes = max(LEAST_MINUTES, math.ceil(60 * TIME_HEADROOM * hours))
+    return f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00"
+
+
+def _environment(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
+    if threads := _whole(settings.get("device.cpu_threads")) or value["holds_for"].get("cpu_threads"):
+        yield f"export OMP_NUM_THREADS={threads}"
+    if "config" in value and settings["device.malloc"] == "retain":
+        yield f"export {' '.join(f'{name}={number}' for name, number in _RETAIN.items())}"
+    # Since 22.05 a step does not take this over from its job.
+    yield 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"'
+
+
+def reads_export(value: Mapping[str, Any]) -> bool:
+    """Returns whether a job trains from the exported file: a script without files is run as it is."""
+    return "command" not in value or bool(value["files"])
+
+
+def _command(value: Mapping[str, Any], runs: str) -> str:
+    if reads_export(value):
+        return f"sweeper train {shlex.quote(runs)}"
+    own = [f"{name}={text}" for name, text in value["env"].items()]
+    return shlex.join([*(["env", *own] if own else []), *value["command"]])

@@ -1,0 +1,212 @@
+"""A configuration as lines to paste into a plain PyTorch script, each with its reason."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
+from sweeper.core.template import shown
+from sweeper.export import python_loading, python_step
+from sweeper.export.flags import effective
+from sweeper.export.words import origin, promise
+
+WIDTH = 100
+YOURS = "# Your `dataset`, `model` and `loss_of(model, batch)` come here."
+"""Where a script's own parts are put."""
+
+_MALLOC = """\
+for name, number in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+    ctypes.CDLL(None).mallopt(name, number)"""
+
+
+def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Returns an export as Python, complete but for a `dataset`, a `model` and a `loss_of`.
+
+    Args:
+        reasons: What was measured of a value, by dotted name.
+
+    Raises:
+        UserError: It is the export of a script, which has its own lines.
+    """
+    if "command" in value:
+        raise UserError(
+            "`--format python` needs `--patch SCRIPT.py` for the sweep of a `command`, but got none. "
+            "Name your script, and it says what to change there."
+        )
+    settings, writer = effective(value), _Writer(value, reasons)
+    on_gpu = "gpu" in value["holds_for"]
+    return "\n".join(
+        [
+            *_head(value),
+            "",
+            *_imports(settings),
+            "",
+            *_process(settings, writer, on_gpu),
+            *([] if on_gpu else ['device = torch.device("cpu")']),
+            "",
+            YOURS,
+            "EPOCHS = 1",
+            "",
+            *writer.because("batch_size", "loader.kind", *_loader_names(settings)),
+            python_loading.loading(settings, on_gpu=on_gpu),
+            "",
+            *_model(settings, writer),
+            "",
+            *writer.because("optimizer.name", "optimizer.lr", "optimizer.fused"),
+            *python_step.optimizer(settings),
+            "",
+            "",
+            *writer.because("precision.amp", "accumulate_steps"),
+            *python_step.step(settings),
+            "",
+            "",
+            *python_step.loop(settings),
+            "",
+        ]
+    )
+
+
+class _Writer:
+    """Writes why a setting is there: what it does, and what was measured of it."""
+
+    def __init__(self, value: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+        self._settings, self._reasons, self._measured = effective(value), reasons, value["measured"]
+
+    def because(self, *names: str) -> Iterator[str]:
+        """Yields a comment for each of these settings that has something to say."""
+        for name in names:
+            what = _why(name, self._settings, self._measured)
+            said = [
+                each
+                for each in (what, self._measured["effective"].get(name), self._reasons.get(name))
+                if each
+            ]
+            if said:
+                yield from _comment(f"{name} {shown(self._settings[name])}: {'; '.join(said)}.")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any]) -> str:
+    """Returns what a setting does, where that is worth saying."""
+    setting = settings[name]
+    if name == "loader.kind":
+        return python_loading.WHY[str(setting)]
+    if name == "optimizer.lr" and measured["lr"]["rule"] != "none":
+        rate = measured["lr"]
+        return (
+            f"{rate['from_lr']:g} is for a batch of {rate['at_batch']}, taken to {rate['global_batch']} "
+            f"by the rule {rate['rule']}"
+        )
+    return {
+        "batch_size": "samples in one step",
+        "accumulate_steps": f"{setting} batches for one step of the optimiser" if setting != 1 else "",
+        "loader.num_workers": "processes that load" if setting else "the training process loads for itself",
+        "loader.pin_memory": "page-locked batches, so that a copy need not be waited for" if setting else "",
+        "precision.amp": "matrix products in half precision" if setting != "fp32" else "",
+        "precision.tf32": "float32 matrix products on tensor cores" if setting else "",
+        "compile.mode": _MODES[str(settings["compile.mode"])],
+        "optimizer.fused": "one kernel for all parameters" if setting else "",
+        "memory_format": "what tensor cores read images in" if setting == "channels_last" else "",
+        "device.malloc": "freed host memory is kept for the next step, instead of cleared anew for each"
+        if setting == "retain"
+        else "",
+    }.get(name, "")
+
+
+_MODES: Mapping[str, str] = {
+    "eager": "",
+    "default": "operations are fused into fewer kernels",
+    "reduce-overhead": "fused, and launched as CUDA graphs",
+    "max-autotune": "fused, and the fastest kernels searched for",
+    "graph": "a whole step is one launch; the first batch is trained on three times before it is captured",
+}
+
+
+def _head(value: Mapping[str, Any]) -> Iterator[str]:
+    said = [
+        f"Lines for a plain PyTorch script, so that it trains as {origin(value)}.",
+        "Yours to give: a `dataset` (a TensorDataset where its tensors are named), a `model`, and "
+        "`loss_of(model, batch)`, where a batch is a list of tensors.",
+        f"Promised: {promise(value)}.",
+        *([f"It is {verdict}."] if (verdict := value["measured"]["verdict"]) else []),
+        *(f"Warning: {warning}" for warning in value["warnings"]),
+    ]
+    for text in said:
+        yield from _comment(text)
+
+
+def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
+    if settings["device.malloc"] == "retain":
+        yield "import ctypes"
+    if settings["accumulate_steps"] != 1:
+        yield "import itertools"
+    if not settings["device.cpu_threads"]:
+        yield "import os"
+    yield "import random"
+    yield ""
+    yield "import numpy"
+    yield "import torch"
+    yield from python_loading.imports(settings)
+
+
+def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
+    """Yields what is set before anything is built."""
+    seed, count = settings["seed"], settings["device.count"]
+    if settings["device.malloc"] == "retain":
+        yield from writer.because("device.malloc")
+        yield _MALLOC
+    share = "" if count == 1 else f" // {count}"
+    threads = settings["device.cpu_threads"] or f"len(os.sched_getaffinity(0)){share}"
+    yield f"torch.set_num_threads({threads})"
+    yield f"torch.manual_seed({seed}), numpy.random.seed({seed}), random.seed({seed})"
+    if not on_gpu:
+        return
+    yield 'device = torch.device("cuda")'
+    if settings["device.memory_fraction"]:
+        yield f"torch.cuda.set_per_process_memory_fraction({settings['device.memory_fraction']})"
+    if count != 1:
+        yield from _comment(
+            f"device.count {count}: run this by `torchrun --nproc-per-node {count}`, wrap the model in "
+            "DistributedDataParallel, and give each process its own share of the samples."
+        )
+    yield from writer.because("precision.tf32")
+    precision = "tf32" if settings["precision.tf32"] else "ieee"
+    yield f'torch.set_float32_matmul_precision("{"high" if settings["precision.tf32"] else "highest"}")'
+    yield f'torch.backends.cudnn.conv.fp32_precision = "{precision}"'
+    yield f'torch.backends.cudnn.rnn.fp32_precision = "{precision}"'
+    yield f"torch.backends.cudnn.benchmark = {settings['compile.cudnn_benchmark']}"
+
+
+def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:
+    """Yields the names of the loader's settings that are worth a reason."""
+    for name in ("loader.num_workers", "loader.pin_memory", "loader.prefetch_factor"):
+        if name in settings:
+            yield name
+
+
+def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
+    own = {name: each for name, each in settings.items() if name.partition(".")[0] in ("model", "data")}
+    if own:
+        yield f"MEASURED_WITH = {own!r}  # of the model and the data: what yours should be, too"
+    if settings["loader.buckets"] != 1:
+        yield from _comment(
+            f"loader.buckets {settings['loader.buckets']}: samples of like length were batched together, "
+            "padded to so many lengths; that is your dataset's to do."
+        )
+    yield "model = model.to(device)"
+    if settings["memory_format"] == "channels_last":
+        yield from writer.because("memory_format")
+        yield "model = model.to(memory_format=torch.channels_last)"
+    yield from writer.because("compile.mode")
+    mode = settings["compile.mode"]
+    if mode in ("eager", "graph"):
+        yield "compiled = model"
+    else:
+        how = "" if mode == "default" else f'mode="{mode}", '
+        yield f"compiled = torch.compile(model, {how}dynamic=False)"

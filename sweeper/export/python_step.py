@@ -1,0 +1,122 @@
+"""Lines of a plain PyTorch script that make its optimiser and take its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sweeper.core.config import Scalar
+
+DTYPES: Mapping[str, str] = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+_CLASSES: Mapping[str, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+
+_CAPTURED = """
+held, graph, held_loss = None, torch.cuda.CUDAGraph(), None
+
+
+def captured_step({batch}):
+    global held, held_loss
+    new = {as_list}
+    if held is None:
+        held = [[tensor.clone() for tensor in batch] for batch in new]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                train_step({held})
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            held_loss = train_step({held})
+    shapes = [[tensor.shape for tensor in batch] for batch in new]
+    if shapes != [[tensor.shape for tensor in batch] for batch in held]:
+        return train_step({batch})
+    for old_batch, new_batch in zip(held, new, strict=True):
+        for old, tensor in zip(old_batch, new_batch, strict=True):
+            old.copy_(tensor)
+    graph.replay()
+    return held_loss
+"""
+
+
+def optimizer(settings: Mapping[str, Scalar]) -> Iterator[str]:
+    """Yields the lines that make `optimizer`, and a schedule and a scaler where there are such."""
+    name, is_graph = str(settings["optimizer.name"]), settings["compile.mode"] == "graph"
+    rate = str(settings["optimizer.lr"])
+    # A graph reads the rate from the device: what the host sets later would not reach it.
+    arguments = [f"lr=torch.tensor({rate}, device=device)" if is_graph else f"lr={rate}"]
+    arguments.append(f"weight_decay={settings['optimizer.weight_decay']}")
+    if name == "sgd":
+        arguments.append("momentum=0.9")
+    elif is_graph:
+        arguments.append("capturable=True")
+    if settings["optimizer.fused"]:
+        arguments.append("fused=True")
+    yield f"optimizer = torch.optim.{_CLASSES[name]}(model.parameters(), {', '.join(arguments)})"
+    if name == "sgd" and settings["optimizer.fused"] and settings["precision.amp"] == "fp16":
+        yield "# Where the scaler skips the first step, torch would leave the momentum uninitialised."
+        yield "for parameter in model.parameters():"
+        yield '    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)'
+    if warmup := settings["optimizer.warmup_steps"]:
+        yield "schedule = torch.optim.lr_scheduler.LambdaLR("
+        yield f"    optimizer, lambda done: min(1.0, (done + 1) / {warmup})"
+        yield ")"
+    if settings["precision.amp"] == "fp16":
+        yield "scaler = torch.amp.GradScaler(device.type)"
+
+
+def step(settings: Mapping[str, Scalar]) -> Iterator[str]:
+    """Yields the lines that define `train_step`, from a batch, or several that are accumulated."""
+    count, is_fp16 = settings["accumulate_steps"], settings["precision.amp"] == "fp16"
+    several = count != 1
+    yield f"def train_step({'micro_batches' if several else 'batch'}):"
+    inner = "        " if several else "    "
+    if several:
+        yield "    for batch in micro_batches:"
+    yield from (inner + line for line in _forward(settings))
+    loss = f"(loss / {count})" if several else "loss"
+    yield f"{inner}{f'scaler.scale({loss})' if is_fp16 else loss}.backward()"
+    if clip := settings["optimizer.clip_norm"]:
+        if is_fp16:
+            yield "    scaler.unscale_(optimizer)"
+        yield f"    torch.nn.utils.clip_grad_norm_(model.parameters(), {clip})"
+    if is_fp16:
+        yield "    scaler.step(optimizer)"
+        yield "    scaler.update()"
+    else:
+        yield "    optimizer.step()"
+    yield "    optimizer.zero_grad(set_to_none=True)"
+    # Not .item(): that would wait for the device in every step.
+    yield "    return loss.detach()"
+    if settings["compile.mode"] == "graph":
+        batch = "micro_batches" if several else "batch"
+        as_list, held = (batch, "held") if several else (f"[{batch}]", "held[0]")
+        yield from _CAPTURED.format(batch=batch, as_list=as_list, held=held).splitlines()
+
+
+def _forward(settings: Mapping[str, Scalar]) -> Iterator[str]:
+    if settings["memory_format"] == "channels_last":
+        yield "batch = ["
+        yield "    each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each"
+        yield "    for each in batch"
+        yield "]"
+    if dtype := DTYPES.get(str(settings["precision.amp"])):
+        yield f"with torch.autocast(device.type, dtype={dtype}):"
+        yield "    loss = loss_of(compiled, batch)"
+    else:
+        yield "loss = loss_of(compiled, batch)"
+
+
+def loop(settings: Mapping[str, Scalar]) -> Iterator[str]:
+    """Yields the lines that train."""
+    count = settings["accumulate_steps"]
+    name = "captured_step" if settings["compile.mode"] == "graph" else "train_step"
+    warms = bool(settings["optimizer.warmup_steps"])
+    yield "for epoch in range(EPOCHS):"
+    if count == 1:
+        yield "    for batch in batches():"
+        yield f"        loss = {name}(batch)"
+    else:
+        yield "    stream = batches()"
+        yield f"    while micro_batches := list(itertools.islice(stream, {count})):"
+        yield f"        loss = {name}(micro_batches)"
+    if warms:
+        yield "        schedule.step()"

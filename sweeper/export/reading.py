@@ -1,0 +1,75 @@
+"""Reading an export back, for whoever runs what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import DecodeError, decode, encode
+from sweeper.core.config import OPEN_SECTIONS, TrialConfig
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.spec import read_yaml
+
+SCHEMA = 2
+"""2 added `measured.lr`, `measured.gpu_mem_headroom_gib`, `production` and more of `holds_for`."""
+
+_OF_PIPELINE = {"pipeline": str, "data": Mapping, "config": Mapping}
+_OF_SCRIPT = {"command": list, "env": Mapping, "files": Mapping, "params": Mapping}
+_COMMON = {"measured": Mapping, "holds_for": Mapping, "provenance": Mapping}
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns an export (YAML or JSON, of any schema so far) as the plain values that were written.
+
+    Args:
+        overrides: `key=value` of the command line, applied to them.
+
+    Raises:
+        UserError: It cannot be read, is no export, is of a newer schema, or was edited into something
+            that is no configuration.
+    """
+    value = read_yaml(path, overrides)
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if type(schema) is not int or schema < 1:
+        raise _no_export(path, "has no `schema`")
+    if schema > SCHEMA:
+        raise UserError(
+            f"an export must be of schema {SCHEMA} or older, but {str(path)!r} is of {schema}. "
+            "Use the sweeper that wrote it, or a newer one."
+        )
+    subject = _OF_SCRIPT if "command" in value else _OF_PIPELINE
+    for name, kind in {**subject, **_COMMON}.items():
+        if not isinstance(value.get(name), kind):
+            raise _no_export(path, f"has no `{name}`")
+    if "config" in value:
+        _check_config(value["config"], path)
+    found: dict[str, Any] = value
+    return found
+
+
+def _no_export(path: Path, why: str) -> UserError:
+    return UserError(
+        f"what is read must be a file that `sweeper export NAME` wrote, but {str(path)!r} {why}. "
+        "Write one with `sweeper export NAME --out FILE`."
+    )
+
+
+def _check_config(config: Mapping[str, Any], path: Path) -> None:
+    try:
+        known = encode(decode(TrialConfig, config))
+    except DecodeError as error:
+        raise UserError(f"{path}: `config`: {error}") from error
+    for name, near in _unknown(config, known):
+        raise UserError(f"{path}: `config.{name}` must be a field of a trial.{near}")
+
+
+def _unknown(
+    config: Mapping[str, Any], known: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yields names that nothing would take notice of, each with a nearer one."""
+    for name, value in config.items():
+        if name not in known:
+            yield above + name, did_you_mean(name, known)
+        elif isinstance(value, Mapping) and name not in (*OPEN_SECTIONS, "args"):
+            yield from _unknown(value, known[name], f"{above}{name}.")

@@ -1,0 +1,28 @@
+"""An export in words: where it comes from, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def origin(value: Mapping[str, Any]) -> str:
+    """Returns `trial 2 of the sweep quick, measured at ...`."""
+    source = value["provenance"]
+    return f"trial {source['trial']} of the sweep {source['sweep']}, measured at {source['measured_at']}"
+
+
+def promise(value: Mapping[str, Any]) -> str:
+    """Returns the figures that production may expect, and on what, on one line."""
+    measured, held = value["measured"], value["holds_for"]
+    parts = [f"{measured['throughput']:,.0f} samples/s"]
+    if measured["epoch_seconds"]:
+        parts.append(f"{measured['epoch_seconds']:.3g} s an epoch")
+    if ratio := measured["x_baseline"]:
+        parts.append(
+            f"{ratio['ratio']:.3g} times the baseline "
+            f"(95 % interval {ratio['low']:.3g} to {ratio['high']:.3g}, {ratio['rounds']} rounds)"
+        )
+    if measured["projected_hours"]:
+        parts.append(f"{measured['projected_hours']:.3g} h for production's samples")
+    return " ".join(f"{', '.join(parts)}, on {held['device']}".split())

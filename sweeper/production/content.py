@@ -1,0 +1,105 @@
+"""What a production run looks like in MLflow: points of its history that no resumption takes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sweeper.core.config import Scalar
+from sweeper.core.record import rounded
+from sweeper.production.folder import RunFolder
+from sweeper.production.judging import Judgement
+from sweeper.production.wanted import Wanted
+from sweeper.tracking.content import UID_TAG, Point, RunContent, text
+
+POINTS_PER_E_FOLD = 200
+_DIGITS = 5
+
+
+def content_of(
+    folder: RunFolder,
+    wanted: Wanted,
+    *,
+    outcome: str = "running",
+    ended_at: float | None = None,
+    values: Mapping[str, Any] | None = None,
+    judgement: Judgement | None = None,
+) -> RunContent:
+    """Returns what is to be seen of a run as far as it is committed; the same again, and more of it."""
+    points = list(_points(folder))
+    end = None if ended_at is None else round(1000 * ended_at)
+    results = list(_results(values, judgement, end)) if values and judgement and end else []
+    return RunContent(
+        params={name: _param(value) for name, value in wanted.config.canonical().flatten().items()}
+        | {"train.epochs": str(wanted.training.epochs), "train.schedule": wanted.training.schedule},
+        measured=tuple(points),
+        derived=tuple(results),
+        tags={
+            UID_TAG: folder.uid,
+            "sweeper.stage": "production",
+            "sweeper.outcome": outcome,
+            "sweeper.sweep": wanted.sweep,
+            "sweeper.trial": str(wanted.trial),
+        },
+        note=_note(wanted, judgement),
+        start_ms=round(1000 * folder.began_at),
+        end_ms=end,
+        failed=values is None and end is not None,
+    )
+
+
+def _note(wanted: Wanted, judgement: Judgement | None) -> str:
+    said = f"Production run of trial {wanted.trial} of the sweep `{wanted.sweep}`."
+    if judgement is None:
+        return said
+    return "\n\n".join([f"**{text(judgement.words)}**", *judgement.reasons, said])
+
+
+def _points(folder: RunFolder) -> Iterator[Point]:
+    facts = list(folder.history())
+    for line in _thinned(each for each in facts if "loss" in each):
+        at, step = round(1000 * line["at"]), line["steps"]
+        for name in ("loss", "throughput", "lr"):
+            yield Point(f"train/{name}", rounded(line[name], _DIGITS), at, step)
+    for line in _thinned(each for each in facts if each.get("val_loss") is not None):
+        yield Point("val/loss", rounded(line["val_loss"], 6), round(1000 * line["at"]), line["steps"])
+    for step, line in enumerate(_thinned(folder.system())):
+        for name, value in line["means"].items():
+            if not name.startswith("cpu_core_"):
+                yield Point(f"system/{name}", rounded(value, _DIGITS), round(1000 * line["at"]), step)
+
+
+def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields fewer lines the longer the run: of later ones, the first in a longer and longer stretch.
+
+    Which ones does not depend on what comes after them, so that all that was shown stays.
+    """
+    last = -math.inf
+    for line in lines:
+        place = math.floor(POINTS_PER_E_FOLD * math.log1p(line["seconds"] / POINTS_PER_E_FOLD))
+        if place > last:
+            last = place
+            yield line
+
+
+def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> Iterator[Point]:
+    found = {
+        "throughput": judgement.reached,
+        "promised_throughput": judgement.promised,
+        "ratio_to_promise": judgement.ratio,
+        "val_loss": values["val_loss"],
+        "best_val_loss": values["best_loss"],
+        "epochs": values["epochs"],
+        "minutes": values["seconds"] / 60,
+        "gpu_mem_peak_gib": values["gpu_mem_peak_gib"],
+    }
+    for name, value in found.items():
+        if value is not None and math.isfinite(value):
+            yield Point(f"result/{name}", rounded(value, _DIGITS), end_ms)
+
+
+def _param(value: Scalar) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

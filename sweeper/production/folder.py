@@ -1,0 +1,155 @@
+"""A production run's folder: which one it is, whether it goes on, and what is known of it so far.
+
+mlruns/train/<name>/
+  run.json            what is trained, written once
+  job/                config.json, outcome.json, worker.log
+  checkpoints/ best/  weights and all else
+  history.jsonl       the run's own figures, block by block
+  system.jsonl        utilisation, power and memory beside it
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import SweepConflictError
+from sweeper.core.files import read_json, write_json
+from sweeper.core.job import OUTCOME, read_outcome
+from sweeper.core.measurement import Report
+from sweeper.core.training import CHECKPOINTS, HISTORY
+from sweeper.production.wanted import Wanted
+from sweeper.sweep.fingerprint import differences
+from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.runner import retry
+
+RUN = "run.json"
+JOB = "job"
+SYSTEM = "system.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """A production run on disk, held by this process until `lock` is released.
+
+    Attributes:
+        uid: Names its MLflow run.
+        began_at: Wall time at which it was first begun.
+        continued: Whether it had begun before.
+    """
+
+    path: Path
+    lock: SweepLock
+    uid: str
+    began_at: float
+    continued: bool
+
+    @property
+    def name(self) -> str:
+        """The run's own name."""
+        return self.path.name
+
+    @property
+    def job(self) -> Path:
+        """The folder of its job."""
+        return self.path / JOB
+
+    def report(self) -> Report | None:
+        """Returns how it ended; None while it has not, or where it failed."""
+        found = read_outcome(self.job)
+        return found if isinstance(found, Report) else None
+
+    def is_finished(self, max_seconds: float) -> bool:
+        """Returns whether there is nothing left to train, `max_seconds` being allowed (0: any time)."""
+        found = self.report()
+        if found is None or found.values["ended"] == "stopped":
+            return False
+        more = not max_seconds or found.values["seconds"] < max_seconds
+        return not (found.values["ended"] == "time" and more)
+
+    def reopen(self) -> None:
+        """Puts the last attempt's outcome aside."""
+        if (self.job / OUTCOME).exists() or (self.job / "worker.log").exists():
+            retry(self.job, len(list(self.job.glob("attempt-*-worker.log"))))
+
+    def committed_bytes(self) -> int:
+        """Returns the length of the history up to the latest checkpoint: what no resumption takes back."""
+        found = sorted((self.path / CHECKPOINTS).glob("[0-9]*/position.json"))
+        return int(read_json(found[-1])["history_bytes"]) if found else 0
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """Yields the lines of the history that are committed."""
+        yield from _lines(self.path / HISTORY, self.committed_bytes())
+
+    def system(self) -> Iterator[dict[str, Any]]:
+        """Yields what was read beside the run."""
+        yield from _lines(self.path / SYSTEM)
+
+    def forget_uncommitted(self) -> None:
+        """Cuts the history to its committed part, which training goes on from, and drops half lines."""
+        for name, most in ((HISTORY, self.committed_bytes()), (SYSTEM, None)):
+            path = self.path / name
+            if path.exists():
+                kept = path.read_bytes()[:most]
+                os.truncate(path, kept.rfind(b"\n") + 1)
+
+
+def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
+    """Returns the folder of the run `wanted`: the one that was begun with the same, or a new one.
+
+    Of several that were begun with the same, it is the latest.
+
+    Raises:
+        SweepConflictError: Another process holds it, or an unfinished run of that name is of another
+            configuration.
+    """
+    identity = wanted.identity()
+    *begun, free = _names(home / "train", wanted.name)
+    abouts = {path: read_json(path / RUN) for path in begun if not new}
+    changes = {path: differences(about["identity"], identity) for path, about in abouts.items()}
+    for path in reversed(changes):
+        if not changes[path]:
+            return _held(path, SweepLock(path), abouts[path], continued=True)
+    for path in changes:
+        outcome = read_outcome(path / JOB)
+        if not isinstance(outcome, Report) or outcome.values["ended"] == "stopped":
+            raise SweepConflictError(
+                f"`{path.name}` is unfinished and is of another configuration:\n"
+                + "\n".join(f"  {change}" for change in changes[path])
+                + "\nGo on with what it was begun with, or begin another one with --new."
+            )
+    free.mkdir(parents=True, exist_ok=True)
+    lock = SweepLock(free)
+    about = {"uid": uuid.uuid4().hex, "began_at": time.time(), "identity": identity}
+    write_json(free / RUN, {"schema": 1, **about})
+    return _held(free, lock, about, continued=False)
+
+
+def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
+    """Yields the whole lines of a file; of one that is not there, none."""
+    if path.exists():
+        with open(path, "rb") as file:
+            found = file.read(length)
+        # A kill or a full disk may leave half a line at the end.
+        for line in found[: found.rfind(b"\n") + 1].splitlines():
+            yield json.loads(line)
+
+
+def _names(home: Path, name: str) -> Iterator[Path]:
+    """Yields the folders of that name in which a run has begun, and the next one, in which none has."""
+    for number in itertools.count(1):
+        path = home / (name if number == 1 else f"{name}-{number}")
+        yield path
+        if not (path / RUN).exists():
+            return
+
+
+def _held(path: Path, lock: SweepLock, about: Mapping[str, Any], *, continued: bool) -> RunFolder:
+    return RunFolder(path=path, lock=lock, uid=about["uid"], began_at=about["began_at"], continued=continued)

@@ -1,0 +1,210 @@
+"""`sweeper train`: prepare the data, train in a worker, watch it, and hold it to its promise."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import decode
+from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.core.files import write_atomic
+from sweeper.core.job import OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.core.training import STOP
+from sweeper.execution.local import LocalLauncher
+from sweeper.production.folder import RunFolder, opened
+from sweeper.production.judging import Judgement, judged
+from sweeper.production.showing import Showing
+from sweeper.production.wanted import Wanted
+from sweeper.production.watching import Watch, Watcher
+from sweeper.sweep.fingerprint import import_paths, prepared_folder
+from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.setup import NO_WINDOWS, report_of
+from sweeper.sweep.starting import end_leftovers
+from sweeper.sweep.stopping import Stopping
+from sweeper.tracking.mlflow import MlflowTracker
+
+NEVER_SECONDS = 1e9
+PREPARE_SECONDS = 3600.0
+GRACE_SECONDS = 20.0
+"""After SIGTERM: for a last checkpoint. A scheduler gives half a minute before it kills."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a production run came to.
+
+    Attributes:
+        path: Its folder.
+        values: What the trainer reported.
+        ran: False where it had ended before, and nothing was run.
+        pending: Why MLflow does not show it as it is; empty where it does.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    judgement: Judgement
+    ran: bool
+    pending: str
+
+
+def train(
+    home: Path,
+    wanted: Wanted,
+    tracker: MlflowTracker,
+    watcher: Watcher,
+    *,
+    device: str = "auto",
+    new: bool = False,
+) -> Trained:
+    """Trains what is wanted to its end, or goes on with it.
+
+    Args:
+        device: `auto`, `cpu`, or `cuda:N`.
+        new: Begin another run, whatever is there.
+
+    Raises:
+        SweeperError: As its classes say; the latest checkpoint is kept.
+    """
+    folder = opened(home, wanted, new=new)
+    try:
+        watch, showing = Watch(folder, wanted, watcher), Showing(tracker, folder, wanted)
+        ran = not folder.is_finished(wanted.training.max_seconds)
+        if ran:
+            if folder.continued:
+                watcher.line(f"Going on with `{folder.name}`.")
+            outcome = _run(home, folder, wanted, device, watch, showing)
+            if isinstance(outcome, Failure):
+                showing.failed(outcome)
+                raise _as_error(outcome, folder)
+        report = folder.report()
+        assert report is not None
+        judgement = judged(report.values, wanted.promise, watch.gpu_disturbed())
+        pending = showing.end(report, judgement)
+        return Trained(path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending)
+    finally:
+        folder.lock.release()
+
+
+def _run(
+    home: Path, folder: RunFolder, wanted: Wanted, device: str, watch: Watch, showing: Showing
+) -> Outcome | Report:
+    """Returns the outcome of the job, which goes on from the latest checkpoint."""
+    folder.reopen()
+    (folder.path / STOP).unlink(missing_ok=True)
+    folder.forget_uncommitted()
+    end_leftovers(folder.path)
+    with contextlib.closing(LocalLauncher(folder.path)) as launcher, Stopping() as stopping:
+        job = _prepared(home, folder, wanted, launcher, device, watch.watcher)
+
+        def tick() -> None:
+            watch.look()
+            showing.look()
+            if stopping.asked:
+                write_atomic(folder.path / STOP, "")
+
+        # Set by the job itself: the slot of a runner is for sweeps.
+        runner = JobRunner(launcher, [Slot(job.device)], tick)
+        try:
+            return runner.run(folder.job, job)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            _let_it_save(folder)
+            raise
+        finally:
+            watch.close()
+
+
+def _let_it_save(folder: RunFolder) -> None:
+    """Gives the trainer time for a last checkpoint."""
+    write_atomic(folder.path / STOP, "")
+    deadline = time.monotonic() + GRACE_SECONDS
+    while not (folder.job / OUTCOME).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _prepared(
+    home: Path, folder: RunFolder, wanted: Wanted, launcher: LocalLauncher, device: str, watcher: Watcher
+) -> Job:
+    """Returns the training job, once the data is prepared and the device is known.
+
+    Raises:
+        UserError: The data or the code cannot be used, or there is no such device.
+        EnvironmentStopError: The machine cannot run it.
+    """
+    kind = "cpu" if device == "cpu" else "auto"
+    prepared = prepared_folder(home, wanted.pipeline, wanted.data)
+    job = Job(
+        uid=folder.uid,
+        runner=TRAINING_RUNNER,
+        pipeline=wanted.pipeline,
+        import_paths=import_paths(),
+        data=wanted.data,
+        prepared=str(prepared),
+        config=wanted.config,
+        training=dataclasses.replace(wanted.training, folder=str(folder.path.resolve())),
+        cache=str(home.resolve() / "cache" / "compile"),
+        timeout_seconds=NEVER_SECONDS,
+        stage="production",
+    )
+    runner = JobRunner(launcher, [Slot(kind), Slot(kind)], lambda: None)
+    asked = {
+        "the probe of the device": Job(
+            uid="probe", runner=PROBE_RUNNER, plan=NO_WINDOWS, timeout_seconds=PREPARE_SECONDS
+        ),
+        "preparing the data": dataclasses.replace(
+            job, uid="prepare", runner=PREPARE_RUNNER, plan=NO_WINDOWS, timeout_seconds=PREPARE_SECONDS
+        ),
+    }
+    setup = folder.path / "setup"
+    for number, each in enumerate(asked.values()):
+        (setup / each.uid / OUTCOME).unlink(missing_ok=True)
+        runner.start(number, setup / each.uid, each)
+    found: dict[int, Mapping[str, Any]] = {}
+    while runner.running:
+        for number, _, outcome in runner.wait():
+            found[number] = report_of(outcome, list(asked)[number])
+    for note in found[1]["notes"]:
+        watcher.line(note)
+    devices = _picked([decode(DeviceInfo, each) for each in found[0]["devices"]], device, wanted)
+    watcher.line(
+        f"Training on {len(devices)} x {devices[0].name}."
+        if len(devices) > 1
+        else f"Training on {devices[0].name}."
+    )
+    return dataclasses.replace(
+        job,
+        device=",".join(each.uuid or "cpu" for each in devices),
+        plan=MeasurePlan(repeats=0, quiet_canary_ms=found[0]["canary_ms"]),
+    )
+
+
+def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[DeviceInfo]:
+    """Returns the devices to train on: as many as the configuration asks for, from the one asked for."""
+    if devices[0].kind != "cuda":
+        if device.startswith("cuda"):
+            raise UserError(f"`--device` must name a GPU of this machine, but got {device!r}; it has none.")
+        return devices[:1]
+    first, count = int(device.partition(":")[2] or 0), wanted.config.device.count
+    if first + count > len(devices):
+        raise UserError(
+            f"`device.count` GPUs must be there from `--device` on, but got {count} from {first} on;"
+            f" this machine has {len(devices)}."
+        )
+    return devices[first : first + count]
+
+
+def _as_error(failure: Failure, folder: RunFolder) -> Exception:
+    said = f"{failure.message} ({failure.kind}); the log is {folder.job / 'worker.log'}"
+    kept = "; the latest checkpoint is kept, and the same command goes on from it" * bool(
+        folder.committed_bytes()
+    )
+    if failure.kind in (FailureKind.USER_ERROR, FailureKind.UNSUPPORTED, FailureKind.DATA_TOO_SMALL):
+        return UserError(f"{said}.")
+    return EnvironmentStopError(f"training ended: {said}{kept}.")

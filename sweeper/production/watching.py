@@ -1,0 +1,191 @@
+"""Watching a production run: its history as it grows, and the machine beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sweeper.core.contamination import of_gpu
+from sweeper.core.training import HISTORY
+from sweeper.production.folder import SYSTEM, RunFolder
+from sweeper.production.wanted import Wanted
+from sweeper.telemetry.host import HostProbe
+from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.sampler import TIME, Sampler
+
+SYSTEM_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """Where a production run stands.
+
+    Attributes:
+        epochs: Passes so far, out of `total`.
+        throughput: Samples per second of the latest block.
+        ratio: That over what was promised; None where nothing was.
+        val_loss: The latest one; None before the first.
+        utilisation: `GPU 91 %`, or the CPU's; empty before it was read.
+        seconds_left: None before it can be told.
+    """
+
+    epochs: float
+    total: int
+    throughput: float
+    ratio: float | None
+    loss: float
+    val_loss: float | None
+    utilisation: str
+    seconds_left: float | None
+
+
+class Watcher(Protocol):
+    """Whoever watches."""
+
+    def line(self, text: str) -> None:
+        """Something a person should know."""
+
+    def now(self, now: Now) -> None:
+        """The run stands here; called a few times a second."""
+
+    def validated(self, epoch: int, now: Now, *, better: bool) -> None:
+        """A validation has ended; `better` says that its loss is the lowest so far."""
+
+
+class Watch:
+    """Reads what the trainer writes, samples the machine, and tells a watcher."""
+
+    def __init__(self, folder: RunFolder, wanted: Wanted, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self._folder, self._wanted = folder, wanted
+        path = folder.path / HISTORY
+        # What is there is of an attempt that has ended; each attempt begins a file of its own.
+        self._inode, self._read = (path.stat().st_ino, path.stat().st_size) if path.exists() else (0, 0)
+        self._sampler: Sampler | None = None
+        self._sampled_at = 0.0
+        self._utilisation = ""
+        self._now: Now | None = None
+        self._began: tuple[float, float] | None = None
+        self._num_sampled = sum(1 for _ in folder.system())
+        self._best = min(
+            (line["val_loss"] for line in folder.history() if line.get("val_loss")), default=math.inf
+        )
+
+    def look(self) -> None:
+        """Reads what is new, and tells of it."""
+        for line in self._new_lines():
+            if "pid" in line:
+                self._start_sampling(line["pid"], line["device"]["uuid"])
+            elif "loss" in line:
+                self._now = self._of(line)
+            elif self._now is not None:
+                self._validated(line)
+        if self._sampler is not None and time.monotonic() - self._sampled_at >= SYSTEM_SECONDS:
+            self._sample(self._sampler)
+        if self._now is not None:
+            self.watcher.now(self._now)
+
+    def close(self) -> None:
+        """Reads the last lines, and ends sampling."""
+        self.look()
+        if self._sampler is not None:
+            self._sample(self._sampler)
+            self._sampler.stop()
+            self._sampler = None
+
+    def gpu_disturbed(self) -> dict[str, float]:
+        """Returns the seconds in which something disturbed the GPU, by the reason."""
+        found: dict[str, float] = {}
+        for line in self._folder.system():
+            for flag in line["flags"]:
+                found[flag] = found.get(flag, 0.0) + SYSTEM_SECONDS
+        return found
+
+    def _new_lines(self) -> list[dict[str, Any]]:
+        path = self._folder.path / HISTORY
+        if not path.exists():
+            return []
+        with open(path, "rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if inode != self._inode:
+                self._inode, self._read = inode, _last_begin(file.read())
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _of(self, line: Mapping[str, Any]) -> Now:
+        promise = self._wanted.promise
+        total = self._wanted.training.epochs
+        self._began = self._began or (line["seconds"], line["epochs"])
+        since, done = line["seconds"] - self._began[0], line["epochs"] - self._began[1]
+        return Now(
+            epochs=line["epochs"],
+            total=total,
+            throughput=line["throughput"],
+            ratio=line["throughput"] / promise.throughput if promise else None,
+            loss=line["loss"],
+            val_loss=self._now.val_loss if self._now else None,
+            utilisation=self._utilisation,
+            seconds_left=since / done * (total - line["epochs"]) if done > 0 else None,
+        )
+
+    def _validated(self, line: Mapping[str, Any]) -> None:
+        assert self._now is not None
+        loss = line.get("val_loss")
+        self._now = dataclasses.replace(self._now, val_loss=loss)
+        better = loss is not None and loss < self._best
+        self._best = loss if better else self._best
+        self.watcher.validated(line["epoch"], self._now, better=better)
+
+    def _start_sampling(self, pid: int, uuid: str) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+        self._sampler = Sampler([HostProbe(), NvmlProbe()])
+        self._sampler.start(pid, uuid)
+        self._sampled_at = time.monotonic()
+
+    def _sample(self, sampler: Sampler) -> None:
+        self._sampled_at = time.monotonic()
+        means = _means(sampler.drain())
+        if not means:
+            return
+        self._utilisation = _utilisation(means)
+        line = {
+            "at": round(time.time(), 3),
+            "seconds": self._num_sampled * SYSTEM_SECONDS,
+            "means": {name: float(f"{value:.5g}") for name, value in means.items()},
+            "flags": list(of_gpu(means)),
+        }
+        with open(self._folder.path / SYSTEM, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+        self._num_sampled += 1
+
+
+def _last_begin(text: bytes) -> int:
+    """Returns where the line is that an attempt begins with; the lines before it are of earlier ones."""
+    return text.rfind(b"\n", 0, text.rfind(b'"pid"')) + 1
+
+
+def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    found = {}
+    for name, values in columns.items():
+        known = [value for value in values if not math.isnan(value)]
+        if name != TIME and known:
+            found[name] = statistics.fmean(known)
+    return found
+
+
+def _utilisation(means: Mapping[str, float]) -> str:
+    for name, label in (("gpu_util_pct", "GPU"), ("cpu_util_pct", "CPU")):
+        if name in means:
+            return f"{label} {means[name]:.0f} %"
+    return ""

@@ -1,0 +1,5 @@
+"""Reports on a sweep: one page to read, Markdown for a pull request, figures as PNG."""
+
+from sweeper.report.writing import FORMATS, files, write
+
+__all__ = ["FORMATS", "files", "write"]

@@ -1,0 +1,160 @@
+"""The baseline beside the best trial: which settings change, and what that does to each figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from sweeper.analysis.words import bare, metric, times, value_of
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.record import METRICS, TrialRecord
+from sweeper.report.material import Material
+from sweeper.report.table import Table, cells, columns
+
+BESIDE = (
+    "throughput",
+    "epoch_seconds",
+    "val_loss",
+    "projected_hours",
+    "time_to_loss_s",
+    "step_ms",
+    "data_pct",
+    "gpu_sm_active_pct",
+    "gpu_util_pct",
+    "gpu_power_w",
+    "gpu_mem_peak_gib",
+    "cpu_util_pct",
+    "startup_s",
+    "compile_s",
+)
+"""Metrics of the table before and after, where a trial has them; those aimed for and limited join them."""
+
+TITLES = {
+    "throughput": "throughput",
+    "epoch_seconds": "an epoch",
+    "val_loss": "loss",
+    "projected_hours": "the production run",
+    "time_to_loss_s": "time to the baseline's loss",
+    "step_ms": "a step",
+    "data_pct": "of it the data path",
+    "gpu_sm_active_pct": "GPU: SMs active",
+    "gpu_util_pct": "GPU utilisation",
+    "gpu_power_w": "GPU power",
+    "gpu_mem_peak_gib": "peak GPU memory",
+    "cpu_util_pct": "CPU utilisation",
+    "startup_s": "start-up",
+    "compile_s": "compiling",
+}
+
+
+def title_of(name: str) -> str:
+    """Returns what a metric is called above a column or before a row, with its unit."""
+    unit = METRICS[name].unit if name in METRICS else ""
+    return TITLES.get(name, name) + (f", {unit}" if unit not in ("", "s") else "")
+
+
+def baseline_loss(m: Material) -> float | None:
+    """Returns the baseline's loss: its mean over seeds."""
+    losses = m.sweep.book.losses
+    return sum(losses) / len(losses) if losses else m.baseline.metric("val_loss") if m.baseline else None
+
+
+def limits_in_words(m: Material) -> dict[str, str]:
+    """Returns the limits in force by metric: `at most 0.427`."""
+    found: dict[str, str] = {}
+    for limit in m.sweep.book.limits():
+        word = f"{'at most' if limit.sign > 0 else 'at least'} {metric(limit.metric, limit.bound)}"
+        found[limit.metric] = f"{found[limit.metric]}, {word}" if limit.metric in found else word
+    return found
+
+
+def changes(m: Material) -> Table | None:
+    """Returns in which settings the best trial differs from the baseline."""
+    if m.baseline is None or m.best is None:
+        return None
+    before, after = (each.config.canonical().flatten() for each in (m.baseline, m.best))
+    rows = [
+        cells(name, _setting(before, name), _setting(after, name))
+        for name in dict.fromkeys([*m.sweep.varied(), *after, *before])
+        if _setting(before, name) != _setting(after, name) and name != "optimizer.lr_batch_size"
+    ]
+    rates = [_learning_rate(each.config) for each in (m.baseline, m.best)]
+    if rates[0] != rates[1] and None not in rates:
+        rows.append(cells("learning rate in effect", *rates))
+    return Table(
+        caption="What changes",
+        columns=columns("setting", "~your baseline", f"~{m.best_word}"),
+        rows=tuple(rows),
+        note="All else is as in the baseline.",
+    )
+
+
+def _setting(flat: Mapping[str, Scalar], name: str) -> str | None:
+    return value_of(flat[name]) if name in flat else None
+
+
+def _learning_rate(config: TrialConfig) -> str | None:
+    """The rate that the rule gives; None of a script, whose own matter it is, and where there is no rule."""
+    if config.args is not None or config.optimizer.lr_rule == "none":
+        return None
+    return f"{config.optimizer.lr_at(config.global_batch):.4g}"
+
+
+def before_and_after(m: Material) -> Table | None:
+    """Returns the metrics of the baseline and of the best trial."""
+    if m.baseline is None:
+        return None
+    limits = limits_in_words(m)
+    rows = []
+    for name in dict.fromkeys([*BESIDE, *m.summary.objectives, *limits]):
+        before, after = value_at(m, m.baseline, name), value_at(m, m.best, name)
+        if not before and not after:
+            continue
+        shown = [bare(name, before), *([bare(name, after)] if m.best else [])]
+        change = _change(m, name, before, after)
+        row = [
+            title_of(name),
+            *shown,
+            *([change] if m.best else []),
+            *([limits.get(name, "")] if limits else []),
+        ]
+        rows.append(cells(*row))
+    titles = [
+        "",
+        "#your baseline",
+        *([f"#{m.best_word}", "#ratio"] if m.best else []),
+        *(["limit"] if limits else []),
+    ]
+    return Table(
+        caption="Before and after" if m.best else "Your baseline", columns=columns(*titles), rows=tuple(rows)
+    )
+
+
+def _change(m: Material, name: str, before: float | None, after: float | None) -> str | None:
+    """`12.3x`, or `1/12.3` of what has become less; of the speed the ratio that was confirmed."""
+    if name == "throughput" and m.confirmed and m.summary.ratio is not None:
+        return times(m.summary.ratio.ratio)
+    if not before or after is None or after / before < 0:
+        return None
+    ratio = after / before
+    return times(ratio) if ratio > 0.5 or not ratio else f"1/{1 / ratio:.3g}"
+
+
+def value_at(m: Material, record: TrialRecord | None, name: str) -> float | None:
+    """Returns a metric of a trial, at the confirmed speed where there is one; None where it has none."""
+    if record is None:
+        return None
+    found = _at_confirmed_speed(m, record, name)
+    return found if found is not None and math.isfinite(found) else None
+
+
+def _at_confirmed_speed(m: Material, record: TrialRecord, name: str) -> float | None:
+    if name == "throughput":
+        return m.summary.throughput_of(record) or None
+    if name == "epoch_seconds":
+        return m.summary.epoch_seconds(record)
+    if name == "projected_hours":
+        return m.summary.projected_hours(record)
+    if name == "val_loss" and record is m.baseline:
+        return baseline_loss(m)
+    return record.metric(name) if name in METRICS else None

@@ -1,0 +1,144 @@
+"""A figure as data: what is drawn where, and in which tone; drawn by the page and as PNG alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Tone:
+    """How one kind of mark looks, by colour and by shape.
+
+    Attributes:
+        light: Colour on a light ground, `dark` on a dark one: at least 3:1 against it.
+        glyph: In a legend.
+        plotly: Name of the marker there, and in matplotlib as `plain`.
+    """
+
+    light: str
+    dark: str
+    glyph: str = "■"
+    plotly: str = "circle"
+    plain: str = "o"
+
+
+TONES: Mapping[str, Tone] = {
+    "good": Tone("#0a66c2", "#6db3ff", "●"),
+    "winner": Tone("#0a66c2", "#6db3ff", "★", "star", "*"),
+    "baseline": Tone("#5f6672", "#a7afbd", "□", "square-open", "s"),
+    "beyond": Tone("#a35c00", "#e8a33d", "◇", "diamond-open", "D"),
+    "failed": Tone("#c02b2b", "#ff7b72", "✕", "x-thin-open", "x"),
+    "data": Tone("#c4620a", "#f0954a"),
+    "copy": Tone("#9a7500", "#d9b340"),
+    "forward": Tone("#0a66c2", "#6db3ff"),
+    "backward": Tone("#3f86cf", "#4285c8"),
+    "optimiser": Tone("#76a7d8", "#336394"),
+    "graph": Tone("#2c6f8f", "#5aa9c9"),
+    "gap": Tone("#858c98", "#7d8592"),
+}
+"""Every mark of every figure; colour is never all that tells two of them apart."""
+
+Kind = Literal["points", "line", "steps", "bars"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """Marks of one kind.
+
+    Attributes:
+        x: Numbers, as `y`: of a category its place in the axis's. Of bars the lengths.
+        texts: What is said of each when it is pointed at.
+    """
+
+    name: str
+    tone: str
+    x: tuple[float | None, ...]
+    y: tuple[float | None, ...]
+    kind: Kind = "points"
+    dashed: bool = False
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis.
+
+    Attributes:
+        categories: What stands at 0, 1, 2 and so on; empty where it has numbers.
+        ticks: Where it is labelled; empty leaves that open.
+        most: It reaches from 0 to this; None leaves that open.
+    """
+
+    title: str = ""
+    log: bool = False
+    categories: tuple[str, ...] = ()
+    ticks: tuple[float, ...] = ()
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A figure.
+
+    Attributes:
+        key: Names it, and its file.
+        alt: What it shows, for who does not see it.
+        upright: The `x` at which a thin line stands; None where there is none.
+        wide: It takes the width of the page.
+        note: A sentence below it.
+    """
+
+    key: str
+    title: str
+    alt: str
+    x: Axis
+    y: Axis
+    marks: tuple[Marks, ...]
+    upright: float | None = None
+    wide: bool = False
+    note: str = ""
+
+    @property
+    def rows(self) -> int:
+        """How many bars lie below each other; 0 where it has none."""
+        return len(self.y.categories) if any(each.kind == "bars" for each in self.marks) else 0
+
+
+def short(value: float) -> str:
+    """Returns a number as an axis has it: `250`, `20k`, `1.5M`."""
+    for least, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.4g}"
+
+
+def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float, ...]:
+    """Returns where a logarithmic axis is labelled: at tens (1, 2 and 5 of them in a short range).
+
+    Args:
+        doubling: At powers of two, as batch sizes are.
+    """
+    found = [value for value in values if value > 0 and math.isfinite(value)]
+    if not found:
+        return ()
+    low, high = min(found), max(found)
+    if doubling:
+        first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
+        step = max(1, math.ceil((last - first) / MOST_TICKS))
+        return _near([2.0**power for power in range(first, last + 1, step)], low, high)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    leading = (1.0, 2.0, 5.0) if last - first <= 2 else (1.0, 3.0) if last - first == 3 else (1.0,)
+    return _near([lead * 10.0**power for power in range(first, last + 1) for lead in leading], low, high)
+
+
+def _near(ticks: Sequence[float], low: float, high: float) -> tuple[float, ...]:
+    """Those within the range, or just outside; all where that leaves none to compare."""
+    near = tuple(tick for tick in ticks if low / BESIDE <= tick <= high * BESIDE)
+    return near if len(near) > 1 else tuple(ticks)
+
+
+BESIDE = 1.5
+MOST_TICKS = 7

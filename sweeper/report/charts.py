@@ -1,0 +1,281 @@
+"""The figures of trials: over time, by each searched parameter, by outcome, and what mattered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from sweeper.analysis.words import figure, metric, times, value_of
+from sweeper.core.config import Scalar
+from sweeper.core.record import METRICS, TrialRecord
+from sweeper.report.chart import MOST_TICKS, Axis, Chart, Marks, log_ticks
+from sweeper.report.material import Material
+from sweeper.report.trials import OUTCOMES, evenly, outcome_of, tone_of
+from sweeper.spec import CategoricalParameter, IntParameter, Parameter
+from sweeper.spec.neighbours import is_number
+from sweeper.spec.space import acts
+
+MOST_MARKS = 300
+LOG_FROM = 20.0
+"""Where the fastest is so many times the slowest, the axis is logarithmic."""
+
+SPEED = "samples/s"
+JITTER, GOLDEN = 0.5, 0.618034
+
+At = Callable[[TrialRecord], float | None]
+"""Where a trial stands on the axis to the right."""
+
+
+def history(m: Material) -> Chart | None:
+    """Returns throughput by trial number, with the best so far."""
+    speeds = _speeds(m)
+    if not speeds:
+        return None
+    low = min(speeds.values())
+    marks = list(_by_outcome(m, lambda record: record.number, speeds))
+    failed = [r for r in m.ended if r.failure is not None]
+    marks += _marks(m, "failed", failed, lambda r: r.number, dict.fromkeys((r.number for r in failed), low))
+    best, steps = 0.0, []
+    for record in m.ended:
+        if tone_of(record) == "good" and record.number in speeds and m.same_work(record):
+            best = max(best, speeds[record.number])
+            steps.append((record.number, best))
+    line = Marks(
+        name="best so far",
+        tone="good",
+        kind="steps",
+        x=tuple(float(n) for n, _ in steps),
+        y=tuple(v for _, v in steps),
+        texts=tuple(f"best so far after trial {n}: {figure(v)} {SPEED}" for n, v in steps),
+    )
+    counted = ", ".join(f"{count} {kind}" for kind, count in m.summary.counts.items()) or "none searched"
+    return Chart(
+        key="history",
+        title="Throughput of each trial",
+        alt=f"Throughput by trial number. Searched trials: {counted}.",
+        x=Axis("trial"),
+        y=_speed_axis(speeds.values()),
+        marks=(*([line] if len(steps) > 1 else []), *marks),
+        wide=True,
+        note="Failed trials stand at the bottom." if failed else "",
+    )
+
+
+def effects(m: Material) -> Iterator[Chart]:
+    """Yields, of each searched parameter, the throughput at its values, where it has an effect."""
+    speeds = _speeds(m)
+    for name, parameter in m.spec.space.items():
+        values: dict[int, Scalar] = {}
+        for record in m.ended:
+            flat = record.config.canonical().flatten()
+            if record.number in speeds and name in flat and acts(name, m.spec.space, flat):
+                values[record.number] = flat[name]
+        if not values:
+            continue
+        apart = {record.number for record in (m.baseline, m.best) if record is not None}
+        axis, places = _placed(parameter, values, apart)
+        yield Chart(
+            key=f"effect-{name}",
+            title=name,
+            alt=f"Throughput of the trials by {name}.",
+            x=axis,
+            y=_speed_axis(speeds[number] for number in values),
+            marks=tuple(_by_outcome(m, _looked_up(places), {n: speeds[n] for n in values})),
+        )
+
+
+def outcomes(m: Material) -> Chart | None:
+    """Returns where trials failed or broke a limit, over the first two numbers of the space."""
+    flats = {r.number: r.config.flatten() for r in m.ended}
+    names = [
+        name
+        for name, parameter in m.spec.space.items()
+        if _is_numeric(parameter) and len({flat.get(name) for flat in flats.values()}) > 1
+    ]
+    if not names or not any(tone_of(record) in ("beyond", "failed") for record in m.ended):
+        return None
+    first, second = names[0], next(iter(names[1:]), "")
+    kinds = tuple(dict.fromkeys(map(outcome_of, m.ended)))
+    heights: dict[int, float | None] = {
+        r.number: _number(flats[r.number].get(second)) if second else float(kinds.index(outcome_of(r)))
+        for r in m.ended
+    }
+    across = _looked_up({number: _number(flat.get(first)) for number, flat in flats.items()})
+    by = first + (f" and {second}" if second else "")
+    return Chart(
+        key="outcomes",
+        title=f"Outcomes by {by}",
+        alt=f"Where trials failed or broke a limit, by {by}.",
+        x=_numeric_axis(m, first),
+        y=_numeric_axis(m, second) if second else Axis(categories=kinds),
+        marks=tuple(
+            each
+            for tone in OUTCOMES
+            for each in _marks(m, tone, [r for r in m.ended if tone_of(r) == tone], across, heights)
+        ),
+        wide=True,
+    )
+
+
+def importance(m: Material) -> Chart | None:
+    """Returns how much each parameter decided whether a trial is among the best."""
+    shares = sorted(m.importance.items(), key=lambda pair: pair[1])
+    if not shares:
+        return None
+    names = tuple(name for name, _ in shares)
+    most = shares[-1]
+    return Chart(
+        key="importance",
+        title="What mattered",
+        alt=f"Importance by parameter; most important is {most[0]} with {100 * most[1]:.0f} %.",
+        x=Axis("share of the importance, %"),
+        y=Axis(categories=names),
+        marks=(
+            Marks(
+                name="importance",
+                tone="good",
+                kind="bars",
+                x=tuple(100 * share for _, share in shares),
+                y=tuple(map(float, range(len(names)))),
+                texts=tuple(f"{name}: {100 * share:.0f} %" for name, share in shares),
+            ),
+        ),
+    )
+
+
+def front(m: Material) -> Chart | None:
+    """Returns the first two objectives of all trials, with the front; None where there is one objective."""
+    if len(m.summary.objectives) < 2:
+        return None
+    first, second = m.summary.objectives[:2]
+    heights = {r.number: value for r in m.ended if (value := r.metric(second)) is not None}
+    known = {r.number for r in m.ended if r.metric(first) is not None}
+    heights = {number: value for number, value in heights.items() if number in known}
+    if not heights:
+        return None
+    edge = sorted((row.record for row in m.summary.front), key=lambda r: r.metric(first) or 0.0)
+    line = Marks(
+        name="nothing beats these",
+        tone="good",
+        kind="line",
+        x=tuple(r.metric(first) for r in edge),
+        y=tuple(r.metric(second) for r in edge),
+    )
+    places = {r.number: r.metric(first) or 0.0 for r in m.ended if r.number in heights}
+    return Chart(
+        key="front",
+        title="Objectives against each other",
+        alt=f"{first} against {second}; {len(edge)} trials are beaten by none.",
+        x=_wide_axis(_named(first), places.values()),
+        y=_wide_axis(_named(second), heights.values()),
+        marks=(*([line] if len(edge) > 1 else []), *_by_outcome(m, lambda r: r.metric(first), heights)),
+        wide=True,
+    )
+
+
+def _named(name: str) -> str:
+    return f"{name}, {METRICS[name].unit}".removesuffix(", ")
+
+
+def _speeds(m: Material) -> dict[int, float]:
+    found = {r.number: r.metric("throughput") for r in m.ended}
+    return {number: speed for number, speed in found.items() if speed is not None and speed > 0}
+
+
+def _by_outcome(m: Material, at: At, heights: Mapping[int, float]) -> Iterator[Marks]:
+    """Yields the measured trials by outcome, then the baseline and the winner on top."""
+    apart = {r.number: tone for r, tone in ((m.baseline, "baseline"), (m.best, "winner")) if r is not None}
+    rest = [r for r in m.ended if r.number in heights and r.number not in apart]
+    for tone in ("good", "beyond"):
+        mine = [r for r in rest if tone_of(r) == tone]
+        yield from _marks(m, tone, mine, at, heights)
+    for number, tone in apart.items():
+        if number in heights:
+            yield from _marks(m, tone, [m.sweep.book.records[number]], at, heights)
+
+
+def _marks(
+    m: Material,
+    tone: str,
+    records: Sequence[TrialRecord],
+    at: At,
+    heights: Mapping[int, float | None],
+) -> list[Marks]:
+    if not records:
+        return []
+    chosen = evenly(records, MOST_MARKS)
+    name = OUTCOMES.get(tone, m.best_word if tone == "winner" else tone)
+    return [
+        Marks(
+            name=name,
+            tone=tone,
+            x=tuple(at(r) for r in chosen),
+            y=tuple(heights.get(r.number) for r in chosen),
+            texts=tuple(_said(m, r) for r in chosen),
+        )
+    ]
+
+
+def _said(m: Material, record: TrialRecord) -> str:
+    speed = record.metric("throughput")
+    parts = [m.sweep.name_of(record), outcome_of(record)]
+    if speed is not None:
+        parts.append(f"{metric('throughput', speed)}, {times(m.sweep.book.x_baseline(record))}")
+    return " · ".join(parts)
+
+
+def _speed_axis(speeds: Iterable[float]) -> Axis:
+    return _wide_axis(SPEED, speeds)
+
+
+def _wide_axis(title: str, values: Iterable[float]) -> Axis:
+    """An axis that is logarithmic where the largest value is many times the smallest."""
+    found = [value for value in values if math.isfinite(value)]
+    wide = bool(found) and min(found) > 0 and max(found) / min(found) >= LOG_FROM
+    return Axis(title, log=wide, ticks=log_ticks(found) if wide else ())
+
+
+def _placed(
+    parameter: Parameter, values: Mapping[int, Scalar], apart: Collection[int]
+) -> tuple[Axis, dict[int, float | None]]:
+    """Returns the axis of a parameter, and where on it each trial stands, by its number.
+
+    Beside each other over a category, so that many can be told apart: by the golden ratio, as
+    evenly as any number of them can stand. Those `apart` stand in the middle.
+    """
+    numbers = {number: found for number, value in values.items() if (found := _number(value)) is not None}
+    if not isinstance(parameter, CategoricalParameter) and len(numbers) == len(values):
+        return _axis("", parameter, numbers.values()), dict(numbers)
+    choices = parameter.choices if isinstance(parameter, CategoricalParameter) else ()
+    names = list(dict.fromkeys(map(value_of, [*choices, *values.values()])))
+    spread = JITTER if len(values) > len(names) else 0.0
+    return Axis(categories=tuple(names)), {
+        number: names.index(value_of(value)) + (number not in apart) * spread * (number * GOLDEN % 1 - 0.5)
+        for number, value in values.items()
+    }
+
+
+def _axis(title: str, parameter: Parameter, values: Collection[float]) -> Axis:
+    whole = isinstance(parameter, IntParameter)
+    if not isinstance(parameter, CategoricalParameter) and parameter.log and min(values, default=0) > 0:
+        return Axis(title, log=True, ticks=log_ticks(values, doubling=whole))
+    if whole and values and max(values) - min(values) <= MOST_TICKS:
+        return Axis(title, ticks=tuple(map(float, range(int(min(values)), int(max(values)) + 1))))
+    return Axis(title)
+
+
+def _numeric_axis(m: Material, name: str) -> Axis:
+    values = [_number(record.config.flatten().get(name)) for record in m.ended]
+    return _axis(name, m.spec.space[name], [value for value in values if value is not None])
+
+
+def _is_numeric(parameter: Parameter) -> bool:
+    return not isinstance(parameter, CategoricalParameter) or all(map(is_number, parameter.choices))
+
+
+def _number(value: Scalar) -> float | None:
+    return float(value) if is_number(value) and math.isfinite(value) else None
+
+
+def _looked_up(places: Mapping[int, float | None]) -> At:
+    return lambda record: places.get(record.number)

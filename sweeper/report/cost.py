@@ -1,0 +1,96 @@
+"""What a sweep has cost, by its folder: how long its processes ran, and what the GPUs drew meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sweeper.core.files import read_json
+from sweeper.core.job import CONFIG, OUTCOME
+from sweeper.report.series import Series, read_series
+from sweeper.sweep.journal import Journal
+
+PLACES = ("setup", "trials", "confirm", "stopped")
+PAUSE_SECONDS = 60.0
+"""A longer gap between two processes is a sweep that was stopped and continued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a sweep has cost.
+
+    Attributes:
+        seconds: In which something ran; pauses between two runs of the sweep are left out.
+        joules: Of the GPUs, over all processes; None where no power was measured.
+        began: Wall time of the first process, `ended` of the last one; None where nothing has ended.
+    """
+
+    seconds: float
+    processes: int
+    joules: float | None = None
+    began: float | None = None
+    ended: float | None = None
+
+
+def cost_of(journal: Journal) -> Cost:
+    """Returns what the sweep in a folder has cost."""
+    folders = [folder for place in PLACES for folder in _folders(journal.folder / place)]
+    spans = [span for folder in folders if (span := _span(folder)) is not None]
+    drawn = [joules for folder in folders if (joules := joules_of(read_series(folder, _POWER))) is not None]
+    return Cost(
+        seconds=covered(spans),
+        processes=len(spans),
+        joules=sum(drawn) if drawn else None,
+        began=min((begin for begin, _ in spans), default=None),
+        ended=max((end for _, end in spans), default=None),
+    )
+
+
+_POWER = ("gpu_energy_j", "gpu_power_w")
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    if parent.is_dir():
+        yield from sorted(folder for folder in parent.iterdir() if (folder / OUTCOME).is_file())
+
+
+def _span(folder: Path) -> tuple[float, float] | None:
+    """When a process was asked for, and when it had ended; None where the files do not say."""
+    begin = _number(folder / CONFIG, "asked_at")
+    end = _number(folder / OUTCOME, "finished_at")
+    return (begin, end) if 0 < begin <= end else None
+
+
+def _number(path: Path, key: str) -> float:
+    try:
+        found: Any = read_json(path).get(key)
+    except (OSError, ValueError, AttributeError):
+        return 0.0
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Returns the seconds that spans cover together; short gaps between them count, pauses do not."""
+    total, until = 0.0, -np.inf
+    for begin, end in sorted(spans):
+        if begin - until > PAUSE_SECONDS:
+            total += end - begin
+        else:
+            total += max(0.0, end - until)
+        until = max(until, end)
+    return float(total)
+
+
+def joules_of(series: Series) -> float | None:
+    """Returns the energy of a trial: by the card's own counter, else its power over time."""
+    counted = series.get("gpu_energy_j")
+    if counted is not None and len(counted.values) > 1:
+        return max(0.0, float(counted.values[-1] - counted.values[0]))
+    power = series.get("gpu_power_w")
+    if power is None or len(power.values) < 2:
+        return None
+    return float(np.trapezoid(power.values, power.seconds))

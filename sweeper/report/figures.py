@@ -1,0 +1,124 @@
+"""A chart as plotly.js takes it: plain data, with colours by the name of their tone."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from sweeper.report.chart import TONES, Axis, Chart, Marks, short
+from sweeper.report.text import shown
+
+HEIGHT, TALL, ROW = 230, 320, 48
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
+
+
+def plotly(chart: Chart) -> dict[str, Any]:
+    """Returns `{data, layout}`; a colour is a name that the page fills in (`tone:good`, `ink`)."""
+    bars = chart.rows
+    layout: dict[str, Any] = {
+        "height": 96 + ROW * bars if bars else TALL if chart.wide else HEIGHT,
+        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12, "color": "ink"},
+        "showlegend": False,
+        "barmode": "stack",
+        "bargap": 0.45,
+        "hovermode": "closest",
+        "hoverlabel": {"font": {"family": FONT, "size": 12}, "align": "left"},
+        "dragmode": False,
+        "xaxis": _axis(chart.x),
+        "yaxis": _axis(chart.y),
+        "shapes": [],
+    }
+    if bars:
+        # Names stand above their bars: beside them they would take a phone's whole width.
+        layout["yaxis"] |= {"showticklabels": False, "showgrid": False, "zeroline": False}
+        layout["annotations"] = [
+            {
+                "text": name,
+                "x": 0,
+                "xanchor": "left",
+                "xref": "paper",
+                "y": place,
+                "yshift": 20,
+                "showarrow": False,
+                "align": "left",
+                "font": {"size": 12, "color": "ink"},
+            }
+            for place, name in enumerate(map(_text, chart.y.categories))
+        ]
+    if chart.upright is not None:
+        layout["shapes"] = [
+            {
+                "type": "line",
+                "x0": chart.upright,
+                "x1": chart.upright,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": "line", "width": 1},
+            }
+        ]
+    return {"data": [_trace(each) for each in chart.marks], "layout": layout}
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "title": {"text": _text(axis.title), "font": {"size": 12, "color": "faint"}, "standoff": 8},
+        "automargin": True,
+        "fixedrange": True,
+        "gridcolor": "line",
+        "zerolinecolor": "line",
+        "tickfont": {"size": 11, "color": "faint"},
+        "nticks": 6,
+    }
+    if axis.categories:
+        labels = [_text(each) for each in axis.categories]
+        made |= {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False}
+        made |= {"range": [-0.5, len(labels) - 0.5], "zeroline": False}
+    elif axis.log:
+        made["type"] = "log"
+    else:
+        made |= {
+            "type": "linear",
+            "rangemode": "tozero" if axis.most else "normal",
+            "separatethousands": True,
+        }
+        if axis.most:
+            made["range"] = [0, axis.most]
+    if axis.ticks:
+        made |= {"tickvals": list(axis.ticks), "ticktext": [short(each) for each in axis.ticks]}
+    return made
+
+
+def _trace(marks: Marks) -> dict[str, Any]:
+    tone = TONES[marks.tone]
+    color = f"tone:{marks.tone}"
+    common = {
+        "name": _text(marks.name),
+        "x": list(marks.x),
+        "y": list(marks.y),
+        "hovertext": [_text(each) for each in marks.texts],
+        "hoverinfo": "text" if marks.texts else "y",
+    }
+    if marks.kind == "bars":
+        return {**common, "type": "bar", "orientation": "h", "width": 0.4, "marker": {"color": color}}
+    if marks.kind in ("line", "steps"):
+        line = {"color": color, "width": 1.6, "dash": "dot" if marks.dashed else "solid"}
+        line["shape"] = "hv" if marks.kind == "steps" else "linear"
+        return {**common, "type": "scatter", "mode": "lines", "line": line, "connectgaps": False}
+    large = marks.tone in ("winner", "baseline")
+    marker = {
+        "color": color,
+        "symbol": tone.plotly,
+        "size": 13 if large else 7,
+        "opacity": 1 if large else 0.75,
+        "line": {"color": color, "width": 1.6 if tone.plotly.endswith("open") else 0},
+    }
+    return {**common, "type": "scatter", "mode": "markers", "marker": marker, "cliponaxis": False}
+
+
+def _text(text: str) -> str:
+    """Returns `text` as plotly shows it as it is: it reads some markup, and entities."""
+    return html.escape(shown(text), quote=False)

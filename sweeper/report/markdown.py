@@ -1,0 +1,55 @@
+"""The report as Markdown for a pull request: the decision, before and after, the best trials, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sweeper.report import decision, tables
+from sweeper.report.beside import before_and_after, changes
+from sweeper.report.material import Material
+from sweeper.report.table import Table
+from sweeper.report.text import as_markdown, shown
+
+MOST_ROWS = 12
+
+
+def markdown(m: Material) -> str:
+    """Returns the report, under 60 lines or so."""
+    return "\n".join(_lines(m)) + "\n"
+
+
+def _lines(m: Material) -> Iterator[str]:
+    yield f"## {as_markdown(m.summary.name)}: {as_markdown(decision.headline(m))}"
+    yield ""
+    for fact in (*decision.facts(m), *decision.costs(m)):
+        beside = f" ({as_markdown(fact.beside)})" if fact.beside else ""
+        yield f"- {as_markdown(fact.title)}: **{as_markdown(fact.value)}**{beside}"
+    warnings = list(decision.warnings(m))
+    if warnings:
+        yield ""
+        yield from (f"> {as_markdown(each)}  " for each in warnings)
+    for table in (changes(m), before_and_after(m), decision.verdicts(m), *tables.best_of(m)):
+        if table is not None and table.rows:
+            yield ""
+            yield from _table(table)
+    yield ""
+    yield "```sh"
+    yield from (f"{shown(command)}  # {what}" for what, command in decision.commands(m))
+    yield "```"
+    yield ""
+    yield f"Ran on {as_markdown(m.summary.device)}; {sum(m.summary.counts.values())} searched trials."
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"**{as_markdown(table.caption)}**"
+    yield ""
+    yield f"| {' | '.join(as_markdown(column.title) or ' ' for column in table.columns)} |"
+    yield f"|{'|'.join('--:' if column.number else ':--' for column in table.columns)}|"
+    for i, row in enumerate(table.rows[:MOST_ROWS]):
+        texts = [as_markdown(cell.text) or " " for cell in row]
+        if i in table.strong:
+            texts = [f"**{text}**" if text.strip() else text for text in texts]
+        yield f"| {' | '.join(texts)} |"
+    if len(table.rows) > MOST_ROWS:
+        yield ""
+        yield f"and {len(table.rows) - MOST_ROWS} more."

@@ -1,0 +1,73 @@
+"""All that a report is made from, read from the sweep once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.analysis.sensitivity import Sensitivity, sensitivity
+from sweeper.analysis.summary import Summary
+from sweeper.core.record import TrialRecord
+from sweeper.report.cost import Cost, cost_of
+from sweeper.report.trials import contender
+from sweeper.search.importance import importance
+from sweeper.spec import SweepSpec
+from sweeper.sweep.loading import LoadedSweep, summarise
+from sweeper.sweep.setup import with_enough_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """A sweep, and what follows from it.
+
+    Attributes:
+        spec: As it was begun.
+        ended: The trials with an outcome, in order.
+        baseline: None while it is not measured.
+        best: The trial to go on with; None where the baseline stands.
+        confirmed: Whether it is the confirmed winner.
+        importance: Share by parameter, most important first; empty where too little was tried.
+        sensitivity: What moving the best trial costs; empty where there is none.
+    """
+
+    sweep: LoadedSweep
+    summary: Summary
+    spec: SweepSpec
+    ended: tuple[TrialRecord, ...]
+    baseline: TrialRecord | None
+    best: TrialRecord | None
+    confirmed: bool
+    importance: Mapping[str, float]
+    sensitivity: tuple[Sensitivity, ...]
+    cost: Cost
+
+    @property
+    def best_word(self) -> str:
+        """What the best trial is called."""
+        return "winner" if self.confirmed else "fastest, unconfirmed"
+
+    def same_work(self, record: TrialRecord) -> bool:
+        """Returns whether a trial does the baseline's work, so that their speeds compare."""
+        return self.baseline is None or record.config.work_key() == self.baseline.config.work_key()
+
+
+def gather(sweep: LoadedSweep) -> Material:
+    """Returns the material for a report on `sweep`."""
+    summary = summarise(sweep)
+    best, confirmed = contender(summary)
+    spec = sweep.spec
+    if sweep.book.quality_samples:
+        # What the search could not ask for is no neighbour.
+        spec, _ = with_enough_steps(spec, sweep.book.quality_samples)
+    return Material(
+        sweep=sweep,
+        summary=summary,
+        spec=sweep.spec,
+        ended=tuple(sweep.book.finished()),
+        baseline=summary.yardstick.baseline if summary.yardstick else None,
+        best=best,
+        confirmed=confirmed,
+        importance=importance(sweep.spec, sweep.book.told),
+        sensitivity=sensitivity(best, summary.records, spec) if best else (),
+        cost=cost_of(sweep.journal),
+    )

@@ -1,0 +1,177 @@
+"""The main figures as PNG files, for slides and trackers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.report import charts
+from sweeper.report.chart import TONES, Axis, Chart, Marks, short
+from sweeper.report.material import Material
+from sweeper.report.text import shown
+from sweeper.report.timelines import breakdown, timelines
+
+INK, FAINT, LINE = "#16191d", "#5a6270", "#dfe3e8"
+DPI = 110
+TOP, BETWEEN, ROW = 0.35, 0.8, 0.55
+"""Inches: above the panels, between two rows of them, and for a bar."""
+MOST_LETTERS = 44
+
+
+def pngs(m: Material, folder: Path) -> list[Path]:
+    """Writes the figures into `folder`, which is made, and returns their paths.
+
+    `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`: those there is something for.
+    """
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, shown_charts in _groups(m):
+        # By the object, not by pyplot: no window, no state, and no backend is chosen for others.
+        path = folder / f"{name}.png"
+        temporary = folder / f".{name}.tmp.png"
+        with warnings.catch_warnings():
+            # Of letters its font lacks; they are drawn as boxes.
+            warnings.simplefilter("ignore", UserWarning)
+            _drawn(Figure, shown_charts).savefig(temporary, dpi=DPI, facecolor="white")
+        temporary.replace(path)
+        written.append(path)
+    return written
+
+
+def _groups(m: Material) -> Iterator[tuple[str, Sequence[Chart]]]:
+    found: dict[str, list[Chart | None]] = {
+        "throughput": [charts.history(m)],
+        "effects": [*charts.effects(m)],
+        "timelines": [*timelines(m)],
+        "breakdown": [breakdown(m)],
+    }
+    for name, group in found.items():
+        known = [chart for chart in group if chart is not None]
+        if known:
+            yield name, known
+
+
+def _drawn(figure: Any, group: Sequence[Chart]) -> Any:
+    """A figure of panels at fixed places: a layout that measures its texts draws each thing three times."""
+    across = min(3, len(group))
+    down = math.ceil(len(group) / across)
+    panel = 0.5 + ROW * group[0].rows if group[0].rows else 2.9 if across == 1 else 1.9
+    width, height = (8.4, 4.0 * across)[across > 2], TOP + down * (panel + BETWEEN)
+    made = figure(figsize=(width, height))
+    places = made.subplots(down, across, squeeze=False).flatten()
+    made.subplots_adjust(
+        left=0.75 / width,
+        right=1 - 0.2 / width,
+        top=1 - (TOP + 0.25) / height,
+        bottom=0.55 / height,
+        hspace=BETWEEN / panel,
+        wspace=0.26,
+    )
+    for place, chart in zip(places, group, strict=False):
+        _draw(place, chart)
+    for place in places[len(group) :]:
+        place.set_axis_off()
+    labels: dict[str, Any] = {}
+    for place in places:
+        labels |= {label: handle for handle, label in zip(*place.get_legend_handles_labels(), strict=True)}
+    if len(labels) > 1:
+        columns = min(len(labels), 7)
+        made.legend([*labels.values()], [*labels], loc="upper left", ncols=columns, frameon=False, fontsize=8)
+    return made
+
+
+def _draw(place: Any, chart: Chart) -> None:
+    place.set_title(_text(chart.title), fontsize=9, loc="left", color=INK)
+    for marks in chart.marks:
+        _marks(place, chart, marks)
+    for side in ("top", "right"):
+        place.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        place.spines[side].set_color(LINE)
+    place.tick_params(labelsize=8, colors=FAINT, length=0)
+    place.grid(True, axis="x" if chart.rows else "both", color=LINE, linewidth=0.6)
+    place.set_axisbelow(True)
+    place.set_xlabel(_text(chart.x.title), fontsize=8, color=FAINT)
+    place.set_ylabel(_text(chart.y.title), fontsize=8, color=FAINT)
+    _scale(place, "x", chart.x)
+    _scale(place, "y", chart.y)
+    if chart.rows:
+        # The names stand above their bars, as on the page.
+        place.set_yticks([])
+        for i, name in enumerate(chart.y.categories):
+            place.text(0, i + 0.33, _text(name), fontsize=8, color=INK)
+    if chart.upright is not None:
+        place.axvline(chart.upright, color=LINE, linewidth=1)
+
+
+def _scale(place: Any, which: str, axis: Axis) -> None:
+    line = getattr(place, f"{which}axis")
+    limits = getattr(place, f"set_{which}lim")
+    if axis.log:
+        getattr(place, f"set_{which}scale")("log")
+    elif not axis.categories:
+        line.set_major_formatter(lambda value, _: short(value))
+    if axis.categories:
+        room = max(6, MOST_LETTERS // len(axis.categories))
+        line.set_ticks(range(len(axis.categories)), [_text(each, room) for each in axis.categories])
+        limits(-0.6, len(axis.categories) - 0.4)
+    elif axis.most:
+        limits(0, axis.most)
+    if axis.ticks:
+        line.set_ticks(axis.ticks, [short(each) for each in axis.ticks])
+        line.set_ticks([], minor=True)
+
+
+def _marks(place: Any, chart: Chart, marks: Marks) -> None:
+    tone = TONES[marks.tone]
+    x, y = _numbers(marks.x), _numbers(marks.y)
+    label = _text(marks.name)
+    if marks.kind == "bars":
+        lefts = [
+            sum(width for bars in _before(chart, marks) for width, at in bars if at == mine) for mine in y
+        ]
+        place.barh(y, x, left=lefts, height=0.42, color=tone.light, label=label)
+    elif marks.kind in ("line", "steps"):
+        style = "dotted" if marks.dashed else "solid"
+        drawn = "steps-post" if marks.kind == "steps" else "default"
+        place.plot(x, y, color=tone.light, linewidth=1.3, linestyle=style, drawstyle=drawn, label=label)
+    else:
+        large = marks.tone in ("winner", "baseline")
+        hollow = tone.plotly.endswith("open") and tone.plain != "x"
+        place.scatter(
+            x,
+            y,
+            s=70 if large else 16,
+            marker=tone.plain,
+            linewidths=1.0,
+            alpha=1.0 if large else 0.75,
+            facecolors="none" if hollow else tone.light,
+            label=label,
+            zorder=4 if large else 3,
+            **({"edgecolors": tone.light} if tone.plain != "x" else {}),
+        )
+
+
+def _before(chart: Chart, marks: Marks) -> Iterator[list[tuple[float, float]]]:
+    """The bars that stand to the left of `marks`: lengths, with their places."""
+    for each in chart.marks:
+        if each is marks:
+            return
+        yield list(zip(_numbers(each.x), _numbers(each.y), strict=True))
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _text(text: str, most: int = MOST_LETTERS) -> str:
+    """Returns `text` as matplotlib shows it as it is, and not longer than there is room for."""
+    plain = shown(text)
+    plain = (plain if len(plain) <= most else plain[: most - 1] + "…").replace("$", r"\$")
+    # A label that begins with it is left out of a legend.
+    return "\u2009" + plain if plain.startswith("_") else plain

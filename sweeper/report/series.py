@@ -1,0 +1,66 @@
+"""The telemetry of a trial, read from its folder and thinned to what a figure can show."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.core.job import SERIES
+
+Numbers = NDArray[np.float64]
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One series where it is known: `seconds` of the monotonic clock, and the values there."""
+
+    seconds: Numbers
+    values: Numbers
+
+
+Series = Mapping[str, Column]
+
+
+def read_series(folder: Path, names: Iterable[str]) -> Series:
+    """Returns the series of a trial by name; what is absent, broken or without a number is left out."""
+    parent = folder / SERIES
+    moments = _load(parent / "time_s.npy")
+    if moments is None:
+        return {}
+    found = {}
+    for name in names:
+        values = _load(parent / f"{name}.npy")
+        if values is None or len(values) != len(moments):
+            continue
+        known = np.isfinite(values) & np.isfinite(moments)
+        if known.any():
+            found[name] = Column(moments[known], values[known])
+    return found
+
+
+def _load(path: Path) -> Numbers | None:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    numeric = found.ndim == 1 and found.dtype.kind in "fiu"
+    return found.astype(np.float64) if numeric else None
+
+
+def thinned(column: Column, most: int = MOST_POINTS) -> Column:
+    """Returns a series of at most `most` points: means of blocks of equal length."""
+    count = len(column.values)
+    if count <= most:
+        return column
+    edges = np.linspace(0, count, most + 1).astype(int)
+    blocks = list(itertools.pairwise(edges))
+    return Column(
+        np.array([column.seconds[a:b].mean() for a, b in blocks]),
+        np.array([column.values[a:b].mean() for a, b in blocks]),
+    )

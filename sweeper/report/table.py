@@ -1,0 +1,73 @@
+"""A table as data: the page, the Markdown and the plain reader get the same one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from sweeper.analysis.words import ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a cell.
+
+    Attributes:
+        value: What it is sorted by; None sorts by the text, last where that is a dash.
+        tone: How it is marked (`sweeper.report.chart.TONES`); empty where it is not.
+    """
+
+    text: str
+    value: float | None = None
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; numbers are aligned to the right, and only what `wraps` may take several lines."""
+
+    title: str
+    number: bool = False
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table.
+
+    Attributes:
+        caption: What it shows, in a few words.
+        note: A sentence below it; empty where there is none.
+        strong: Rows to stand out, by their index.
+    """
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    strong: frozenset[int] = frozenset()
+
+    def without_empty(self) -> Table:
+        """Returns the table less the columns in which no row has anything to say."""
+        if not self.rows:
+            return self
+        kept = [
+            i for i in range(len(self.columns)) if any(row[i].text not in ("", ABSENT) for row in self.rows)
+        ]
+        return dataclasses.replace(
+            self,
+            columns=tuple(self.columns[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+        )
+
+
+def columns(*titles: str) -> tuple[Column, ...]:
+    """Returns columns by their titles; `#title` has numbers, `~title` wraps."""
+    return tuple(
+        Column(each[each[:1] in ("#", "~") :], each.startswith("#"), each.startswith("~")) for each in titles
+    )
+
+
+def cells(*texts: Cell | str | None) -> tuple[Cell, ...]:
+    """Returns a row; None is a dash."""
+    return tuple(each if isinstance(each, Cell) else Cell(ABSENT if each is None else each) for each in texts)

@@ -1,0 +1,238 @@
+"""The tables below the decision: the best of each kind, what mattered, what failed, every trial."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Sequence
+
+from sweeper import __version__
+from sweeper.analysis.pareto import RULES
+from sweeper.analysis.summary import Row
+from sweeper.analysis.words import ABSENT, bare, figure, loss, seconds, times, value_of
+from sweeper.core.record import METRICS, TrialRecord
+from sweeper.report.beside import title_of
+from sweeper.report.material import Material
+from sweeper.report.table import Cell, Table, cells, columns
+from sweeper.report.timelines import PARTS, compared
+from sweeper.report.trials import outcome_of, tone_of, why_not
+
+MOST_BESIDE = 4
+USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
+"""How busy the machine was, by the best figure there is."""
+
+
+def best_of(m: Material) -> Iterator[Table]:
+    """Yields the best of each model size, the Pareto front, and the best of each loader kind."""
+    if m.summary.per_size:
+        yield _rows(m, "Best of each model size", m.summary.per_size)
+    if m.summary.front:
+        yield _front(m)
+    if len(m.summary.per_loader) > 1:
+        yield _rows(m, "Best of each loader kind", m.summary.per_loader)
+
+
+def _rows(m: Material, caption: str, rows: Sequence[Row]) -> Table:
+    made = []
+    for row in rows:
+        mark = " *" * row.confirmed + " ~" * row.disturbed
+        made.append(
+            cells(
+                row.title,
+                Cell(row.name, row.record.number),
+                Cell(seconds(row.epoch_seconds), row.epoch_seconds),
+                Cell(figure(row.throughput), row.throughput),
+                Cell(times(row.x_baseline) + mark, row.x_baseline),
+                Cell(loss(row.record.metric("val_loss")), row.record.metric("val_loss")),
+            )
+        )
+    notes = ["* confirmed by interleaved repeats"] if any(row.confirmed for row in rows) else []
+    notes += ["~ disturbed by something else"] if any(row.disturbed for row in rows) else []
+    best = m.best.number if m.best else None
+    return Table(
+        caption=caption,
+        columns=columns("", "trial", "#an epoch", "#samples/s", "#x baseline", "#loss"),
+        rows=tuple(made),
+        note="; ".join(notes),
+        strong=frozenset(i for i, row in enumerate(rows) if row.record.number == best),
+    ).without_empty()
+
+
+def _front(m: Material) -> Table:
+    picked = m.summary.picked.number if m.summary.picked else None
+    rows = [
+        cells(
+            Cell(row.name, row.record.number), *(_metric(row.record, name) for name in m.summary.objectives)
+        )
+        for row in m.summary.front
+    ]
+    titles = (f"#{name}, {METRICS[name].unit}".removesuffix(", ") for name in m.summary.objectives)
+    return Table(
+        caption="Beaten by no other trial (Pareto front)",
+        columns=columns("trial", *titles),
+        rows=tuple(rows),
+        note=f"Marked is {RULES[m.summary.rule]}.",
+        strong=frozenset(i for i, row in enumerate(m.summary.front) if row.record.number == picked),
+    )
+
+
+def _metric(record: TrialRecord, name: str) -> Cell:
+    value = record.metric(name)
+    return Cell(bare(name, value), value)
+
+
+def mattering(m: Material) -> Table | None:
+    """Returns the importance of each parameter, and what the values beside the winner's cost."""
+    names = dict.fromkeys([*m.importance, *(each.name for each in m.sensitivity)])
+    rows = []
+    for name in names:
+        share = m.importance.get(name)
+        near = [each for each in m.sensitivity if each.name == name]
+        said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MOST_BESIDE]]
+        said += ["..."] * (len(near) > MOST_BESIDE)
+        percent = ABSENT if share is None else f"{100 * share:.0f} %"
+        rows.append(cells(name, Cell(percent, share), "; ".join(said) or None))
+    if not rows:
+        return None
+    about = any(each.how == "predicted" for each in m.sensitivity)
+    return Table(
+        caption="What mattered",
+        columns=columns("parameter", "#importance", f"~beside the value of the {m.best_word}"),
+        rows=tuple(rows),
+        note="about: predicted from all trials" if about else "",
+    )
+
+
+def _cost(ratio: float, how: str) -> str:
+    if not ratio or not math.isfinite(ratio):
+        return "does not run or breaks a limit"
+    lost = round(100 * (1 - ratio))
+    return f"costs {'about ' if how == 'predicted' else ''}{lost} %" if lost > 0 else "costs nothing"
+
+
+def steps(m: Material) -> Table | None:
+    """Returns the parts of a step, of the baseline, the winner and the best of each loader kind."""
+    shown = [(title, r, r.measurement.breakdown) for title, r in compared(m) if r.measurement]
+    if not shown:
+        return None
+    used = [each for each in PARTS if any(getattr(parts, each[2]) > 0 for _, _, parts in shown)]
+    rows = [
+        cells(
+            title,
+            Cell(m.sweep.name_of(record), record.number),
+            Cell(seconds(parts.step_s), parts.step_s),
+            *(
+                Cell(f"{100 * share:.0f} %", share)
+                for share in (getattr(parts, field) / parts.step_s for _, _, field in used)
+            ),
+        )
+        for title, record, parts in shown
+    ]
+    return Table(
+        caption="Shares of a step",
+        columns=columns("", "trial", "#a step", *(f"#{title}" for _, title, _ in used)),
+        rows=tuple(rows),
+    )
+
+
+def failures(m: Material) -> Table | None:
+    """Returns the trials that failed or broke a limit, and why."""
+    rows = [
+        cells(
+            Cell(m.sweep.name_of(record), record.number),
+            Cell(outcome_of(record), tone=tone_of(record)),
+            why_not(record),
+        )
+        for record in m.ended
+        if tone_of(record) in ("failed", "beyond")
+    ]
+    if not rows:
+        return None
+    return Table(
+        caption="Failed, or beyond a limit", columns=columns("trial", "outcome", "~why"), rows=tuple(rows)
+    )
+
+
+def all_trials(m: Material) -> Table:
+    """Returns every trial with what was asked of it and what it reached."""
+    names = [n for n in m.sweep.varied() if any(n in r.config.flatten() for r in m.summary.records)]
+    used = next((n for n in USED if any(r.metric(n) is not None for r in m.ended)), None)
+    extra = [
+        name
+        for name in dict.fromkeys(
+            ["gpu_mem_peak_gib", "projected_hours", *m.summary.objectives, *m.spec.constraints]
+        )
+        if name in METRICS
+        and name not in ("throughput", "epoch_seconds", "val_loss", used)
+        and any(r.metric(name) is not None for r in m.ended)
+    ]
+    shown = ["throughput", "epoch_seconds", "val_loss", *([used] if used else []), *extra]
+    stages = m.sweep.stages()
+    rows = []
+    for record in m.summary.records:
+        flat = record.config.canonical().flatten()
+        faster = m.sweep.book.x_baseline(record)
+        rows.append(
+            cells(
+                Cell(f"{record.number:03d}", record.number),
+                stages.get(record.number, record.stage),
+                Cell(outcome_of(record), tone=tone_of(record)),
+                Cell(times(faster), faster),
+                *(_metric(record, name) for name in shown),
+                record.verdict.kind.value if record.verdict else None,
+                *(_setting(flat.get(name), name in flat) for name in names),
+            )
+        )
+    return Table(
+        caption="All trials",
+        columns=columns(
+            "#trial",
+            "stage",
+            "outcome",
+            "#x baseline",
+            *(f"#{title_of(n)}" for n in shown),
+            "verdict",
+            *names,
+        ),
+        rows=tuple(rows),
+        strong=frozenset(i for i, r in enumerate(m.summary.records) if m.best and r.number == m.best.number),
+    ).without_empty()
+
+
+def _setting(value: object, known: bool) -> Cell:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return Cell(value_of(value), number) if known else Cell(ABSENT)
+
+
+def provenance(m: Material) -> Table:
+    """Returns where the figures come from."""
+    found = m.baseline.measurement if m.baseline else None
+    marks = m.sweep.journal.read().get("fingerprint") or {}
+    facts = {
+        "sweep": m.summary.name,
+        "state": m.summary.state + (f": {m.summary.reason}" if m.summary.reason else ""),
+        "device": m.summary.device,
+        **{name: str(value) for name, value in (found.versions if found else {}).items()},
+        "torch asked for": marks.get("torch"),
+        "runs": m.spec.pipeline or " ".join(m.spec.command),
+        "data": ", ".join(f"{key}: {value}" for key, value in m.spec.data.items()),
+        "samples in an epoch": f"{found.train_samples:,}" if found and found.train_samples else None,
+        "fingerprint of the code": marks.get("code"),
+        "seed": str(m.spec.search.seed),
+        "began": _moment(m.cost.began),
+        "ended": _moment(m.cost.ended),
+        "report made by": f"sweeper {__version__}",
+    }
+    if found and "torch" in found.versions:
+        facts.pop("torch asked for")
+    rows = [cells(name, str(value)) for name, value in facts.items() if value]
+    return Table(caption="Provenance", columns=columns("", "~"), rows=tuple(rows))
+
+
+def _moment(value: float | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return f"{datetime.datetime.fromtimestamp(value, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return None

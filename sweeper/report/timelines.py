@@ -1,0 +1,120 @@
+"""The figures of the baseline beside the winner: the machine over time, and the parts of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sweeper.analysis.words import seconds
+from sweeper.core.record import TrialRecord
+from sweeper.report.chart import Axis, Chart, Marks
+from sweeper.report.material import Material
+from sweeper.report.series import Column, Series, read_series, thinned
+
+SHOWN = {
+    "gpu_sm_active_pct": "GPU: SMs active, %",
+    "gpu_util_pct": "GPU utilisation, %",
+    "gpu_power_w": "GPU power, W",
+    "gpu_mem_used_gib": "GPU memory, GiB",
+    "cpu_util_pct": "CPU utilisation, %",
+}
+PARTS = (
+    ("data", "waiting for data", "data_s"),
+    ("copy", "copy to the device", "h2d_s"),
+    ("forward", "forward", "forward_s"),
+    ("backward", "backward", "backward_s"),
+    ("optimiser", "optimiser", "optimizer_s"),
+    ("graph", "captured step", "graph_s"),
+    ("gap", "host gap", "host_gap_s"),
+)
+"""The phases of a step: tone, title and field of the breakdown."""
+
+
+def timelines(m: Material) -> Iterator[Chart]:
+    """Yields what the machine did while the baseline was measured, and while the winner was."""
+    pair = [("baseline", "baseline", m.baseline), ("winner", m.best_word, m.best)]
+    found = [(tone, word, r, _series(r)) for tone, word, r in pair if r is not None]
+    for name, title in SHOWN.items():
+        marks = [
+            Marks(
+                name=word,
+                tone=tone,
+                kind="line",
+                dashed=tone == "baseline",
+                x=tuple(column.seconds - _start(record, column)),
+                y=tuple(column.values),
+            )
+            for tone, word, record, series in found
+            if (column := series.get(name)) is not None and len(column.values) > 1
+        ]
+        if marks:
+            most = 100.0 if title.endswith("%") else None
+            yield Chart(
+                key=f"time-{name}",
+                title=title,
+                alt=f"{title} over time, of the {' and the '.join(each.name for each in marks)}.",
+                x=Axis("seconds since measuring began"),
+                y=Axis(most=most),
+                marks=tuple(marks),
+                upright=0.0,
+            )
+
+
+def _series(record: TrialRecord) -> Series:
+    found = read_series(Path(record.folder), SHOWN)
+    return {name: thinned(column) for name, column in found.items()}
+
+
+def _start(record: TrialRecord, column: Column) -> float:
+    """When measuring began; the first value where there is no window in it."""
+    windows = record.measurement.windows if record.measurement else ()
+    first = float(column.seconds[0])
+    return windows[0].start_s if windows and first <= windows[0].start_s <= column.seconds[-1] else first
+
+
+def compared(m: Material) -> Iterator[tuple[str, TrialRecord]]:
+    """Yields the trials whose steps are compared, by what they are: each once, where it has a breakdown."""
+    wanted = [("baseline", m.baseline), (m.best_word, m.best)]
+    wanted += [(f"best of {row.title}", row.record) for row in m.summary.per_loader]
+    taken: set[int] = set()
+    for title, record in wanted:
+        if record is not None and record.measurement is not None and record.number not in taken:
+            taken.add(record.number)
+            if record.measurement.breakdown.step_s > 0:
+                yield title, record
+
+
+def breakdown(m: Material) -> Chart | None:
+    """Returns the shares of a step, of the baseline, the winner and the best of each loader kind."""
+    # The first at the top.
+    shown = list(compared(m))[::-1]
+    if not shown:
+        return None
+    names = tuple(f"{title}: {m.sweep.name_of(record)}" for title, record in shown)
+    marks = []
+    for tone, title, field in PARTS:
+        parts = [(r.measurement.breakdown, r.measurement) for _, r in shown if r.measurement]
+        spent = [getattr(part, field) for part, _ in parts]
+        if max(spent) > 0:
+            marks.append(
+                Marks(
+                    name=title,
+                    tone=tone,
+                    kind="bars",
+                    x=tuple(100 * s / part.step_s for s, (part, _) in zip(spent, parts, strict=True)),
+                    y=tuple(map(float, range(len(names)))),
+                    texts=tuple(
+                        f"{title}: {seconds(s)}, {100 * s / part.step_s:.0f} % of a step"
+                        for s, (part, _) in zip(spent, parts, strict=True)
+                    ),
+                )
+            )
+    return Chart(
+        key="breakdown",
+        title="Where a step goes",
+        alt="Shares of a step by phase; the table below has the numbers.",
+        x=Axis("share of a step, %", most=100.0),
+        y=Axis(categories=names),
+        marks=tuple(marks),
+        wide=True,
+    )

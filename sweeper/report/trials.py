@@ -1,0 +1,67 @@
+"""What became of each trial in a word, and how that is marked: the same in all tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sweeper.analysis.summary import Summary
+from sweeper.analysis.words import metric
+from sweeper.core.record import METRICS, TrialRecord
+
+OUTCOMES = {"good": "feasible", "beyond": "beyond a limit", "failed": "failed"}
+"""The tones of outcomes, and what they mean."""
+
+
+def tone_of(record: TrialRecord) -> str:
+    """Returns `good`, `beyond` or `failed`; empty of a trial that has not ended."""
+    if record.outcome is None:
+        return ""
+    if record.failure is not None:
+        return "failed"
+    return "good" if record.feasible else "beyond"
+
+
+def outcome_of(record: TrialRecord) -> str:
+    """Returns what became of a trial in a few words."""
+    if record.failure is not None:
+        return str(record.failure.kind)
+    return "not ended" if record.outcome is None else "feasible" if record.feasible else "beyond a limit"
+
+
+def why_not(record: TrialRecord) -> str:
+    """Returns why a trial could not win; empty where it could."""
+    if record.failure is not None:
+        return record.failure.message
+    over = [
+        f"{name} {metric(name, value)} is {amount:.1%} beyond the limit"
+        if (value := _value(record, name)) is not None
+        else f"{name} is beyond the limit"
+        for name, amount in record.violations.items()
+        if amount > 0
+    ]
+    return "; ".join(over)
+
+
+def _value(record: TrialRecord, name: str) -> float | None:
+    return record.metric(name) if name in METRICS else None
+
+
+def contender(summary: Summary) -> tuple[TrialRecord | None, bool]:
+    """Returns the trial to go on with, and whether it is confirmed; None where the baseline stands.
+
+    The winner; where nothing was confirmed, the fastest feasible trial of the baseline's size which
+    is faster than it.
+    """
+    if summary.winner is not None and summary.ratio is not None:
+        return summary.winner, True
+    faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
+    if summary.baseline_throughput or not faster:
+        return None, False
+    return max(faster, key=lambda row: row.throughput).record, False
+
+
+def evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:
+    """Returns at most `most` records: every so manieth, in their order."""
+    if len(records) <= most:
+        return records
+    return [records[i * len(records) // most] for i in range(most)]

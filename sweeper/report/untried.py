@@ -1,0 +1,85 @@
+"""What a sweep has not tried: what left the space, what was never drawn, what is left of the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sweeper.analysis.words import figure, value_of
+from sweeper.core.config import Scalar
+from sweeper.report.material import Material
+from sweeper.spec import CategoricalParameter, Parameter
+from sweeper.spec.neighbours import is_number
+from sweeper.spec.space import acts, same
+
+MOST_VALUES = 16
+"""A range of at most so many values is looked at value by value."""
+EDGE = 0.1
+"""Share of a range that may be left out at an end without a word."""
+
+
+def untried(m: Material) -> Iterator[str]:
+    """Yields a sentence for each thing that was not tried."""
+    asked = [record for record in m.summary.records if record.stage == "search"]
+    names = {name for record in asked for name in record.params}
+    flats = [r.config.canonical().flatten() for r in m.summary.records]
+    for name, parameter in m.spec.space.items():
+        if asked and any(record.params for record in asked) and name not in names:
+            yield f"`{name}` left the space: this machine decides it, so that it was not searched."
+            continue
+        seen = [flat[name] for flat in flats if name in flat and acts(name, m.spec.space, flat)]
+        if asked and (said := _missing(name, parameter, seen)):
+            yield said
+    yield from _budget(m, len(asked))
+    if m.spec.fix:
+        fixed = ", ".join(f"{name} {value_of(value)}" for name, value in m.spec.fix.items())
+        yield f"Held fixed by the specification: {fixed}."
+
+
+def _missing(name: str, parameter: Parameter, seen: list[Scalar]) -> str:
+    few = _values(parameter)
+    if few:
+        never = [value for value in few if not any(same(value, each) for each in seen)]
+        return f"`{name}` was never {_listed(never)}." if never else ""
+    numbers = [value for value in seen if is_number(value)]
+    if isinstance(parameter, CategoricalParameter) or not numbers:
+        return "" if numbers else f"`{name}` was never tried where it has an effect."
+    low, high = min(numbers), max(numbers)
+    width = parameter.high - parameter.low
+    beside = []
+    if (not parameter.log and low - parameter.low > EDGE * width) or (
+        parameter.log and low > 2 * parameter.low
+    ):
+        beside.append(f"below {figure(low)}")
+    if (not parameter.log and parameter.high - high > EDGE * width) or (
+        parameter.log and 2 * high < parameter.high
+    ):
+        beside.append(f"above {figure(high)}")
+    reach = f"(the space is {figure(parameter.low)} to {figure(parameter.high)})"
+    return f"`{name}` was never tried {' or '.join(beside)} {reach}." if beside else ""
+
+
+def _values(parameter: Parameter) -> tuple[Scalar, ...]:
+    if isinstance(parameter, CategoricalParameter):
+        return parameter.choices
+    size, step = parameter.size(), parameter.step
+    if size is None or size > MOST_VALUES or step is None:
+        return ()
+    return tuple(parameter.like(parameter.low + i * step) for i in range(size))
+
+
+def _listed(values: list[Scalar]) -> str:
+    words = [value_of(value) for value in values]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _budget(m: Material, asked: int) -> Iterator[str]:
+    raised = m.sweep.journal.raised_budget()
+    wanted = m.spec.search.trials if raised is None else raised
+    size = m.spec.size()
+    if size is not None:
+        yield f"The space has {size:,} combinations (`when` left aside); {asked} trials were asked for."
+    if asked < wanted:
+        yield f"{wanted - asked} of {wanted} searched trials were not run."
+    minutes = m.spec.search.minutes
+    if minutes and raised is None and m.cost.seconds < 60 * minutes:
+        yield f"{minutes - m.cost.seconds / 60:.3g} of {minutes:g} minutes were not used."

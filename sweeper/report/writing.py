@@ -1,0 +1,44 @@
+"""Writing a report: as a page, as Markdown, as PNG files, and what a sweep leaves at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeper.core.files import write_atomic
+from sweeper.report.markdown import markdown
+from sweeper.report.material import Material, gather
+from sweeper.report.page import html
+from sweeper.report.png import pngs
+from sweeper.sweep.loading import LoadedSweep
+
+FORMATS = {"html": "report.html", "md": "report.md", "png": "report"}
+"""Formats, and what they are called in the sweep's folder; `png` is a folder of files."""
+
+
+def files(sweep: LoadedSweep) -> list[Path]:
+    """Writes `report.html` and `report/*.png` into the sweep's folder, and returns their paths.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    material, folder = gather(sweep), sweep.journal.folder
+    return [path for form in ("html", "png") for path in _written(material, form, folder / FORMATS[form])]
+
+
+def write(sweep: LoadedSweep, form: str, out: Path | None = None) -> list[Path]:
+    """Writes a report in a format of `FORMATS`, and returns the paths of what was written.
+
+    Args:
+        out: A file, or a folder for `png`; in the sweep's folder by default.
+
+    Raises:
+        OSError: It cannot be written there.
+    """
+    return _written(gather(sweep), form, out or sweep.journal.folder / FORMATS[form])
+
+
+def _written(m: Material, form: str, out: Path) -> list[Path]:
+    if form == "png":
+        return pngs(m, out)
+    write_atomic(out, html(m) if form == "html" else markdown(m))
+    return [out]

@@ -1,0 +1,52 @@
+"""TrainingOptions: the `train:` section of an exported configuration, how long and how it is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from sweeper.core.training import Schedule
+from sweeper.spec.mistakes import SpecError, first_per_place, from_pydantic
+from sweeper.spec.sections import Count, Positive
+from sweeper.spec.space import Section
+
+
+class TrainingOptions(Section):
+    """What a production run is asked for.
+
+    Attributes:
+        epochs: Passes over the training samples.
+        schedule: The learning rate after its warm-up: it stays, or falls to zero with the last step.
+        validate_epochs: A validation after each so many epochs.
+        patience: Validations without a better loss after which it ends; 0 for no such end.
+        checkpoint_minutes: A checkpoint after each so many minutes.
+        keep: Checkpoints that are kept.
+        max_minutes: It ends after so many, those before a resumption included.
+    """
+
+    epochs: Count | None = None
+    schedule: Schedule = "constant"
+    validate_epochs: Count = 1
+    patience: Annotated[int, Field(ge=0)] = 0
+    checkpoint_minutes: Positive = 5.0
+    keep: Count = 2
+    max_minutes: Positive | None = None
+
+
+class _Whole(Section):
+    train: TrainingOptions = TrainingOptions()
+
+
+def training_options(value: Any) -> TrainingOptions:
+    """Returns the options in a `train:` section.
+
+    Raises:
+        SpecError: They break rules: all of them, one line each.
+    """
+    tree = {"train": value}
+    try:
+        return _Whole.model_validate(tree).train
+    except ValidationError as error:
+        models: dict[str, type[BaseModel]] = {"": _Whole, "train": TrainingOptions}
+        raise SpecError(first_per_place(from_pydantic(error, tree, models))) from error

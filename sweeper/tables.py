@@ -1,0 +1,124 @@
+"""`sweeper.load`: a sweep as a pandas table with a row a trial, and that table as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.files import read_json
+from sweeper.core.job import CONFIG
+from sweeper.core.record import METRICS, TrialRecord
+from sweeper.sweep.loading import LoadedSweep, load_sweep
+from sweeper.sweep.opening import find_sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("csv", "json", "parquet", "table")
+_FLOATS = ("x_baseline", "ratio", "ratio_low", "ratio_high", *METRICS)
+_STRINGS = ("name", "stage", "outcome", "verdict", "failure", "uid")
+_TIMES = ("started", "finished")
+
+
+def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
+    """Returns a sweep's trials as a table, a row each; nothing is run and nothing is written.
+
+    Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
+    `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed, 95 %),
+    every metric of `sweeper.core.record.METRICS` in its unit, `param.<name>` for all that differs between
+    trials, `failure`, `started` and `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
+
+    Args:
+        name: As `sweeper list` has it.
+        home: The state folder.
+
+    Returns:
+        The table, its index the trial's `number`.
+
+    Raises:
+        UserError: There is no such sweep; it is a `ValueError`.
+    """
+    return frame(load_sweep(find_sweep(Path(home), name)))
+
+
+def frame(sweep: LoadedSweep) -> pd.DataFrame:
+    """Returns the trials of a sweep as a table (see `load`)."""
+    import pandas as pd
+
+    records = [record for _, record in sorted(sweep.book.records.items())]
+    stages, ratios, names = sweep.stages(), sweep.ratios(), sweep.varied()
+    flats = [record.config.canonical().flatten() for record in records]
+    ratio_of = [ratios.get(record.number) for record in records]
+    columns: dict[str, list[Any]] = {
+        "name": [sweep.name_of(record) for record in records],
+        "stage": [stages[record.number] for record in records],
+        "outcome": [_outcome(record) for record in records],
+        "feasible": [record.feasible for record in records],
+        "verdict": [record.verdict.kind.value if record.verdict else None for record in records],
+        "x_baseline": [sweep.book.x_baseline(record) for record in records],
+        "ratio": [each.ratio if each else None for each in ratio_of],
+        "ratio_low": [each.low if each else None for each in ratio_of],
+        "ratio_high": [each.high if each else None for each in ratio_of],
+        **{metric: [record.metric(metric) for record in records] for metric in METRICS},
+        **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
+        "failure": [record.failure.message if record.failure else None for record in records],
+        "started": [_asked_at(record) for record in records],
+        "finished": [record.outcome.finished_at if record.outcome else None for record in records],
+        "uid": [record.uid for record in records],
+    }
+    table = pd.DataFrame({column: _column(column, values) for column, values in columns.items()})
+    table.index = pd.Index([record.number for record in records], name="number", dtype="int64")
+    return table
+
+
+def _column(name: str, values: list[Any]) -> pd.Series[Any]:
+    """A column in its type: by its name; of a parameter, by its values."""
+    import pandas as pd
+
+    if name in _TIMES:
+        seconds = pd.Series(values, dtype="float64")
+        return pd.to_datetime(seconds.where(seconds > 0), unit="s", utc=True).dt.as_unit("us")
+    kinds = {type(value) for value in values if value is not None}
+    if name == "feasible":
+        return pd.Series(values, dtype="bool")
+    if name in _FLOATS or (kinds and float in kinds and kinds <= {int, float}):
+        return pd.Series(values, dtype="float64")
+    if name not in _STRINGS and kinds in ({bool}, {int}):
+        return pd.Series(values, dtype="boolean" if kinds == {bool} else "Int64")
+    return pd.Series([None if value is None else str(value) for value in values], dtype="string")
+
+
+def _outcome(record: TrialRecord) -> str:
+    if record.outcome is None:
+        return "running"
+    return str(record.failure.kind) if record.failure else "measured"
+
+
+def _asked_at(record: TrialRecord) -> float | None:
+    found: Mapping[str, Any] = read_json(Path(record.folder) / CONFIG)
+    return found.get("asked_at")
+
+
+def written(table: pd.DataFrame, form: str) -> bytes:
+    """Returns a table as the content of a file: `csv`, `json` (a list of objects), `parquet` or `table`.
+
+    Raises:
+        UserError: There is no such format.
+    """
+    if form not in FORMATS:
+        raise UserError(
+            f"`--format` must be one of {', '.join(FORMATS)}, but got {form!r}.{did_you_mean(form, FORMATS)}"
+        )
+    if form == "parquet":
+        return bytes(table.to_parquet())
+    if form == "json":
+        text = table.reset_index().to_json(orient="records", date_format="iso", double_precision=15, indent=1)
+    elif form == "csv":
+        text = table.to_csv(date_format="%Y-%m-%dT%H:%M:%S.%fZ")
+    else:
+        times = {column: table[column].dt.strftime("%Y-%m-%d %H:%M:%S") for column in _TIMES}
+        shown = table.assign(**times).dropna(axis="columns", how="all")
+        text = shown.to_string(na_rep="–", float_format=lambda value: f"{value:.5g}")
+    return f"{text.rstrip()}\n".encode()

@@ -1,0 +1,81 @@
+"""What MLflow, its database or the network throws, as one line, and whether trying again helps."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from sweeper.core.errors import StorageError, SweeperError
+from sweeper.tracking.place import Place
+from sweeper.tracking.tracker import RefusedError, RejectedError
+
+_LATER = (404, 408, 409, 425, 429)
+"""Of the 4xx, those that may be otherwise next time: 404 where a store was put in another's place."""
+
+
+@contextlib.contextmanager
+def reported(problem: str, place: Place) -> Iterator[None]:
+    """Raises, for whatever is thrown inside, a `StorageError` which begins with `problem`.
+
+    Raises:
+        RejectedError: It is this one that is not taken.
+        RefusedError: Nothing is taken until a person has acted; the message says how.
+    """
+    try:
+        yield
+    except SweeperError:
+        raise
+    except Exception as error:
+        if "Invalid Host header" in str(error):
+            raise RefusedError(
+                f"MLflow at {place.shown} refuses requests to {place.netloc} (Invalid Host header)."
+                f" Start it with `--allowed-hosts {place.netloc}`."
+            ) from error
+        status = _status(error)
+        if status in (401, 403):
+            raise RefusedError(
+                f"MLflow at {place.shown} does not let us in (HTTP {status}). Set MLFLOW_TRACKING_USERNAME"
+                " and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+            ) from error
+        kind = RejectedError if 400 <= status < 500 and status not in _LATER else StorageError
+        raise kind(place.hide(f"{problem}: {_reason(error, place)}")) from error
+
+
+def _status(error: Exception) -> int:
+    """Returns the HTTP status of an answer, or its like; 0 where there was none."""
+    from mlflow.exceptions import MlflowException
+
+    if _no_answer(error) is not None:
+        return 0
+    if (response := getattr(error, "response", None)) is not None:
+        return int(response.status_code)
+    if not isinstance(error, MlflowException) or error.error_code == "RESOURCE_ALREADY_EXISTS":
+        return 0  # Another process was faster; the next attempt finds what it made.
+    told = re.search(r"failed with error code (\d{3})\b", str(error))
+    return int(told[1]) if told else int(error.get_http_status_code())
+
+
+def _reason(error: Exception, place: Place) -> str:
+    if answer := re.search(r"too many (\d{3}) error responses", str(error)):
+        return f"{place.shown} answers with HTTP {answer[1]}"
+    if (cause := _no_answer(error)) is not None:
+        if "timed out" in str(cause):
+            return f"{place.shown} does not answer in time"
+        told = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(cause))
+        return f"{place.shown} cannot be reached ({told[1] if told else 'the connection broke'})"
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0] if len(lines[0]) <= 300 else f"{lines[0][:299]}…"
+
+
+def _no_answer(error: BaseException) -> BaseException | None:
+    """Returns the failure of the connection that is behind `error`, or None."""
+    from requests import ConnectionError, Timeout
+    from requests.exceptions import ChunkedEncodingError
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ConnectionError | Timeout | ChunkedEncodingError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None

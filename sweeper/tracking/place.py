@@ -1,0 +1,74 @@
+"""Where MLflow is: a tracking URI, and what of it may be shown; a password in it never is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from sweeper.core.errors import UserError
+from sweeper.tracking.ui import store_uri
+
+_SCHEMES = re.compile(r"(https?|(sqlite|postgresql|mysql|mssql)(\+\w+)?)://|databricks\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tracking server or database.
+
+    Attributes:
+        uri: As MLflow takes it; empty for the database in the home folder.
+    """
+
+    uri: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, home: Path, uri: str | None) -> Place:
+        """Returns the place that `uri` names, or the database in `home`.
+
+        Raises:
+            UserError: MLflow has no store there; or `home` has a name that no database URI can hold.
+        """
+        own = store_uri(home)
+        if not uri or uri == own:
+            return cls()
+        found = cls(uri)
+        if not _SCHEMES.match(uri):
+            raise UserError(
+                "A tracking URI starts with sqlite:///, http:// or https://"
+                f" (MLflow no longer writes to plain folders), but got {found.shown!r}."
+            )
+        try:
+            assert found.netloc is not None
+        except ValueError:
+            raise UserError(
+                "A tracking URI must be as in http://HOST:PORT, special characters of a password"
+                " percent-encoded, but this one's host cannot be told."
+            ) from None
+        return found
+
+    @property
+    def shown(self) -> str:
+        """The URI without user and password."""
+        return re.sub(r"[^/\s]*@", "", self.uri)
+
+    @property
+    def netloc(self) -> str:
+        """Host and port."""
+        parts = urlsplit(self.uri)
+        return f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it speaks HTTP, and knows itself where its artifacts go."""
+        return self.uri.startswith(("http:", "https:", "databricks"))
+
+    def hide(self, text: str) -> str:
+        """Returns `text` without the password, however it got in there."""
+        clean = re.sub(r"(://)[^/?#\s]*@", r"\1", text)
+        if "@" in self.uri:
+            secret = urlsplit(self.uri).password or ""
+            for form in filter(None, {secret, unquote(secret)}):
+                clean = clean.replace(form, "***")
+        return clean

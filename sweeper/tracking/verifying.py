@@ -1,0 +1,117 @@
+"""Comparing what MLflow has of a sweep with what its folder says; nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeper.core.record import TrialRecord
+from sweeper.tracking.content import UID_TAG, Point, RunContent, run_content, text
+from sweeper.tracking.mlflow import MlflowTracker, files_of
+from sweeper.tracking.runs import STATUS
+from sweeper.tracking.tracker import RunView, SweepInfo
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+OURS = ("result/", "infeasible/", "confirm/", "train/", "system/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What of a sweep is not in MLflow as its folder has it.
+
+    Attributes:
+        lacking: One line each for what should be there and is not, or is another.
+        extra: One line each for what is there and should not be.
+        runs: How many runs were compared, with so many `points`.
+    """
+
+    lacking: tuple[str, ...]
+    extra: tuple[str, ...]
+    runs: int
+    points: int
+
+
+def compare(
+    tracker: MlflowTracker, sweep: SweepInfo, trials: Sequence[tuple[TrialRecord, RunView]]
+) -> Compared:
+    """Compares every finished trial: its run, status, points, parameters, our tags, and files.
+
+    A run that a person has deleted is not missed, and what a person has added is not seen.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    with tracker.reading(sweep.name) as (client, runs):
+        by_uid: dict[str, list[Any]] = {}
+        for run in runs:
+            if uid := run.data.tags.get(UID_TAG):
+                by_uid.setdefault(uid, []).append(run)
+        lacking, extra, points = [], [], 0
+        for record, view in trials:
+            name = text(view.label)
+            content = run_content(record, view, sweep)
+            points += len(content.measured) + len(content.derived)
+            found = by_uid.pop(record.uid, [])
+            active = [run for run in found if run.info.lifecycle_stage == "active"]
+            if not found:
+                lacking.append(f"{name}: the run")
+            extra += [f"{name}: a second run {run.info.run_id}" for run in active[1:]]
+            for run in active[:1]:
+                assert client is not None
+                files = [path.name for path, _ in files_of(record, view)]
+                lacking += [f"{name}: {what}" for what in _lacking(client, run, content, files)]
+                lost, odd = _points(client, run, content)
+                lacking += [f"{name}: {what}" for what in lost]
+                extra += [f"{name}: {what}" for what in odd]
+        left = [run for found in by_uid.values() for run in found if run.info.lifecycle_stage == "active"]
+        extra += [f"{text(run.info.run_name or '')}: a run of no trial here" for run in left]
+    return Compared(lacking=tuple(lacking), extra=tuple(extra), runs=len(trials), points=points)
+
+
+def _lacking(client: MlflowClient, run: Any, content: RunContent, files: Iterable[str]) -> Iterator[str]:
+    if (run.info.status, run.info.end_time) != (STATUS[content.failed], content.end_ms):
+        yield f"status {STATUS[content.failed]} (it is {run.info.status})"
+    for kind, wanted, there in (
+        ("parameter", content.params, run.data.params),
+        ("tag", {key: value for key, value in content.tags.items() if value}, run.data.tags),
+    ):
+        for key, value in wanted.items():
+            if there.get(key) != value:
+                yield f"{kind} {key}={value} (it is {there.get(key)})"
+    listed = {each.path for each in client.list_artifacts(run.info.run_id)}
+    yield from (f"file {name}" for name in files if name not in listed)
+
+
+def _points(client: MlflowClient, run: Any, content: RunContent) -> tuple[list[str], list[str]]:
+    """Returns a line for each metric of which points lack, and for each of which there are too many."""
+    wanted: dict[str, set[Point]] = {}
+    for point in (*content.measured, *content.derived):
+        wanted.setdefault(point.key, set()).add(point)
+    there: dict[str, set[Point]] = {}
+    for key in {*wanted, *(key for key in run.data.metrics if key.startswith(OURS))}:
+        history = client.get_metric_history(run.info.run_id, key) if key in run.data.metrics else []
+        there[key] = {Point(key, each.value, each.timestamp, each.step) for each in history}
+    lost = Counter({key: len(points - there[key]) for key, points in wanted.items()})
+    odd = Counter({key: len(_odd(points, wanted.get(key, set()))) for key, points in there.items()})
+    return (
+        [f"{_count(count)} of {key}" for key, count in sorted((+lost).items())],
+        [f"{_count(count)} of {key}" for key, count in sorted((+odd).items())],
+    )
+
+
+def _odd(there: set[Point], wanted: set[Point]) -> set[Point]:
+    """Returns the points that should not be there; of a confirmation, earlier ones stay and do no harm."""
+    latest = max(((point.step, point.timestamp_ms) for point in wanted), default=(-1, -1))
+    return {
+        point
+        for point in there - wanted
+        if not (point.key.startswith("confirm/") and (point.step, point.timestamp_ms) < latest)
+    }
+
+
+def _count(count: int) -> str:
+    return f"{count} point{'s' if count != 1 else ''}"

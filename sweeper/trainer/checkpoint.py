@@ -1,0 +1,195 @@
+"""Checkpoints: all that a training run needs to go on as if it had never ended.
+
+checkpoints/000001234/   appears in one rename
+model.safetensors      the weights, for anyone
+state.pt               optimiser, scaler, random numbers, gradients of an accumulation under way
+position.json          how far it is
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sweeper.core.codec import decode, encode
+from sweeper.core.files import read_json, write_json
+from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.trainer.step import Stepper
+
+STATE, POSITION = "state.pt", "position.json"
+_MAKING = ".making"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a training run is.
+
+    Attributes:
+        steps: Micro-batches of each device.
+        samples: Training samples of all devices.
+        seconds: Wall time so far, validation and checkpoints included.
+        timed_samples: Samples of the blocks whose speed counts: once it was steady.
+        timed_seconds: Time of those blocks.
+        disturbed: Of that time, what was disturbed, by the reason.
+        best_loss: Lowest validation loss; None before the first.
+        stale: Validations since then.
+        val_loss: The latest one.
+        validated_at: `steps` of it.
+        history_bytes: Length of the history at this point.
+    """
+
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    timed_samples: int = 0
+    timed_seconds: float = 0.0
+    disturbed: Mapping[str, float] = field(default_factory=dict)
+    best_loss: float | None = None
+    best_epoch: int = 0
+    stale: int = 0
+    val_loss: float | None = None
+    validated_at: int = -1
+    history_bytes: int = 0
+
+
+def newest(folder: Path) -> Path | None:
+    """Returns the latest checkpoint of the run in `folder`; None where there is none."""
+    found = sorted((folder / CHECKPOINTS).glob("[0-9]*"))
+    return found[-1] if found else None
+
+
+def position_of(checkpoint: Path | None) -> Position:
+    """Returns how far the run was; without a checkpoint, at its begin."""
+    return decode(Position, read_json(checkpoint / POSITION)) if checkpoint else Position()
+
+
+def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
+    """Writes a checkpoint, and removes all but the `keep` latest."""
+    home = folder / CHECKPOINTS
+    state = {
+        "optimizer": stepper.optimizer.state_dict(),
+        "scaler": stepper.scaler.state_dict() if stepper.scaler else None,
+        "micro_steps": stepper.micro_steps,
+        "updates": stepper.updates,
+        "gradients": _gradients(stepper),
+        "random": _random_state(stepper.device),
+    }
+    name = f"{position.steps:09d}"
+    making = _begun(home, name)
+    _save_weights(stepper.model, making / WEIGHTS)
+    torch.save(state, making / STATE)
+    _fsync(making / STATE)
+    write_json(making / POSITION, encode(position))
+    _appear(making, home / name)
+    for old in sorted(home.glob("[0-9]*"))[:-keep]:
+        shutil.rmtree(old)
+
+
+def save_best(folder: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
+    """Writes the weights with the lowest validation loss so far, and what is known of them."""
+    making = _begun(folder, BEST)
+    _save_weights(model, making / WEIGHTS)
+    write_json(making / "about.json", dict(facts))
+    _appear(making, folder / BEST)
+
+
+def restore(checkpoint: Path, stepper: Stepper) -> None:
+    """Brings the stepper to where it was; random numbers are for `restore_random`."""
+    from safetensors.torch import load_model
+
+    load_model(stepper.model, checkpoint / WEIGHTS)
+    state = _state(checkpoint)
+    stepper.optimizer.load_state_dict(state["optimizer"])
+    if stepper.captured is not None:
+        # A graph reads the rate from the device, and the state was read on the host.
+        for group in stepper.optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), device=stepper.device)
+    if stepper.scaler is not None:
+        stepper.scaler.load_state_dict(state["scaler"])
+    stepper.micro_steps, stepper.updates = state["micro_steps"], state["updates"]
+    for parameter, gradient in zip(stepper.parameters, state["gradients"], strict=False):
+        if gradient is not None and parameter.grad is not None:
+            parameter.grad.copy_(gradient)
+        elif gradient is not None:
+            parameter.grad = gradient.to(parameter.device)
+
+
+def restore_random(checkpoint: Path, device: torch.device) -> None:
+    """Has every generator go on where it was."""
+    state = _state(checkpoint)["random"]
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+    return state
+
+
+def _random_state(device: torch.device) -> dict[str, Any]:
+    kind, keys, *rest = np.random.get_state()
+    version, numbers, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "numpy": [kind, np.asarray(keys).tolist(), *rest],
+        "python": [version, list(numbers), gauss],
+    }
+
+
+def _gradients(stepper: Stepper) -> list[Tensor | None]:
+    """Returns the gradients of an accumulation under way; none between optimiser steps."""
+    under_way = stepper.micro_steps % stepper.config.accumulate_steps
+    return [parameter.grad for parameter in stepper.parameters] if under_way else []
+
+
+def _save_weights(model: nn.Module, path: Path) -> None:
+    from safetensors.torch import save_model
+
+    save_model(model, str(path))
+    # For whoever may read the rest of the folder; the library lets nobody else.
+    path.chmod(path.parent.stat().st_mode & 0o666)
+    _fsync(path)
+
+
+def _begun(home: Path, name: str) -> Path:
+    """Returns an empty folder to be renamed to `name`."""
+    making = home / f"{_MAKING}-{name}"
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    return making
+
+
+def _appear(making: Path, final: Path) -> None:
+    """Renames a folder whose files are on disk; one of that name is replaced."""
+    _fsync(making)
+    # A folder cannot be renamed over another; of the two, one is always whole.
+    old = final.with_name(f"{_MAKING}-old-{final.name}")
+    if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
+    making.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+    _fsync(final.parent)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,265 @@
+"""A production run: the trainer's own steps, epoch after epoch, with validation, checkpoints and a history.
+
+    resume ─► block │ block │ ... │ validation │ block ...      a block: some steps, timed like a window
+                                  └ best       └ checkpoint when due
+
+What follows a checkpoint is the same whether the run went on from it or was ended and resumed: batches by
+their number, random numbers from the checkpoint, and a history cut to its length.
+Of several devices the first one's random numbers and gradients under way are kept, and all go on with those.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import encode
+from sweeper.core.contamination import of_host
+from sweeper.core.files import write_atomic
+from sweeper.core.job import Job
+from sweeper.core.measurement import FailureKind, Report, Window
+from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.training import HISTORY, STOP, Schedule, Training
+from sweeper.trainer import checkpoint as checkpoints
+from sweeper.trainer import device as devices
+from sweeper.trainer.checkpoint import Position
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.group import Group
+from sweeper.trainer.measure import follow, in_group, joined
+from sweeper.trainer.quality import glance
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.steady import is_steady
+from sweeper.trainer.step import Stepper
+from sweeper.trainer.timing import BLOCK_SECONDS as WARM_UP_BLOCK_SECONDS
+from sweeper.trainer.timing import Timing
+
+BLOCK_SECONDS = 2.0
+WARM_UP_CAP_SECONDS = 60.0
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Trains to the end that `job.training` names, from the run's latest checkpoint.
+
+    Raises:
+        TrialFailedError: The loss is not finite, or the configuration cannot run here.
+    """
+    assert job.training is not None
+    found = checkpoints.newest(Path(job.training.folder))
+    begin = checkpoints.position_of(found)
+
+    def restore(stepper: Stepper, loader: Loader) -> None:
+        stepper.schedule = schedule_of(job, loader.order.num_batches)
+        if found is not None:
+            checkpoints.restore(found, stepper)
+
+    return in_group(
+        job,
+        lambda own, orders: follow(job, own, orders, begin.steps, restore),
+        lambda group: _Run(job, progress, group, begin).to_its_end(found, restore),
+    )
+
+
+def schedule_of(job: Job, num_batches: int) -> Callable[[int], float] | None:
+    """Returns the learning rate as a share of its peak, by optimiser step; None where it stays."""
+    plan, config = job.training, job.config
+    assert plan is not None
+    if plan.schedule == "constant":
+        return None
+    total = max(1, plan.epochs * num_batches // config.accumulate_steps)
+    return rising_then(plan.schedule, config.optimizer.warmup_steps, total)
+
+
+def rising_then(schedule: Schedule, warmup: int, total: int) -> Callable[[int], float]:
+    """Returns the share of the peak rate by optimiser step: a rise over `warmup`, a fall to `total`."""
+
+    def share(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        done = min(1.0, (step - warmup) / max(1, total - warmup))
+        return 1 - done if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+    return share
+
+
+class _Run:
+    def __init__(self, job: Job, progress: Progress, group: Group, begin: Position) -> None:
+        assert job.training is not None
+        self.job, self.progress, self.group = job, progress, group
+        self.plan: Training = job.training
+        self.folder = Path(self.plan.folder)
+        self.at = begin
+        self.began = time.perf_counter()
+        self.before = begin.seconds
+        self.blocks: list[float] = []
+        self.steady = False
+        self.saved_at = time.perf_counter()
+
+    def to_its_end(self, found: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
+        """Returns what the run came to."""
+        self.progress.stage("build")
+        self.pipeline, self.stepper, _ = set_up(self.job)
+        self.loader: Loader = joined(self.job, self.group, self.pipeline, self.stepper, self.at.steps)
+        self.batches = self.loader.order.num_batches
+        restore(self.stepper, self.loader)
+        info = devices.describe(self.stepper.device)
+        self.history = _History(
+            self.folder / HISTORY,
+            self.at.history_bytes,
+            {"steps": self.at.steps, "seconds": self.before, "pid": os.getpid(), "device": info},
+        )
+        if found is not None:
+            # Before the first batch: a pipeline's own rows may draw.
+            checkpoints.restore_random(found, self.stepper.device)
+        self.loader.start()
+        self.timing = Timing(self.stepper, self.loader, self.group)
+        self.progress.device(info)
+        self.progress.stage("training")
+        ended = self._train()
+        self.loader.close()
+        self.group.close()
+        return Report(
+            values={
+                "ended": ended,
+                "epochs": self.at.steps / self.batches,
+                "train_loss": self.stepper.last_loss.item(),
+                "train_samples": self.pipeline.train.length,
+                "device": encode(info),
+                "versions": dict(devices.versions()),
+                "gpu_mem_peak_gib": devices.peak_memory_gib(self.stepper.device),
+                **encode(self.at),
+            },
+            finished_at=time.time(),
+        )
+
+    def _train(self) -> str:
+        plan = self.plan
+        last = plan.epochs * self.batches
+        while True:
+            if self.at.steps >= last:
+                ended = "epochs"
+            elif plan.patience and self.at.stale >= plan.patience:
+                ended = "patience"
+            elif plan.max_seconds and self._seconds() >= plan.max_seconds:
+                ended = "time"
+            elif (self.folder / STOP).exists():
+                ended = "stopped"
+            else:
+                self._block()
+                epochs, within = divmod(self.at.steps, self.batches)
+                if not within and (epochs % plan.validate_epochs == 0 or self.at.steps >= last):
+                    self._validate()
+                if time.perf_counter() - self.saved_at >= plan.checkpoint_seconds:
+                    self._save()
+                continue
+            if ended != "stopped" and self.at.validated_at != self.at.steps:
+                self._validate()
+            self._save()
+            return ended
+
+    def _block(self) -> None:
+        """Takes some steps, to the end of the epoch at most."""
+        left = self.batches - self.at.steps % self.batches
+        length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
+        window, _ = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
+        loss = self.stepper.last_loss.item()
+        if not math.isfinite(loss):
+            raise TrialFailedError(
+                FailureKind.NON_FINITE,
+                f"the training loss became {loss} after {self.at.samples:,} samples; "
+                "the latest checkpoint is from before that",
+            )
+        is_timed = self.steady
+        self._count(window)
+        self.history.write(
+            steps=self.at.steps,
+            samples=self.at.samples,
+            epochs=self.at.steps / self.batches,
+            seconds=self._seconds(),
+            throughput=window.samples / window.seconds,
+            loss=loss,
+            lr=float(self.stepper.optimizer.param_groups[0]["lr"]),
+            steady=is_timed,
+        )
+
+    def _count(self, window: Window) -> None:
+        at = self.at
+        changes: dict[str, Any] = {"steps": at.steps + window.steps, "samples": at.samples + window.samples}
+        if self.steady:
+            flags = of_host(window, self.job.plan.quiet_canary_ms)
+            disturbed = dict(at.disturbed)
+            for flag in flags:
+                disturbed[flag] = disturbed.get(flag, 0.0) + window.seconds
+            changes |= {
+                "timed_samples": at.timed_samples + window.samples,
+                "timed_seconds": at.timed_seconds + window.seconds,
+                "disturbed": disturbed,
+            }
+        else:
+            self.blocks.append(window.seconds / window.steps)
+            seen = self.stepper.has_seen(self.loader.num_shapes)
+            late = time.perf_counter() - self.began > WARM_UP_CAP_SECONDS
+            self.steady = seen and (is_steady(self.blocks) or late)
+        self.at = dataclasses.replace(at, **changes)
+
+    def _validate(self) -> None:
+        loss = glance(self.pipeline, self.stepper)
+        epoch = round(self.at.steps / self.batches)
+        better = math.isfinite(loss) and (self.at.best_loss is None or loss < self.at.best_loss)
+        if better:
+            facts = {"val_loss": loss, "epoch": epoch, "steps": self.at.steps, "samples": self.at.samples}
+            checkpoints.save_best(self.folder, self.stepper.model, facts)
+        self.at = dataclasses.replace(
+            self.at,
+            val_loss=loss,
+            validated_at=self.at.steps,
+            best_loss=loss if better else self.at.best_loss,
+            best_epoch=epoch if better else self.at.best_epoch,
+            stale=0 if better else self.at.stale + 1,
+        )
+        self.history.write(
+            steps=self.at.steps,
+            samples=self.at.samples,
+            seconds=self._seconds(),
+            epoch=epoch,
+            val_loss=loss,
+        )
+
+    def _save(self) -> None:
+        self.at = dataclasses.replace(self.at, seconds=self._seconds(), history_bytes=self.history.flushed())
+        checkpoints.save(self.folder, self.stepper, self.at, self.plan.keep)
+        self.saved_at = time.perf_counter()
+
+    def _seconds(self) -> float:
+        return self.before + time.perf_counter() - self.began
+
+
+class _History:
+    """A file of lines, of which those stay that a checkpoint knows of; then one about this attempt."""
+
+    def __init__(self, path: Path, length: int, begin: Mapping[str, Any]) -> None:
+        self._path = path
+        kept = path.read_text()[:length] if path.exists() else ""
+        # Anew and in one go: whoever looks at it sees that another attempt has begun, and where.
+        write_atomic(path, kept + _line(begin))
+
+    def write(self, **facts: Any) -> None:
+        """Adds a line, for whoever looks."""
+        with open(self._path, "a") as file:
+            file.write(_line(facts))
+
+    def flushed(self) -> int:
+        """Returns its length, once all of it is on the disk."""
+        with open(self._path, "a") as file:
+            os.fsync(file.fileno())
+            return file.tell()
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    return json.dumps({"at": time.time(), **encode(facts)}, allow_nan=False) + "\n"

@@ -1,0 +1,178 @@
+"""`sweeper sync`: what MLflow lacks is sent, what differs is named, and a dead server is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.errors import StorageError, UserError
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.lock import SweepLock
+
+DEAD = "http://me:hunter2x@127.0.0.1:9"
+
+
+@pytest.fixture
+def home(finished_home: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_home, tmp_path / "home"))
+
+
+@pytest.fixture
+def sync(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs the command in this process; returns its exit code and what it printed."""
+    from sweeper.cli.syncing import sync_command
+
+    def run(
+        *arguments: str, name: str | None = "toy", uri: str | None = None, home: Path = home
+    ) -> tuple[int, str]:
+        capsys.readouterr()
+        code = sync_command(
+            home, name, uri, "", verify="--verify" in arguments, as_json="--json" in arguments
+        )
+        return code, capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def once_synced(finished_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from sweeper.cli.syncing import sync_command
+
+    home = Path(shutil.copytree(finished_home, tmp_path_factory.mktemp("synced") / "home"))
+    assert sync_command(home, None, None, "", verify=False, as_json=True) == 0
+    return home
+
+
+@pytest.fixture
+def synced(once_synced: Path, tmp_path: Path) -> Path:
+    """A copy of a home that MLflow has all of; its artifacts' places are mended when it is looked at."""
+    return Path(shutil.copytree(once_synced, tmp_path / "synced"))
+
+
+def change(home: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as db, db:
+        assert db.execute(statement).rowcount > 0
+
+
+def test_an_empty_store_is_rebuilt_and_a_second_time_nothing_changes(home: Path, sync) -> None:
+    code, said = sync("--verify")
+    assert code == 1
+    assert "MLflow differs from the folder (10 runs" in said
+    assert "000 baseline: the run" in said
+    assert not (home / "mlflow.db").exists()
+    assert sync() == (0, "toy: 10 of 10 runs are in MLflow as they should be.\n")
+    code, said = sync("--verify")
+    assert (code, "MLflow has what the folder says: 10 runs with" in said) == (0, True)
+
+    def rows() -> list[object]:
+        with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as db:
+            tables = ("runs", "metrics", "latest_metrics", "params", "tags", "inputs", "experiment_tags")
+            return [db.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in tables]
+
+    before = rows()
+    assert sync()[0] == 0
+    assert rows() == before
+
+
+LACKING = {
+    "DELETE FROM metrics WHERE key = 'train/throughput'": "1 point of train/throughput",
+    "DELETE FROM params WHERE key = 'batch_size'": "parameter batch_size=",
+    "UPDATE tags SET value = 'odd' WHERE key = 'sweeper.stage'": "(it is odd)",
+    "UPDATE runs SET status = 'RUNNING', end_time = NULL WHERE name LIKE '003%'": "(it is RUNNING)",
+    "DELETE FROM tags WHERE key = 'sweeper.uid' AND run_uuid IN"
+    " (SELECT run_uuid FROM runs WHERE name = '000 baseline')": "000 baseline: the run",
+}
+EXTRA = {
+    "UPDATE metrics SET value = value + 1 WHERE key = 'result/step_ms'": "1 point of result/step_ms",
+    "UPDATE tags SET value = 'u' || run_uuid WHERE key = 'sweeper.uid'": "a run of no trial here",
+}
+
+
+def test_what_lacks_is_named_and_then_sent(home: Path, sync) -> None:
+    sync()
+    for statement in LACKING:
+        change(home, statement)
+    for path in (home / "artifacts").rglob("outcome.json"):
+        path.unlink()
+    code, said = sync("--verify", "--json")
+    (found,) = json.loads(said)["sweeps"]
+    for says in (*LACKING.values(), "file outcome.json"):
+        assert any(says in each for each in found["lacking"]), says
+    assert (code, found["extra"], found["runs"]) == (1, [], 10)
+    assert sync()[0] == 0
+    code, said = sync("--verify")
+    assert code == 0, said
+
+
+def test_what_is_too_many_is_named(synced: Path, sync) -> None:
+    for statement, says in EXTRA.items():
+        change(synced, statement)
+        code, said = sync("--verify", home=synced)
+        assert code == 1
+        assert says in said.partition("too many: ")[2]
+
+
+def test_json_of_what_was_sent_and_a_sweep_that_is_running(synced: Path, sync) -> None:
+    lock = SweepLock(Journal(synced / "sweeps/toy").folder)
+    try:
+        code, said = sync(name=None, home=synced)
+        assert (code, "is being run by process" in said) == (7, True)
+    finally:
+        lock.release()
+    code, said = sync("--json", name=None, home=synced)
+    assert code == 0
+    assert json.loads(said) == {"sweeps": [{"name": "toy", "runs": 10, "pending": [], "problem": ""}]}
+
+
+def test_a_run_that_a_person_deleted_is_not_missed(synced: Path, sync) -> None:
+    change(synced, "UPDATE runs SET lifecycle_stage = 'deleted' WHERE name LIKE '004%'")
+    assert sync(home=synced)[0] == 0
+    assert sync("--verify", home=synced)[0] == 0
+
+
+def test_another_store_gets_everything(synced: Path, tmp_path: Path, sync) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    assert sync("--verify", uri=other, home=synced)[0] == 1
+    assert sync(uri=other, home=synced)[0] == 0
+    assert sync("--verify", uri=other, home=synced)[0] == 0
+
+
+def test_a_dead_server_is_one_line_without_the_password(home: Path, sweeper) -> None:
+    done = sweeper("sync", "toy", "--home", str(home), "--tracking-uri", DEAD)
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "http://127.0.0.1:9 cannot be reached (Connection refused)" in done.stderr
+    assert "hunter2x" not in done.stdout + done.stderr
+    assert not [p for p in home.rglob("*") if p.is_file() and b"hunter2x" in p.read_bytes()]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_dead_server_is_a_storage_error(sync, verify: bool) -> None:
+    with pytest.raises(StorageError, match="cannot be reached"):
+        sync(*["--verify"] * verify, uri=DEAD)
+
+
+def test_the_interface_of_a_dead_server_is_a_storage_error_and_a_database_has_none(home: Path) -> None:
+    from sweeper.cli.serving import ui_command
+
+    with pytest.raises(StorageError, match="cannot be reached"):
+        ui_command(home, "toy", 5000, DEAD)
+    with pytest.raises(UserError, match="must be the address of a server here, but got postgresql://db/x"):
+        ui_command(home, "toy", 5000, "postgresql://me:hunter2x@db/x")
+
+
+def test_the_environment_names_the_server_too(home: Path, monkeypatch, request) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "mlruns")
+    done = request.getfixturevalue("sweeper")("sync", "--home", str(home))
+    assert done.returncode == 2
+    assert "MLflow no longer writes to plain folders" in done.stderr
+
+
+def test_there_must_be_a_sweep(tmp_path: Path, sync) -> None:
+    with pytest.raises(UserError, match="There are no sweeps in"):
+        sync(name=None, home=tmp_path)

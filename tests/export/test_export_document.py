@@ -1,0 +1,225 @@
+"""The export: complete in itself, with provenance, and honest about what it rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from exports import A10, export_of
+from replays import PIPELINE, Bench, failing, spec_of, surface
+
+from sweeper import __version__
+from sweeper.core.codec import decode
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import NothingFeasibleError, UserError
+from sweeper.core.measurement import FailureKind, Report, Stats
+from sweeper.export import Setting, exported, rendered
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.testing.noop import made_up
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("toy_pipeline.py").write_text(PIPELINE)
+    return Bench(tmp_path / "home")
+
+
+def loaded(bench: Bench) -> LoadedSweep:
+    return load_sweep(Journal(bench.home / "sweeps" / "toy"))
+
+
+def test_the_configuration_is_the_one_that_was_measured(bench):
+    bench.run()
+    sweep = loaded(bench)
+    summary = summarise(sweep)
+    found = exported(summary, sweep.spec)
+    assert summary.winner is not None
+    assert decode(TrialConfig, found["config"]) == summary.winner.config.canonical()
+    assert found["provenance"]["trial"] == summary.winner.number
+    assert found["provenance"]["uid"] == summary.winner.uid
+    assert found["provenance"]["sweeper"] == __version__
+    assert found["measured"]["x_baseline"]["rounds"] == 3
+    assert found["measured"]["val_loss"] == 1.0
+    assert found["holds_for"]["device"] == "none"
+    assert found["pipeline"] == "toy_pipeline"
+
+
+def test_warnings_stand_where_the_numbers_rest_on_little(bench):
+    bench.run()
+    sweep = loaded(bench)
+    assert [w.partition(":")[0] for w in exported(summarise(sweep), sweep.spec)["warnings"]] == [
+        "Measured on made-up data",
+        "The global batch is 1024, the baseline's 64, and nothing adapted `optimizer.lr",
+    ]
+    searched = exported(summarise(sweep), sweep.spec, 5)
+    assert searched["measured"]["x_baseline"] is None
+    assert any("Not confirmed" in warning for warning in searched["warnings"])
+
+
+def test_on_real_data_a_confirmed_winner_whose_rate_follows_the_batch_has_no_warning(bench):
+    spec = spec_of(fix={"optimizer.lr_rule": "sqrt"})
+    bench.run(spec, prepared=Report(values={"synthetic": False, "notes": []}))
+    sweep = loaded(bench)
+    assert exported(summarise(sweep), sweep.spec)["warnings"] == []
+
+
+def test_only_what_was_measured_and_is_feasible(bench):
+    bench.run(answer=failing(FailureKind.OOM))
+    sweep = loaded(bench)
+    with pytest.raises(UserError, match="but 2 is not: it broke"):
+        exported(summarise(sweep), sweep.spec, 2)
+    with pytest.raises(UserError, match="has no trial 77"):
+        exported(summarise(sweep), sweep.spec, 77)
+    with pytest.raises(UserError, match=r"Did you mean `json`\?"):
+        rendered({}, "jsn")
+
+
+def test_without_a_winner(bench):
+    bench.run(answer=lambda config: made_up(5.0))
+    sweep = loaded(bench)
+    with pytest.raises(NothingFeasibleError, match="no winner to export"):
+        exported(summarise(sweep), sweep.spec)
+
+
+def test_what_the_numbers_hold_for():
+    value = export_of(
+        {"batch_size": 512},
+        spec_of(production={"samples": 2e9, "data_gib": 3}),
+        device=A10,
+        setting=Setting(data_gib=0.123456, usable_cpus=12),
+        about={"production_samples": 3.6e6},
+        versions={"torch": "2.9.1", "cuda": "12.8", "driver": "570.1"},
+        cpu_threads=4,
+        gpu_mem_peak_gib=2.25,
+        host_mem_peak_gib=3.5,
+        telemetry={"tree_mem_gib": Stats(mean=4.0, p50=4.0, p95=5.0)},
+    )
+    assert value["holds_for"] == {
+        "device": "1 x NVIDIA A10",
+        "gpu": "NVIDIA A10",
+        "gpu_mem_gib": 22.5,
+        "torch": "2.9.1",
+        "cuda": "12.8",
+        "driver": "570.1",
+        "train_samples": 1_000_000,
+        "data_gib": 0.1235,
+        "cpu_threads": 4,
+        "usable_cpus": 12,
+    }
+    assert value["production"] == {"samples": 2e9, "data_gib": 3}
+    measured = value["measured"]
+    assert (measured["gpu_mem_peak_gib"], measured["gpu_mem_headroom_gib"]) == (2.25, 20.25)
+    assert (measured["host_mem_peak_gib"], measured["tree_mem_gib"]) == (3.5, 5.0)
+    assert measured["projected_hours"] == 1.0
+    assert measured["verdict"].startswith("inconclusive: ")
+
+
+def test_what_is_not_known_is_null_and_what_is_not_there_is_absent():
+    value = export_of({})
+    assert "production" not in value
+    assert "gpu" not in value["holds_for"]
+    assert value["holds_for"]["data_gib"] is value["holds_for"]["usable_cpus"] is None
+    assert value["measured"]["gpu_mem_headroom_gib"] is value["measured"]["projected_hours"] is None
+
+
+@pytest.mark.parametrize(("rule", "value"), [("none", 1e-3), ("sqrt", 4e-3), ("linear", 1.6e-2)])
+def test_the_learning_rate_is_the_one_that_was_used(rule: str, value: float):
+    asked = {
+        "batch_size": 512,
+        "accumulate_steps": 2,
+        "optimizer.lr_rule": rule,
+        "optimizer.lr_batch_size": 64,
+    }
+    found = export_of(asked)
+    assert found["measured"]["lr"] == {
+        "value": value,
+        "global_batch": 1024,
+        "rule": rule,
+        "from_lr": 1e-3,
+        "at_batch": 1024 if rule == "none" else 64,
+    }
+    assert any("learning rate" in warning for warning in found["warnings"]) == (rule == "none")
+
+
+def test_a_rate_that_was_searched_or_whose_batch_is_the_baselines_needs_no_second_look():
+    rate = {"optimizer.lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
+    searched = spec_of(space={**spec_of().to_dict()["space"], **rate})
+    assert not any("learning rate" in each for each in export_of({"batch_size": 512}, searched)["warnings"])
+    assert not any("learning rate" in each for each in export_of({"batch_size": 64})["warnings"])
+
+
+def test_resident_data_larger_than_the_device_is_refused():
+    spec = spec_of(production={"samples": 1e9, "data_gib": 40})
+    with pytest.raises(UserError) as caught:
+        export_of({"loader.kind": "resident"}, spec, device=A10)
+    assert str(caught.value) == (
+        "`loader.kind: resident` needs all of production's data on the device, but production's data has 40 "
+        "GiB, the device 22.5, and trial 1 has it. Export one with `loader.kind: stream`, or sweep with "
+        "`fix: {loader.kind: stream}`."
+    )
+    # A share of the device is the model's.
+    with pytest.raises(UserError, match=r"18\.5 GiB"):
+        export_of({}, spec_of(production={"samples": 1e9, "data_gib": 18.5}), device=A10)
+    assert export_of({}, spec_of(production={"samples": 1e9, "data_gib": 17.5}), device=A10)
+    assert export_of({"loader.kind": "stream"}, spec, device=A10)
+    host = dataclasses.replace(A10, kind="cpu", memory_gib=0.0)
+    assert export_of({}, spec, device=host)
+    with pytest.raises(UserError, match="60 GiB, the device 64"):
+        export_of({}, spec_of(production={"samples": 1e9, "data_gib": 60}), device=host)
+
+
+@pytest.mark.parametrize("goals", [["throughput"], ["throughput", "val_loss"]], ids=["speed", "two"])
+def test_a_sweep_never_crowns_what_production_has_no_memory_for(bench, goals):
+    directions = {"throughput": "maximize", "val_loss": "minimize"}
+
+    def best_kind(data_gib: float) -> str:
+        spec = spec_of(
+            objectives=[{directions[goal]: goal} for goal in goals],
+            production={"samples": 1e9, "data_gib": data_gib},
+        )
+        # The probe has no size of its memory to tell; each trial has.
+        bench.run(spec, answer=lambda config: dataclasses.replace(surface(config), device=A10), new=True)
+        name = max((bench.home / "sweeps").iterdir(), key=lambda path: path.stat().st_mtime).name
+        summary = summarise(load_sweep(Journal(bench.home / "sweeps" / name)))
+        assert summary.winner is not None
+        assert not summary.front or summary.picked in (row.record for row in summary.front)
+        kinds = {row.record.config.loader.kind for row in summary.front}
+        assert data_gib < 18 or "resident" not in kinds
+        return summary.winner.config.loader.kind
+
+    assert best_kind(10.0) == "resident"
+    assert best_kind(40.0) != "resident"
+
+
+def test_data_that_fits_a_memory_which_productions_does_not_is_warned_of():
+    def warned(here: float, production: float, **kind: str) -> list[str]:
+        spec = spec_of(production={"samples": 1e9, "data_gib": production})
+        settings = {"loader.kind": "workers", **kind}
+        found = export_of(settings, spec, device=A10, setting=Setting(data_gib=here))["warnings"]
+        return [each for each in found if "The data at hand" in each]
+
+    (device,) = warned(1.0, 40.0)
+    assert device == (
+        "The data at hand (1 GiB) fits into the device's memory; production's (40 GiB) will not (22.5 GiB): "
+        "loading may be slower there than it was here."
+    )
+    assert ["the host's memory" in each for each in warned(1.0, 400.0)] == [False, True]
+    assert ["the host's memory" in each for each in warned(30.0, 400.0)] == [True]
+    assert warned(30.0, 40.0) == warned(1.0, 2.0) == []
+
+
+def test_no_credentials_are_written():
+    data = {
+        "path": "s3://key:se%2Fcret@store.example/bucket",
+        "mirror": ["http://u:p@ss@host/x", "ssh://git@h"],
+    }
+    spec = spec_of().model_copy(update={"data": data})
+    value = export_of({}, spec)
+    assert value["data"] == {"path": "s3://store.example/bucket", "mirror": ["http://host/x", "ssh://git@h"]}
+    assert [each for each in value["warnings"] if "password" in each] == [
+        f"`{path}` had a user and a password in its URL; they were left out. Give them where it runs."
+        for path in ("data.path", "data.mirror[0]")
+    ]

@@ -1,0 +1,157 @@
+"""A configuration as flags, by one's own names where there are some."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+import pytest
+from exports import A10, export_of
+
+from sweeper.core.errors import UserError
+from sweeper.export import Options, read_map, rendered
+
+
+def words(settings: dict[str, Any], own: dict[str, Any] | None = None) -> list[str]:
+    return shlex.split(rendered(export_of(settings, device=A10), "args", Options(flags=own or {})))
+
+
+def test_every_setting_that_has_an_effect_has_a_flag():
+    settings = {
+        "batch_size": 512,
+        "loader.kind": "workers",
+        "loader.num_workers": 8,
+        "loader.pin_memory": True,
+        "precision.amp": "bf16",
+        "precision.tf32": True,
+        "optimizer.lr_rule": "sqrt",
+        "optimizer.lr_batch_size": 128,
+        "optimizer.clip_norm": 0.5,
+        "device.count": 2,
+        "device.cpu_threads": 3,
+        "model.hidden_size": 64,
+    }
+    assert " ".join(words(settings)) == (
+        "--batch-size 512 --accumulate-steps 1 --seed 0 --loader workers --num-workers 8 --prefetch-factor 2 "
+        "--pin-memory --persistent-workers --drop-last --amp bf16 --tf32 --compile eager --optimizer adamw "
+        "--lr 0.00282843 --weight-decay 0.0 --fused --clip-norm 0.5 --memory-format contiguous "
+        "--num-devices 2 --cpu-threads 3 --hidden-size 64"
+    )
+
+
+def test_what_has_no_effect_has_none():
+    found = words(
+        {"loader.kind": "resident", "loader.num_workers": 8, "model.depth": None, "model.bias": False}
+    )
+    for flag in (
+        "workers",
+        "prefetch",
+        "pin",
+        "persistent",
+        "depth",
+        "bias",
+        "clip",
+        "buckets",
+        "malloc",
+        "rule",
+    ):
+        assert not any(flag in word for word in found), flag
+
+
+def test_two_of_one_name_are_told_apart():
+    found = words({"model.seed": 3, "data.name": "x", "model.name": "y"})
+    assert found[found.index("--model-seed") + 1] == "3"
+    assert found[found.index("--seed") + 1] == "0"
+    assert (found[found.index("--name") + 1], found[found.index("--data-name") + 1]) == ("y", "x")
+
+
+@pytest.mark.parametrize("text", ["a b", "$(id)", "`id`", "'", '"', "x\ny", "--rm", "-x", "é", ""])
+def test_any_text_arrives_as_it_is(text):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name")
+    asked, _ = parser.parse_known_args(words({"model.name": text}))
+    assert asked.name == text
+
+
+MAP = """\
+batch_size: --bs
+precision.amp: "--amp={value}"
+loader.num_workers: null
+compile.mode: {default: --compile, eager: ""}
+loader.drop_last: -x --drop
+optimizer.name: "--set 'optim name={value}'"
+device.malloc: --malloc
+precision.tf32: {"true": --tf32=1, "false": --tf32=0}
+"""
+
+
+def test_ones_own_flags_take_their_place(tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(MAP)
+    own = read_map(path)
+    base = {"loader.kind": "rows", "loader.num_workers": 3, "precision.amp": "bf16"}
+    found = words({**base, "compile.mode": "default"}, own)
+    assert found[:2] == ["--bs", "64"]
+    assert "--amp=bf16" in found
+    assert "--amp" not in found
+    assert not any("num-workers" in word for word in found)
+    assert "--compile" in found
+    assert "default" not in found
+    assert "optim name=adamw" in found
+    assert "--tf32=0" in found
+    assert found[found.index("-x") + 1] == "--drop"
+    assert found[found.index("--malloc") + 1] == "retain"
+    left = [word for word in words(base) if word not in ("--compile", "eager")]
+    assert words(base, {"compile.mode": {"eager": ""}}) == left
+    assert "--drop" not in words({**base, "loader.drop_last": False}, own)
+    # Of workers alone; there are none.
+    assert "--bs" in words({"loader.kind": "resident"}, own)
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (
+            {"batchsize": "--bs"},
+            "must name settings of the trial, but got 'batchsize'. Did you mean `batch_size`?",
+        ),
+        ({"model.hiden": "--h"}, "but got 'model.hiden'. Did you mean `model.hidden`?"),
+        (
+            {"compile.mode": {"default": "--c"}},
+            "a flag for each value of `compile.mode`, but has none for 'eager'",
+        ),
+        ({"batch_size": "--bs 'x"}, "words as a shell takes them"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_refused(own, says):
+    with pytest.raises(UserError) as caught:
+        words({"model.hidden": 3}, own)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[a]", "batch_size: 3", "batch_size: [--bs]", "batch_size: {x: 3}"])
+def test_a_file_that_is_no_map_is_refused(tmp_path, text):
+    path = tmp_path / "map.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match="must be a"):
+        read_map(path)
+
+
+SCRIPT = {
+    "command": ["python", "my train.py", "$(id)"],
+    "env": {"NAME": "it's `id`"},
+    "files": {"a.yaml": "x: 1\nrm: 2\n", "b\nrm -rf": "y"},
+    "params": {},
+}
+
+
+def test_a_scripts_command_line_is_what_ran_with_its_files_in_comments():
+    value = {**export_of({}), **SCRIPT}
+    *comments, line = rendered(value, "args").splitlines()
+    assert comments == ["# a.yaml:", "#   x: 1", "#   rm: 2", r"# 'b\nrm -rf':", "#   y"]
+    assert shlex.split(line) == ["NAME=it's `id`", *SCRIPT["command"]]
+    with pytest.raises(UserError, match="`--map` must be for the sweep of a pipeline"):
+        rendered(value, "args", Options(flags={"batch_size": "--bs"}))
+    with pytest.raises(UserError, match=r"`--format python` needs `--patch SCRIPT.py`"):
+        rendered(value, "python")

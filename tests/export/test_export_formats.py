@@ -1,0 +1,138 @@
+"""Each format reads back, whatever is in it; what reads is an export and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from exports import A10, export_of
+
+from sweeper.core.codec import decode
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.export import SCHEMA, Options, read, rendered
+
+HOSTILE = "$(touch /tmp/x) `id` ; rm -rf '\"\\ #%\n!& é"
+CONFIGS: list[dict[str, Any]] = [
+    {},
+    {"batch_size": 512, "precision.amp": "bf16", "optimizer.lr": 3e-5, "optimizer.lr_rule": "sqrt"},
+    {"loader.kind": "workers", "loader.num_workers": 8, "model.name": HOSTILE, "model.depth": None},
+]
+
+
+def written(path: Path, value: Any) -> Path:
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+@pytest.mark.parametrize("settings", CONFIGS, ids=["default", "half", "hostile"])
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_what_is_read_back_is_the_same_configuration(tmp_path, form, settings):
+    value = export_of(settings, device=A10)
+    path = written(tmp_path / f"best.{form}", rendered(value, form))
+    found = read(path)
+    assert found == json.loads(json.dumps(value))
+    assert decode(TrialConfig, found["config"]).key() == TrialConfig().replace(settings).key()
+
+
+def test_the_header_says_what_it_is_and_is_all_comments():
+    value = export_of({"batch_size": 512}, about={"device": "A10\nschema: 9", "synthetic": True})
+    value["warnings"] += ["one\nschema: 8"]
+    header = rendered(value, "yaml").partition("schema: 2\n")[0].splitlines()
+    assert all(line.startswith("# ") for line in header)
+    assert header[1] == "# Written by:  sweeper export toy --trial 1"
+    assert header[2] == "# Promised:    1,000 samples/s, 1e+03 s an epoch, on A10 schema: 9"
+    assert header[3].startswith("# Warning:     Measured on made-up data")
+    assert "sweeper train" in header[-1]
+    assert yaml.safe_load(rendered(value, "yaml"))["schema"] == SCHEMA
+
+
+def test_an_export_of_the_first_schema_is_read(tmp_path):
+    value = export_of({"batch_size": 512})
+    old = {**value, "schema": 1, "measured": {"throughput": 1.0}, "holds_for": {"device": "none"}}
+    assert read(written(tmp_path / "old.json", old))["config"]["batch_size"] == 512
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"schema": 3}, "an export must be of schema 2 or older, but"),
+        ({"schema": 0}, "has no `schema`"),
+        ({"schema": True}, "has no `schema`"),
+        ({"schema": None}, "has no `schema`"),
+        ({"config": None}, "has no `config`"),
+        ({"measured": []}, "has no `measured`"),
+        ({"pipeline": 3}, "has no `pipeline`"),
+        ({"command": ["python"]}, "has no `env`"),
+        ({"config": {"batch_size": "many"}}, "`config`: `batch_size` must be int, but got 'many'"),
+        ({"config": {"batch_size": 0}}, "`batch_size >= 1` must hold, but got 0"),
+        (
+            {"config": {"batchsize": 3}},
+            "`config.batchsize` must be a field of a trial. Did you mean `batch_size`?",
+        ),
+        ({"config": {"loader": {"workers": 3}}}, "`config.loader.workers` must be a field of a trial."),
+    ],
+)
+def test_what_is_no_export_is_refused_in_one_line(tmp_path, changes, says):
+    path = written(tmp_path / "best.json", {**export_of({}), **changes})
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "space: {}", "schema: 2"])
+def test_other_files_are_no_exports(tmp_path, text):
+    with pytest.raises(UserError, match="a file that `sweeper export NAME` wrote"):
+        read(written(tmp_path / "x.yaml", text))
+
+
+def test_unknown_formats_are_refused():
+    with pytest.raises(UserError, match=r"Did you mean `json`\?"):
+        rendered({}, "jsn")
+
+
+PASTED = [
+    {"compile.mode": "graph", "optimizer.name": name, "accumulate_steps": count, "precision.amp": amp}
+    for name, count, amp in (("adamw", 1, "fp32"), ("sgd", 2, "fp16"))
+] + [
+    {"loader.kind": "stream", "device.count": 4, "loader.buckets": 3, "device.memory_fraction": 0.5},
+    {"model.name": HOSTILE, "data.limit": None, "loader.kind": "workers", "loader.num_workers": 3},
+]
+
+
+@pytest.mark.parametrize("settings", PASTED, ids=["graph", "graph of two", "stream", "hostile"])
+def test_lines_for_a_gpu_are_python(settings):
+    value = export_of(settings, device=A10, about={"device": "A10\nimport os"})
+    text = rendered(value, "python")
+    compile(text, "lines", "exec")
+    assert "\nimport os\nimport random" in text
+    assert text.count("import os") == 2
+    if "model.name" in settings:
+        assert repr(HOSTILE) in text
+
+
+def test_a_captured_step_is_one_that_can_be_captured():
+    text = rendered(export_of({"compile.mode": "graph"}, device=A10), "python")
+    assert "lr=torch.tensor(0.001, device=device)" in text
+    assert "capturable=True" in text
+    assert "graph.replay()" in text
+    assert "loss = captured_step(batch)" in text
+
+
+def test_lines_have_their_reasons():
+    value = export_of({"batch_size": 512, "optimizer.lr_rule": "sqrt", "optimizer.lr_batch_size": 128})
+    text = rendered(value, "python", Options(reasons={"batch_size": "256 in its place costs 12 %"}))
+    assert "# batch_size 512: samples in one step; 256 in its place costs 12 %.\n" in text
+    assert "# optimizer.lr 0.002: 0.001 is for a batch of 128, taken to 512 by the rule sqrt.\n" in text
+
+
+def test_what_had_no_effect_is_off_where_it_is_pasted():
+    note = {"precision.tf32": "without effect: no GPU", "compile.mode": "eager: recurrent layers"}
+    value = export_of({"precision.tf32": True, "compile.mode": "default"}, effective=note)
+    assert "--tf32" not in rendered(value, "args")
+    assert "--compile default" in rendered(value, "args")
+    assert "eager: recurrent layers" in rendered(value, "python")

@@ -1,0 +1,52 @@
+"""What a sweep has cost: the time something ran, and the energy by counter or by power."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeper.report.cost import covered, joules_of
+from sweeper.report.series import Column, read_series, thinned
+
+
+def test_pauses_between_two_runs_of_a_sweep_do_not_count() -> None:
+    assert covered([]) == 0
+    assert covered([(0, 10), (12, 20)]) == 20
+    assert covered([(12, 20), (0, 15), (1, 2)]) == 20
+    assert covered([(0, 10), (1000, 1005)]) == 15
+
+
+def test_energy_is_the_cards_own_count_else_power_over_time() -> None:
+    seconds = np.array([0.0, 1.0, 3.0])
+    power = Column(seconds, np.array([100.0, 200.0, 200.0]))
+    counter = Column(seconds, np.array([5.0, 300.0, 700.0]))
+    assert joules_of({"gpu_power_w": power}) == pytest.approx(150 + 400)
+    assert joules_of({"gpu_power_w": power, "gpu_energy_j": counter}) == 695
+    assert joules_of({}) is None
+    assert joules_of({"gpu_power_w": Column(seconds[:1], power.values[:1])}) is None
+
+
+def test_a_series_that_is_torn_or_of_another_length_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "series"
+    folder.mkdir()
+    np.save(folder / "time_s.npy", np.arange(4.0))
+    np.save(folder / "whole.npy", np.array([1.0, np.nan, 3.0, np.inf]))
+    np.save(folder / "longer.npy", np.arange(5.0))
+    np.save(folder / "words.npy", np.array(["a", "b", "c", "d"]))
+    np.save(folder / "none.npy", np.full(4, np.nan))
+    (folder / "torn.npy").write_bytes(b"\x93NUMPY")
+    found = read_series(tmp_path, ("whole", "longer", "words", "none", "torn", "absent"))
+    assert list(found) == ["whole"]
+    assert found["whole"].seconds.tolist() == [0.0, 2.0]
+    assert read_series(tmp_path / "nowhere", ("whole",)) == {}
+
+
+def test_a_long_series_is_thinned_to_means() -> None:
+    column = Column(np.arange(1000.0), np.tile([0.0, 1.0], 500))
+    short = thinned(column, 100)
+    assert len(short.values) == 100
+    assert short.values.tolist() == [0.5] * 100
+    assert short.seconds.mean() == pytest.approx(column.seconds.mean())
+    assert thinned(short, 100) is short

@@ -1,0 +1,140 @@
+"""Tracking URIs: which are taken, what of them is shown, and what a server that refuses is called."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tracking_records import SWEEP
+
+from sweeper.core.errors import StorageError, UserError
+from sweeper.tracking import RefusedError, RejectedError
+from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tracking.place import Place
+from sweeper.tracking.ui import store_uri
+
+SECRET = "hunter2%2Fx"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown", "is_server"),
+    [
+        (f"http://me:{SECRET}@mlflow:5000", "http://mlflow:5000", True),
+        (f"https://me:a@{SECRET}@mlflow/base/", "https://mlflow/base/", True),
+        (f"postgresql+psycopg2://me:{SECRET}@db/mlflow", "postgresql+psycopg2://db/mlflow", False),
+        ("sqlite:////data/m.db", "sqlite:////data/m.db", False),
+        ("databricks://profile", "databricks://profile", True),
+    ],
+)
+def test_user_and_password_are_not_shown(uri: str, shown: str, is_server: bool, tmp_path: Path) -> None:
+    place = Place.of(tmp_path, uri)
+    assert (place.uri, place.shown, place.is_server) == (uri, shown, is_server)
+    assert SECRET not in repr(place)
+    assert MlflowTracker(tmp_path, uri).place == shown
+
+
+def test_the_home_s_own_database_is_the_usual_place(tmp_path: Path) -> None:
+    assert Place.of(tmp_path, store_uri(tmp_path)).shown == Place.of(tmp_path, None).shown == ""
+    assert Place.of(tmp_path, "") == Place()
+
+
+@pytest.mark.parametrize(
+    "uri", [f"me:{SECRET}@mlflow:5000", f"ftp://me:{SECRET}@mlflow", f"http://me:a/{SECRET}@mlflow:5000"]
+)
+def test_a_uri_that_cannot_be_is_refused_without_being_repeated(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^A tracking URI ") as told:
+        Place.of(tmp_path, uri)
+    assert "hunter2" not in str(told.value)
+
+
+def test_a_password_is_hidden_in_whatever_form_it_comes() -> None:
+    place = Place(f"http://me:{SECRET}@mlflow:5000")
+    said = place.hide(f"GET http://me:{SECRET}@mlflow:5000/api failed; password {SECRET}, or hunter2/x.")
+    assert said == "GET http://mlflow:5000/api failed; password ***, or ***."
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """Answers everything with one status and text."""
+
+    status, text = 403, "Invalid Host header - possible DNS rebinding attack detected"
+    asked: list[str | None]
+
+    def answer(self) -> None:
+        type(self).asked.append(self.headers.get("Authorization"))
+        body = self.text.encode()
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PATCH = do_PUT = answer  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing() -> Iterator[tuple[type[Refusing], str]]:
+    handler = type("Handler", (Refusing,), {"asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield handler, f"http://me:{SECRET}@127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind", "says"),
+    [
+        (
+            403,
+            Refusing.text,
+            RefusedError,
+            r"\(Invalid Host header\)\. Start it with `--allowed-hosts 127\.0",
+        ),
+        (401, "no", RefusedError, "MLFLOW_TRACKING_USERNAME"),
+        (400, '{"error_code": "INVALID_PARAMETER_VALUE", "message": "too odd"}', RejectedError, "too odd"),
+        (413, "too much", RejectedError, "error code 413"),
+        (404, "not here", StorageError, "error code 404"),
+        (429, "later", StorageError, r"http://127\.0\.0\.1:\d+ answers with HTTP 429$"),
+        (500, '{"error_code": "INTERNAL_ERROR", "message": "oops"}', StorageError, "answers with HTTP 500$"),
+        (200, "<html>a login page", StorageError, "not in a valid JSON format"),
+    ],
+)
+def test_what_a_server_says_decides_whether_it_is_asked_again(
+    refusing: tuple[type[Refusing], str],
+    tmp_path: Path,
+    status: int,
+    text: str,
+    kind: type[StorageError],
+    says: str,
+) -> None:
+    handler, uri = refusing
+    handler.status, handler.text = status, text
+    tracker = MlflowTracker(tmp_path, uri)
+    with pytest.raises(StorageError, match=says) as told:
+        tracker.open(SWEEP)
+    assert type(told.value) is kind
+    assert "\n" not in str(told.value)
+    assert "hunter2" not in str(told.value)
+    # Asked once; the password goes where it belongs.
+    (sent,) = handler.asked
+    assert sent is not None
+    assert sent.startswith("Basic ")
+
+
+def test_a_server_that_hangs_is_given_up_after_the_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        tracker = MlflowTracker(tmp_path, f"http://me:{SECRET}@127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StorageError, match=r"http://127\.0\.0\.1:\d+ does not answer in time$"):
+            tracker.open(SWEEP)
