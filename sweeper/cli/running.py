@@ -14,6 +14,7 @@ from sweeper.core.errors import UserError
 from sweeper.spec import load
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
 from sweeper.sweep.run import run_sweep
+from sweeper.sweep.showing import made_files
 from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 
@@ -42,7 +43,7 @@ def device_override(device: str | None) -> list[str]:
 
 
 def _report(sweep: LoadedSweep) -> list[Path]:
-    # What draws takes a second to import, and is needed at the end alone.
+    # What draws takes its time to import, and is needed at the end alone.
     from sweeper.report import files
 
     return files(sweep)
@@ -65,6 +66,8 @@ def run_command(
     summary = summarise(sweep)
     said = matters_line(mattered(sweep, summary))
     print_summary(out, summary, home_option(home), [Text(said)] if said else [])
+    for page in (path for path in made_files(sweep) if path.endswith(".html")):
+        out.print(Text(f"Report:  {page}"), soft_wrap=True)
     place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"
     out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:

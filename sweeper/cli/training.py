@@ -72,20 +72,22 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
         print(json.dumps(_as_json(ran), indent=1))
     else:
         _print_end(out, ran)
-    return _code(ran, asked.require, out)
+    return _code(ran, asked, out)
 
 
-def _code(ran: Trained, require: float | None, out: Console) -> int:
+def _code(ran: Trained, asked: Asked, out: Console) -> int:
     if ran.values["ended"] == "stopped":
-        out.print("Stopped; the same command goes on from the last checkpoint.")
+        same = "the same command without --new" if asked.new else "the same command"
+        out.print(f"Stopped; {same} goes on from the last checkpoint.")
         return INTERRUPTED
-    ratio = ran.judgement.ratio
+    ratio, require = ran.judgement.ratio, asked.require
     if require is not None and (ratio is None or ratio < require):
         got = "it has none" if ratio is None else f"it is {ratio:.3f}"
         out.print(f"--require {require:g} of the promised speed does not hold: {got}.")
         return MISSED
     if ran.pending:
-        out.print(f"The run is not in MLflow as it ended ({ran.pending}).", soft_wrap=True, markup=False)
+        said = f"The run is not in MLflow as it ended ({ran.pending}). The same command sends it."
+        out.print(Text(said), soft_wrap=True)
         return PENDING
     return 0
 

@@ -202,9 +202,11 @@ def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[Devi
 
 def _as_error(failure: Failure, folder: RunFolder) -> Exception:
     said = f"{failure.message} ({failure.kind}); the log is {folder.job / 'worker.log'}"
-    kept = "; the latest checkpoint is kept, and the same command goes on from it" * bool(
-        folder.committed_bytes()
-    )
+    kept = "; the latest checkpoint is kept, and the same command goes on from it"
+    if failure.kind is FailureKind.NON_FINITE:
+        kept = "; the same command would come to the same end: `--set config.optimizer.lr=... --new`"
+    elif not folder.committed_bytes():
+        kept = ""
     if failure.kind in (FailureKind.USER_ERROR, FailureKind.UNSUPPORTED, FailureKind.DATA_TOO_SMALL):
         return UserError(f"{said}.")
     return EnvironmentStopError(f"training ended: {said}{kept}.")

@@ -14,7 +14,7 @@ from sweeper.core.errors import UserError
 from sweeper.core.training import Training
 from sweeper.export import read
 from sweeper.spec.training import training_options
-from sweeper.sweep.fingerprint import digest_of_code
+from sweeper.sweep.fingerprint import digest_of_code, digest_of_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Wanted:
         return {
             "pipeline": self.pipeline,
             "code": digest_of_code(self.pipeline),
-            "data": dict(self.data),
+            "data": {"options": dict(self.data), "files": digest_of_files(self.data)},
             "config": encode(self.config.canonical()),
             "train": plan,
         }

@@ -75,7 +75,8 @@ class Watch:
         self._began: tuple[float, float] | None = None
         self._num_sampled = sum(1 for _ in folder.system())
         self._best = min(
-            (line["val_loss"] for line in folder.history() if line.get("val_loss")), default=math.inf
+            (line["val_loss"] for line in folder.history() if line.get("val_loss") is not None),
+            default=math.inf,
         )
 
     def look(self) -> None:

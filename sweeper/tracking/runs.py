@@ -67,7 +67,8 @@ def _log_dataset(client: MlflowClient, run: Any, dataset: Dataset | None) -> Non
 
 
 def _log_files(client: MlflowClient, run: Any, files: Sequence[tuple[Path, str]], *, thorough: bool) -> None:
-    """Sends each file once for every content it has."""
+    """Sends each file that is there, once for every content it has."""
+    files = [(path, folder) for path, folder in files if path.is_file()]
     run_id = run.info.run_id
     before = _digests(run.data.tags.get(FILES_TAG, ""))
     sent = dict(before)

@@ -152,8 +152,7 @@ class _Run:
                 ended = "stopped"
             else:
                 self._block()
-                epochs, within = divmod(self.at.steps, self.batches)
-                if not within and (epochs % plan.validate_epochs == 0 or self.at.steps >= last):
+                if self.at.steps % (plan.validate_epochs * self.batches) == 0:
                     self._validate()
                 if time.perf_counter() - self.saved_at >= plan.checkpoint_seconds:
                     self._save()
@@ -172,8 +171,7 @@ class _Run:
         if not math.isfinite(loss):
             raise TrialFailedError(
                 FailureKind.NON_FINITE,
-                f"the training loss became {loss} after {self.at.samples:,} samples; "
-                "the latest checkpoint is from before that",
+                f"the training loss became {loss} after {self.at.samples:,} samples",
             )
         is_timed = self.steady
         self._count(window)

@@ -27,7 +27,7 @@ def test_an_export_as_it_is(ask: Any):
         "line_pipeline",
     )
     assert (found.config.batch_size, found.config.optimizer.lr) == (48, 0.01)
-    # 2,500 samples of production are two whole passes over 960 and a part of a third.
+    # 2,000 samples of production are two whole passes over 960 and a part of a third.
     assert found.training == Training(folder="", epochs=3)
     assert found.changed == ()
     assert found.promise is not None

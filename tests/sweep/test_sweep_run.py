@@ -23,6 +23,7 @@ from sweeper.testing.noop import made_up
 JOURNAL = {
     "sweep.yaml",
     "study.log",
+    "tracked",
     "result.json",
     "lock",
     "epoch",

@@ -101,7 +101,7 @@ def test_a_hundred_faults_lose_and_double_nothing(
         proxy = FaultProxy(port, seed=0, hang_seconds=1.3)
         uri = f"http://me:{PASSWORD}@127.0.0.1:{proxy.port}"
         poison = read_job(home / f"sweeps/toy/trials/{POISONED:04d}").uid
-        proxy.poison, proxy.share = poison, 0.15
+        proxy.poison, proxy.share = poison, 0.4
         sweep = load_sweep(Journal(home / "sweeps/toy"))
         while proxy.faults.total() < 100:
             tracker = MlflowTracker(home, uri, thorough=True)
@@ -120,10 +120,6 @@ def test_a_hundred_faults_lose_and_double_nothing(
         assert "19 of 20 runs" in said
         assert f"1 run is not in MLflow yet (MLflow did not take `{POISONED:03d} " in said
         assert f"poison). `sweeper sync toy --tracking-uri http://127.0.0.1:{proxy.port}` sends it." in said
-        assert sync_command(home, "toy", uri, "", verify=True, as_json=False) == 1
-        said = capsys.readouterr().out
-        assert "1 lacking, 0 too many" in said
-        assert f"lacking: {POISONED:03d} " in said
         got = contents(server / DATABASE)
         assert got == {uid: each for uid, each in wanted.items() if uid != poison}
         files = {path.name for path in (server / "artifacts").rglob("*") if path.is_file()}
@@ -131,7 +127,6 @@ def test_a_hundred_faults_lose_and_double_nothing(
 
         proxy.poison = ""
         assert sync_command(home, "toy", uri, "", verify=False, as_json=False) == 0
-        assert sync_command(home, "toy", uri, "", verify=True, as_json=False) == 0
         assert contents(server / DATABASE) == wanted
         proxy.close()
     assert digests(home / "sweeps") == before

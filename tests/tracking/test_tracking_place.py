@@ -12,6 +12,7 @@ from tracking_records import SWEEP
 
 from sweeper.core.errors import StorageError, UserError
 from sweeper.tracking import RefusedError, RejectedError
+from sweeper.tracking.failing import reported
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.place import Place
 from sweeper.tracking.ui import store_uri
@@ -54,6 +55,13 @@ def test_a_password_is_hidden_in_whatever_form_it_comes() -> None:
     place = Place(f"http://me:{SECRET}@mlflow:5000")
     said = place.hide(f"GET http://me:{SECRET}@mlflow:5000/api failed; password {SECRET}, or hunter2/x.")
     assert said == "GET http://mlflow:5000/api failed; password ***, or ***."
+
+
+def test_no_message_has_the_password_whatever_was_thrown() -> None:
+    place = Place(f"http://me:{SECRET}@mlflow:5000")
+    with pytest.raises(StorageError) as told, reported("MLflow did not take `x`", place):
+        raise ValueError(f"cannot parse {place.uri}/api\nand more")
+    assert str(told.value) == "MLflow did not take `x`: cannot parse http://mlflow:5000/api"
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):

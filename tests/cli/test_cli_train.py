@@ -1,0 +1,440 @@
+"""`sweeper train` as a person meets it: real processes, really killed, and what is said at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from productions import export_in, values_of
+
+from sweeper.cli import deciding, training
+from sweeper.cli.training import Asked, train_command
+from sweeper.core.errors import UserError
+from sweeper.core.files import read_json
+from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
+from sweeper.execution.local import leftovers
+from sweeper.production.judging import judged
+from sweeper.production.run import Trained
+from sweeper.production.wanted import Wanted
+from sweeper.tracking.ui import store_uri
+
+REPOSITORY = Path(__file__).parents[2]
+KILLS, SEED = 4, 11
+SECONDS = 90.0
+"""For what must come to pass; far more than it takes."""
+
+SLOWLY = ("--set", "config.model.step_seconds=0.02", "--set", "train.checkpoint_minutes=0.002")
+FOLDER = Path("home/train/lines-007")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def wait_for(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+class Program:
+    """`sweeper train best.yaml ...` in the current directory, a process of its own."""
+
+    def __init__(self, *arguments: str, home: str = "home") -> None:
+        self.history = Path(home) / "train" / "lines-007" / HISTORY
+        self._before = self._inode()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sweeper", "train", "best.yaml", "--home", home, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"},
+        )
+
+    def _inode(self) -> int:
+        return self.history.stat().st_ino if self.history.exists() else 0
+
+    def is_training(self) -> bool:
+        """Whether it has taken its first steps."""
+        assert self.process.poll() is None, self.process.communicate()
+        if self._inode() in (0, self._before):
+            return False
+        lines = self.history.read_text().splitlines()
+        begun = max(number for number, line in enumerate(lines) if '"pid"' in line)
+        return any('"loss"' in line for line in lines[begun:])
+
+    def send(self, number: int) -> None:
+        wait_for(self.is_training, "it never began to train")
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Waits for its end; returns its code, what it said, and what it complained of."""
+        out, err = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    for folder in tmp_path.glob("*/train/*"):
+        wait_for(lambda folder=folder: not leftovers(folder), "processes were left behind")
+
+
+def outcome(folder: Path = FOLDER) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(folder / "job" / "outcome.json")["values"]
+    return found
+
+
+def runs(home: str = "home") -> tuple[MlflowClient, list[Any]]:
+    client = MlflowClient(store_uri(Path(home)))
+    experiment = client.get_experiment_by_name("lines production")
+    return client, client.search_runs([experiment.experiment_id])
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_comes_to_the_same(here: Path):
+    export_in(here)
+    asked = ("--epochs", "40", "--set", "train.schedule=cosine")
+    code, _, complaint = Program(*asked, home="whole").end()
+    assert (code, complaint) == (0, "")
+    rng = random.Random(SEED)
+    reached = [""]
+    for _ in range(KILLS):
+        program = Program(*asked, *SLOWLY)
+        wait_for(program.is_training, "it never began to train")
+        time.sleep(rng.uniform(0.0, 1.5))
+        program.send(signal.SIGKILL)
+        assert program.end()[0] == -signal.SIGKILL
+        wait_for(lambda: not leftovers(FOLDER), "processes were left behind")
+        checkpoints = sorted(path.name for path in (FOLDER / CHECKPOINTS).glob("[0-9]*"))
+        reached.append(checkpoints[-1] if checkpoints else "")
+    assert reached == sorted(reached)
+    assert reached[-1] > "000000020", "the kills are to meet it in the midst of training"
+    code, out, complaint = Program(*asked, *SLOWLY).end()
+    assert (code, complaint) == (0, "")
+    assert "Going on with `lines-007`." in out
+    whole, ended = outcome(Path("whole/train/lines-007")), outcome()
+    for name in ("ended", "steps", "samples", "epochs", "val_loss", "best_loss", "best_epoch", "stale"):
+        assert whole[name] == ended[name]
+    assert whole["val_loss"] < 1
+    for weights in (Path(CHECKPOINTS) / "000000800" / WEIGHTS, Path(BEST) / WEIGHTS):
+        assert (FOLDER / weights).read_bytes() == (Path("whole/train/lines-007") / weights).read_bytes()
+    client, (run,) = runs()
+    assert (run.info.status, run.data.tags["sweeper.outcome"]) == ("FINISHED", "trained")
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, "val/loss")]
+    # Thinned to one a second, and each of them once.
+    assert len(set(steps)) == len(steps) > 8
+    assert set(steps) <= {20 * epoch for epoch in range(1, 41)}
+    assert run.data.metrics["result/val_loss"] == pytest.approx(ended["val_loss"], rel=1e-4)
+    assert any(name.startswith("system/") for name in run.data.metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGTERM, 143, "sweeper: stopped (SIGTERM)."),
+        (signal.SIGINT, 130, "Stopped; the same command goes on from the last checkpoint."),
+    ],
+)
+def test_asked_to_end_it_leaves_a_checkpoint_and_goes_on(number: int, code: int, said: str, here: Path):
+    export_in(here)
+    # No checkpoint is due of itself.
+    asked = ("--epochs", "12", *SLOWLY[:2])
+    program = Program(*asked)
+    program.send(number)
+    got, out, complaint = program.end()
+    assert got == code
+    assert said in out + complaint
+    assert "Traceback" not in complaint
+    assert not leftovers(FOLDER)
+    (left,) = (FOLDER / CHECKPOINTS).iterdir()
+    stopped = outcome()
+    assert (stopped["ended"], f"{stopped['steps']:09d}") == ("stopped", left.name)
+    assert 0 < stopped["steps"] < 240
+    got, out, complaint = Program(*asked, "--json").end()
+    assert got == 0
+    assert "Going on with `lines-007`." in complaint
+    found = json.loads(out)
+    assert (found["ended"], found["epochs"], found["samples"]) == ("epochs", 12.0, 12 * 960)
+    # All of it was trained once: the time of both attempts is more than that of all steps.
+    assert outcome()["steps"] == 240
+    assert found["seconds"] > 240 * 0.02
+    _, (run,) = runs()
+    assert run.data.tags["sweeper.outcome"] == "trained"
+
+
+@pytest.mark.slow
+def test_when_the_trainer_alone_is_killed_it_is_tried_again(here: Path):
+    export_in(here)
+    program = Program("--epochs", "12", *SLOWLY)
+    for _ in range(2):
+        wait_for(program.is_training, "it never began to train")
+        lines = [json.loads(line) for line in program.history.read_text().splitlines()]
+        program._before = program._inode()
+        os.kill(next(line["pid"] for line in reversed(lines) if "pid" in line), signal.SIGKILL)
+    code, out, complaint = program.end()
+    assert (code, complaint) == (0, "")
+    assert "all epochs are done" in out
+    assert outcome()["steps"] == 240
+    assert len(list((FOLDER / "job").glob("attempt-*-worker.log"))) == 2
+    epochs = [int(number) for number in re.findall(r"epoch +(\d+) of 12 ", out)]
+    assert epochs == sorted(set(epochs))
+
+
+@pytest.mark.slow
+def test_what_it_says_and_when_it_was_asked_before(here: Path):
+    export_in(here)
+    code, out, complaint = Program("--epochs", "3").end()
+    assert (code, complaint) == (0, "")
+    lines = out.splitlines()
+    assert re.fullmatch(r"Training on .+\.", lines[0])
+    assert re.search(r"epoch +\d of 3 .* loss .* val ", out)
+    assert "Trained 3 epochs, 2,880 samples, in " in out
+    assert "all epochs are done" in out
+    weights = FOLDER / BEST / WEIGHTS
+    assert str(weights) in out
+    assert weights.is_file()
+    before = outcome()
+    began = time.monotonic()
+    code, out, complaint = Program("--epochs", "3", "--json", "--require", "0.95").end()
+    assert json.loads(out)["val_loss"] == before["val_loss"]
+    assert outcome() == before
+    # As far as was promised 10,000 samples/s: that depends on the machine.
+    assert code in (0, 1)
+    assert time.monotonic() - began < SECONDS
+    # Of another length, it is another run beside it.
+    code, _, complaint = Program("--epochs", "2").end()
+    assert (code, complaint) == (0, "")
+    assert sorted(path.name for path in FOLDER.parent.iterdir()) == ["lines-007", "lines-007-2"]
+    assert len(runs()[1]) == 2
+
+
+@pytest.mark.slow
+def test_one_that_is_unfinished_held_or_other_is_refused(here: Path):
+    export_in(here)
+    asked = ("--epochs", "30", *SLOWLY)
+    program = Program(*asked)
+    wait_for(program.is_training, "it never began to train")
+    code, _, complaint = Program(*asked).end()
+    assert code == 3
+    assert f"is being run by process {program.process.pid}" in complaint
+    program.process.kill()
+    program.end()
+    code, _, complaint = Program("--epochs", "31", *SLOWLY, "--set", "config.batch_size=96").end()
+    assert code == 3
+    assert complaint.splitlines() == [
+        "sweeper: `lines-007` is unfinished and is of another configuration:",
+        "  config.batch_size: 48 -> 96",
+        "  train.epochs: 30 -> 31",
+        "Go on with what it was begun with, or begin another one with --new.",
+    ]
+
+
+@pytest.mark.slow
+def test_its_minutes_are_over_and_more_of_them_go_on(here: Path):
+    export_in(here)
+    asked = ("--epochs", "8", *SLOWLY)
+    code, out, _ = Program(*asked, "--max-minutes", "0.02").end()
+    assert code == 0
+    assert "its minutes are over" in out
+    first = outcome()
+    assert (first["ended"], first["steps"] < 160) == ("time", True)
+    assert first["validated_at"] == first["steps"]
+    code, out, _ = Program(*asked, "--max-minutes", "0.02").end()
+    assert "It had ended before; nothing was run." in out
+    assert outcome() == first
+    code, out, _ = Program(*asked, "--max-minutes", "9").end()
+    assert (code, outcome()["ended"], outcome()["steps"]) == (0, "epochs", 160)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_is_one_line(here: Path):
+    export_in(here, config={"model.factor": float("1e38")})
+    code, _, complaint = Program("--epochs", "3").end()
+    assert code == 6
+    (line,) = complaint.splitlines()
+    assert line.startswith("sweeper: training ended: the training loss became ")
+    assert "(non_finite)" in line
+    assert line.endswith("`--set config.optimizer.lr=... --new`.")
+    _, (run,) = runs()
+    assert (run.info.status, run.data.tags["sweeper.outcome"]) == ("FAILED", "non_finite")
+
+
+@pytest.mark.slow
+def test_a_store_that_is_away_changes_nothing_of_the_training(here: Path):
+    export_in(here)
+    code, out, complaint = Program("--epochs", "2", "--tracking-uri", "http://127.0.0.1:9").end()
+    assert (code, complaint) == (7, "")
+    assert "The run is not in MLflow as it ended (" in out
+    assert outcome()["ended"] == "epochs"
+    # Later, with a store, it is shown by asking for the same again.
+    code, out, _ = Program("--epochs", "2").end()
+    assert code == 0
+    assert "nothing was run" in out
+    assert [run.data.tags["sweeper.outcome"] for run in runs()[1]] == ["trained"]
+
+
+@pytest.fixture
+def ends(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., tuple[int, str, str]]:
+    """Has training come to `values` at once; returns the code and what was said."""
+
+    def run(asked: Asked, pending: str = "", ran: bool = True, **values: Any) -> tuple[int, str, str]:
+        def train(home: Path, wanted: Wanted, tracker: Any, watcher: Any, **options: Any) -> Trained:
+            found = values_of(**values)
+            judgement = judged(found, wanted.promise, {})
+            return Trained(path=Path("run"), values=found, judgement=judgement, ran=ran, pending=pending)
+
+        monkeypatch.setattr(training, "train", train)
+        code = train_command(export_in(here), here / "home", asked)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("asked", "values", "code"),
+    [
+        ({}, {}, 0),
+        ({}, {"timed_samples": 10}, 0),
+        ({"require": 0.95}, {}, 0),
+        ({"require": 0.95}, {"timed_samples": 95_000}, 0),
+        ({"require": 0.95}, {"timed_samples": 94_999}, 1),
+        # Too short to tell; and nothing promised.
+        ({"require": 0.95}, {"timed_seconds": 0.0}, 1),
+        ({"require": 0.1, "overrides": ("config.batch_size=96",)}, {}, 1),
+        ({}, {"pending": "the store is away"}, 7),
+        ({"require": 0.95}, {"pending": "the store is away", "timed_samples": 10}, 1),
+        ({"require": 0.95}, {"ended": "stopped"}, 130),
+    ],
+)
+def test_the_code_it_ends_with(asked: dict[str, Any], values: dict[str, Any], code: int, ends: Any):
+    assert ends(Asked(**asked), **values)[0] == code
+
+
+def test_why_what_was_required_does_not_hold(ends: Any):
+    _, out, _ = ends(Asked(require=0.95), timed_samples=94_000)
+    assert out.splitlines()[-1] == "--require 0.95 of the promised speed does not hold: it is 0.940."
+    _, out, _ = ends(Asked(require=0.95, overrides=("config.batch_size=96",)))
+    assert out.splitlines()[0] == "`batch_size` was changed, so that nothing is promised for its speed."
+    assert out.splitlines()[-1] == "--require 0.95 of the promised speed does not hold: it has none."
+    _, out, _ = ends(Asked(), pending="the store is away")
+    assert (
+        out.splitlines()[-1]
+        == "The run is not in MLflow as it ended (the store is away). The same command sends it."
+    )
+
+
+def test_the_end_is_said(ends: Any):
+    _, out, _ = ends(Asked(), timed_samples=94_000, disturbed={"heat": 5.0})
+    assert out.splitlines() == [
+        "",
+        "Trained 3 epochs, 2,880 samples, in 12 s: all epochs are done.",
+        "  loss 0.25, the best 0.125 after epoch 2",
+        "  missed: 9,400 samples/s, 0.94 of the promised 10,000",
+        "  heat: 50% of the time",
+        "Weights: run/best/model.safetensors (best), run/checkpoints (last)",
+    ]
+    _, out, _ = ends(Asked(), ran=False, val_loss=None)
+    assert out.splitlines()[1] == "It had ended before; nothing was run."
+    assert "  loss" not in out
+
+
+def test_one_begun_anew_is_gone_on_with_without_new(ends: Any):
+    assert "without --new" not in ends(Asked(), ended="stopped")[1]
+    _, out, _ = ends(Asked(new=True), ended="stopped")
+    assert out.splitlines()[-1] == (
+        "Stopped; the same command without --new goes on from the last checkpoint."
+    )
+
+
+def test_json_is_what_the_help_says(ends: Any):
+    code, out, complaint = ends(Asked(as_json=True), disturbed={"heat": 5.0})
+    found = json.loads(out)
+    help_text = inspect.getdoc(deciding.train) or ""
+    named = help_text[help_text.index("--json:") : help_text.index("Example:")]
+    assert list(found) == [name for name in re.findall(r'"(\w+)"', named)]
+    assert code == 0
+    assert "Trained" not in complaint
+    assert found == {
+        "folder": "run",
+        "ended": "epochs",
+        "epochs": 3.0,
+        "samples": 2880,
+        "seconds": 12.0,
+        "val_loss": 0.25,
+        "best_loss": 0.125,
+        "best_epoch": 2,
+        "reached": 10_000.0,
+        "promised": 10_000.0,
+        "ratio": 1.0,
+        "disturbed": {"heat": 5.0},
+        "verdict": "kept: 10,000 samples/s, 1.00 of the promised 10,000",
+        "reasons": ["heat: 50% of the time"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        (Asked(require=95), "`--require` must be a share such as 0.95, but got 95."),
+        (Asked(require=0), "`--require` must be a share such as 0.95, but got 0."),
+        (Asked(device="gpu"), "`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got 'gpu'."),
+        (Asked(device="cuda:x"), "`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got 'cuda:x'."),
+        (
+            Asked(overrides=("train.schedule=foo",)),
+            "`train.schedule` must be 'constant', 'linear' or 'cosine', but got 'foo'.",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_made(asked: Asked, line: str, here: Path):
+    with pytest.raises(UserError) as caught:
+        train_command(export_in(here), here / "home", asked)
+    assert str(caught.value) == line
+    assert not (here / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"epochs": 3},
+        {"max_minutes": 1.0},
+        {"overrides": ("train.epochs=3",)},
+        {"device": "cpu"},
+        {"require": 0.9},
+        {"new": True},
+        {"as_json": True},
+    ],
+)
+def test_the_export_of_a_command_takes_no_options(option: dict[str, Any], here: Path):
+    value = {
+        "schema": 2,
+        "command": ["no-such-program"],
+        "env": {},
+        "files": {"written.txt": "x"},
+        "params": {},
+        "measured": {},
+        "holds_for": {},
+        "provenance": {},
+    }
+    (here / "best.yaml").write_text(json.dumps(value))
+    with pytest.raises(UserError, match="are for pipelines, but this is the export of a command"):
+        train_command(here / "best.yaml", here / "home", dataclasses.replace(Asked(force=True), **option))
+    assert not (here / "written.txt").exists()
