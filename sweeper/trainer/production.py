@@ -30,6 +30,7 @@ from sweeper.trainer import checkpoint as checkpoints
 from sweeper.trainer import device as devices
 from sweeper.trainer.checkpoint import Position
 from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.conditions import undisturbed_canary_ms
 from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.measure import follow, in_group, joined
@@ -42,6 +43,8 @@ from sweeper.trainer.timing import Timing
 
 BLOCK_SECONDS = 2.0
 WARM_UP_CAP_SECONDS = 60.0
+CANARY_SECONDS = 15.0
+"""Between two looks at the processor's own speed, which take 20 ms each."""
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -99,6 +102,7 @@ class _Run:
         self.before = begin.seconds
         self.blocks: list[float] = []
         self.steady = False
+        self.canary_ms, self.canary_at = 0.0, -math.inf
         self.saved_at = time.perf_counter()
 
     def to_its_end(self, found: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
@@ -166,7 +170,10 @@ class _Run:
         """Takes some steps, to the end of the epoch at most."""
         left = self.batches - self.at.steps % self.batches
         length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
+        if self.steady and time.perf_counter() - self.canary_at >= CANARY_SECONDS:
+            self.canary_ms, self.canary_at = undisturbed_canary_ms(), time.perf_counter()
         window, _ = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
+        window = dataclasses.replace(window, canary_ms=self.canary_ms)
         loss = self.stepper.last_loss.item()
         if not math.isfinite(loss):
             raise TrialFailedError(
