@@ -80,7 +80,12 @@ def write_sweep(
     document = spec.to_dict()
     parts = ("space", "fix", "baseline", "objectives", "constraints", "pipeline", "command", "measure")
     fingerprint = {key: document[key] for key in parts if key in document}
-    fingerprint |= {"device": device, "torch": "2.9.0", "data": {"options": {}, "files": "8f2c"}}
+    fingerprint |= {
+        "device": device,
+        "code": "51d2",
+        "torch": "2.9.0",
+        "data": {"options": {}, "files": "8f2c"},
+    }
     journal.begin(spec, fingerprint, {"device": device, "synthetic": False, "notes": []})
     baseline = spec.baseline_config()
     for i in range(3):

@@ -109,7 +109,8 @@ def test_mistakes_are_told_with_their_place(wild: Path, sweeper, changes: dict[s
 
 def test_an_exported_command_is_trained_as_it_won(wild: Path, sweeper):
     command = ["python", "-c", "import os; print(open('c.yaml').read(), os.environ['OWN'])"]
-    best = {"command": command, "env": {"OWN": "3"}, "files": {"c.yaml": "size: 64"}}
+    best = {"schema": 2, "command": command, "env": {"OWN": "3"}, "files": {"c.yaml": "size: 64"}}
+    best |= {"params": {}, "measured": {}, "holds_for": {}, "provenance": {}}
     Path("best.yaml").write_text(yaml.safe_dump(best))
     done = sweeper("train", "best.yaml")
     assert done.returncode == 0, done.stderr

@@ -68,7 +68,7 @@ def test_a_drain_that_does_not_fit_is_cut(make_job):
 def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
     skipping = timing(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
     skipping.loader.drain_steps = 2
-    window, lost = skipping._window(NoClock(), 0.02, 200)
+    window, lost = skipping.window(NoClock(), 0.02, 200)
     assert window.steps >= 2
     assert window.samples == 0
     assert lost == 100 * window.steps
@@ -79,12 +79,12 @@ def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch
     trained.stepper.skipped += 5
     stretch = trained.stretch
 
-    def skipping(*args):
+    def skipping(*args, **named):
         trained.stepper.skipped += 3
-        return stretch(*args)
+        return stretch(*args, **named)
 
     monkeypatch.setattr(trained, "stretch", skipping)
-    window, lost = trained._window(NoClock(), 0.05, 100)
+    window, lost = trained.window(NoClock(), 0.05, 100)
     assert lost == 300
     assert window.samples == 100 * window.steps - 300
     measure._check_training(1.0, 9000, 1000)
