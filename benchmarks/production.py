@@ -37,6 +37,7 @@ SPACE = [
     "search_spaces/quick.yaml",
     "--set=fix.device.cpu_threads=1",
     "--set=search.trials=2",
+    "--set=search.minutes=0.8",
     "--set=measure.quality_samples=0",
     "--set=measure.trace=false",
 ]
