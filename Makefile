@@ -28,7 +28,7 @@ check: $(READY) test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "(slow or browser) and not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or browser) and not soak"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

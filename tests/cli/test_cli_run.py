@@ -202,5 +202,5 @@ def test_a_real_sweep_is_confirmed_again_and_soaked(run, sweeper):
     found = json.loads(done.stdout)
     assert done.returncode == (0 if found["holds"] else 1)
     assert found.keys() == {"name", "number", "holds", "before", "now", "soak"}
-    assert found["now"].keys() == {"ratio", "low", "high"}
+    assert found["now"].keys() == {"ratio", "low", "high", "throughput"}
     assert found["soak"]["seconds"] >= 1.0

@@ -32,7 +32,8 @@ def test_a_script_that_logs_to_mlflow_is_measured(run, tmp_path, empty: tuple[Pa
     assert found.told_by == "MLflow (step)"
     with sqlite3.connect(tmp_path / "trial" / STORE) as rows:
         speeds = [value for (value,) in rows.execute("SELECT value FROM metrics WHERE key = 'speed'")]
-    assert min(speeds) < found.throughput < max(speeds)
+    # What the script takes for logging is in the throughput, and not in the speeds that it logs.
+    assert 0.8 * min(speeds) < found.throughput < 1.1 * max(speeds)
     assert found.quality is not None
     assert 0.2 < found.quality.val_loss < 1.2
 
