@@ -37,6 +37,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/verdicts.py
 	$(BIN)/python benchmarks/search.py bars resume
 	$(BIN)/python benchmarks/confirm.py recorded peers
+	$(BIN)/python benchmarks/production.py
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak
