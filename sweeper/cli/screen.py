@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -38,14 +39,14 @@ def rate(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}/s"
 
 
-class Screen:
-    """Watches a sweep for a person."""
+class LiveScreen:
+    """Lines that stay, and below them on a terminal one that is brought up to date."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
         self._live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         """Begins the live line."""
         if self._live:
             self._live.start()
@@ -60,14 +61,22 @@ class Screen:
         """Prints one line."""
         self._out.print(Text(text), soft_wrap=True)
 
-    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
-        """Prints one line about a trial that has ended."""
-        self._out.print(Text(trial_line(record, name, x_baseline)), soft_wrap=True)
-
-    def status(self, status: Status) -> None:
+    def live(self, text: str) -> None:
         """Brings the live line up to date."""
         if self._live:
-            self._live.update(Text(status_line(status), style="dim", no_wrap=True, overflow="ellipsis"))
+            self._live.update(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+class Screen(LiveScreen):
+    """Watches a sweep for a person."""
+
+    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
+        """Prints one line about a trial that has ended."""
+        self.line(trial_line(record, name, x_baseline))
+
+    def status(self, status: Status) -> None:
+        """Shows where the sweep stands."""
+        self.live(status_line(status))
 
 
 def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from sweeper.analysis.words import figure, loss, seconds, times
-from sweeper.cli.screen import console, rate
+from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
@@ -141,31 +140,14 @@ def _names_gpu(device: str) -> bool:
     return kind == "cuda" and (index or "0").isdecimal()
 
 
-class _Screen:
+class _Screen(LiveScreen):
     """Shows a run to a person: a live line on a terminal, and a line for each epoch, or fewer."""
 
-    def __init__(self, out: Console) -> None:
-        self._out = out
-        self._live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
-        self._said_at = 0.0
-
-    def __enter__(self) -> _Screen:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def line(self, text: str) -> None:
-        """Prints a line."""
-        self._out.print(Text(text), soft_wrap=True)
+    _said_at = 0.0
 
     def now(self, now: Now) -> None:
-        """Brings the live line up to date."""
-        if self._live:
-            self._live.update(Text(now_line(now), style="dim", no_wrap=True, overflow="ellipsis"))
+        """Shows where the run stands."""
+        self.live(now_line(now))
 
     def validated(self, epoch: int, now: Now, *, better: bool) -> None:
         """Prints a line about an epoch, unless there was one a moment ago."""

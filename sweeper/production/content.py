@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeper.core.config import Scalar
 from sweeper.core.record import rounded
 from sweeper.production.folder import RunFolder
 from sweeper.production.judging import Judgement
 from sweeper.production.wanted import Wanted
-from sweeper.tracking.content import UID_TAG, Point, RunContent, text
+from sweeper.tracking.content import UID_TAG, Point, RunContent, param, text
 
 POINTS_PER_E_FOLD = 200
 _DIGITS = 5
@@ -31,7 +30,7 @@ def content_of(
     end = None if ended_at is None else round(1000 * ended_at)
     results = list(_results(values, judgement, end)) if values and judgement and end else []
     return RunContent(
-        params={name: _param(value) for name, value in wanted.config.canonical().flatten().items()}
+        params={name: param(value) for name, value in wanted.config.canonical().flatten().items()}
         | {"train.epochs": str(wanted.training.epochs), "train.schedule": wanted.training.schedule},
         measured=tuple(points),
         derived=tuple(results),
@@ -97,9 +96,3 @@ def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> It
     for name, value in found.items():
         if value is not None and math.isfinite(value):
             yield Point(f"result/{name}", rounded(value, _DIGITS), end_ms)
-
-
-def _param(value: Scalar) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)

@@ -83,7 +83,7 @@ def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunCont
     series = _read_series(record) if record.measurement is not None else _Series({}, ())
     start, end = _span(record, series)
     return RunContent(
-        params={_key(name): _param(flat[name]) for name in sweep.varied if name in flat},
+        params={_key(name): param(flat[name]) for name in sweep.varied if name in flat},
         measured=tuple(_finite(_measured(record, series, _ms(end)))) if end else (),
         derived=tuple(_finite(_derived(record, view, _ms(end)))) if end else (),
         tags=_tags(record, view, sweep),
@@ -275,7 +275,7 @@ def _key(name: str) -> str:
     return re.sub(r"[^\w\-./ :]", "_", name)
 
 
-def _param(value: Scalar) -> str:
+def param(value: Scalar) -> str:
     """Returns `value` as the YAML has it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
