@@ -186,6 +186,7 @@ class MlflowTracker:
             if not self._place.uri:
                 # MLflow tries for two minutes to open a file that it may not write; this fails at once.
                 self._home.mkdir(parents=True, exist_ok=True)
+                self._make_database(connect)
                 (self._home / DATABASE).touch()
                 # Else the artifacts of a moved home would go on to its old place.
                 mend_artifact_locations(self._home)
@@ -193,6 +194,22 @@ class MlflowTracker:
             self._experiment_id = self._open_experiment(client, sweep)
         self._client = client
         return client
+
+    def _make_database(self, connect: type[MlflowClient]) -> None:
+        """Makes the database, which appears whole: one that was left half made could never be used."""
+        database = self._home / DATABASE
+        if database.exists():
+            return
+        own = self._home / f".making-{os.getpid()}.db"
+        own.unlink(missing_ok=True)
+        own.touch()
+        try:
+            connect(tracking_uri=f"sqlite:///{own.resolve()}").search_experiments(max_results=1)
+            # Unlike a rename, never over one that another process has made and written to meanwhile.
+            with contextlib.suppress(FileExistsError):
+                os.link(own, database)
+        finally:
+            own.unlink(missing_ok=True)
 
     def _new_client(self, connect: type[MlflowClient]) -> MlflowClient:
         uri = self._place.uri or store_uri(self._home)

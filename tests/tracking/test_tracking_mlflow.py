@@ -710,3 +710,23 @@ def test_trackers_fit_the_seam(tmp_path: Path) -> None:
     trackers[1].track(record, VIEW)
     trackers[1].close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", killed)
+        with pytest.raises(Killed):
+            MlflowTracker(tmp_path).open(SWEEP)
+    assert not (tmp_path / DATABASE).exists()
+    # What a kill leaves beside it does not matter.
+    (tmp_path / ".making-1.db").write_text("half")
+    tracker = MlflowTracker(tmp_path)
+    tracker.open(SWEEP)
+    assert tracker.experiment_id
+    assert [path.name for path in tmp_path.glob(".making-*")] == [".making-1.db"]
