@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,9 @@ def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
 
     Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
     `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed, 95 %),
-    every metric of `sweeper.core.record.METRICS` in its unit, `param.<name>` for all that differs between
-    trials, `failure`, `started` and `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
+    every metric of `sweeper.core.record.METRICS` in its unit, `val_<name>` for what the pipeline itself
+    tells (accuracy), `param.<name>` for all that differs between trials, `failure`, `started` and
+    `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
 
     Args:
         name: As `sweeper list` has it.
@@ -62,6 +63,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "ratio_low": [each.low if each else None for each in ratio_of],
         "ratio_high": [each.high if each else None for each in ratio_of],
         **{metric: [record.metric(metric) for record in records] for metric in METRICS},
+        **{name: [record.told.get(name) for record in records] for name in _told(records)},
         **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
         "failure": [record.failure.message if record.failure else None for record in records],
         "started": [_asked_at(record) for record in records],
@@ -71,6 +73,10 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
     table = pd.DataFrame({column: _column(column, values) for column, values in columns.items()})
     table.index = pd.Index([record.number for record in records], name="number", dtype="int64")
     return table
+
+
+def _told(records: Sequence[TrialRecord]) -> Sequence[str]:
+    return list(dict.fromkeys(name for record in records for name in record.told))
 
 
 def _column(name: str, values: list[Any]) -> pd.Series[Any]:

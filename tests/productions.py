@@ -99,6 +99,7 @@ def values_of(**changes: Any) -> dict[str, Any]:
         "disturbed": {},
         "val_loss": 0.25,
         "best_loss": 0.125,
+        "told": {"accuracy": 0.9},
         "best_epoch": 2,
         **changes,
     }
@@ -129,6 +130,7 @@ def validation(steps: int, seconds: float, loss: float | None) -> dict[str, Any]
         "seconds": seconds,
         "epoch": steps // 20,
         "val_loss": loss,
+        "told": {"accuracy": 0.9},
     }
 
 

@@ -156,6 +156,7 @@ def _quality(config: TrialConfig, noise: random.Random) -> Quality:
         train_loss=value,
         val_loss=value,
         constant_loss=0.7,
+        metrics={"accuracy": 1 - value},
         curve=tuple((QUALITY_SAMPLES * (i + 1) // 8, value * (2 - (i + 1) / 8)) for i in range(8)),
     )
 

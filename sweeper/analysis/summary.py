@@ -11,7 +11,7 @@ from sweeper.analysis.judge import Yardstick
 from sweeper.analysis.pareto import Rule
 from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
 from sweeper.core.config import Scalar
-from sweeper.core.record import METRICS, TrialRecord, rounded
+from sweeper.core.record import METRICS, TOLD_DIGITS, TrialRecord, rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +157,10 @@ def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:
     """Returns the metrics a record has, rounded to what is meaningful."""
-    found = {}
-    for name, metric in METRICS.items():
-        value = record.metric(name)
-        if value is not None:
-            found[name] = rounded(value, metric.digits)
-    return found
+    return {
+        name: rounded(value, METRICS[name].digits if name in METRICS else TOLD_DIGITS)
+        for name, value in record.metrics.items()
+    }
 
 
 def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:

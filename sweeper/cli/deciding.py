@@ -159,8 +159,8 @@ def train(
     train.validate_epochs, train.checkpoint_minutes, train.keep. A command is run as it won, in the current
     directory.
 
-    --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "best_loss", "best_epoch",
-    "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}
+    --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss",
+    "best_epoch", "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}
 
     Example: sweeper train mlruns/sweeps/stocks-a10/best.yaml --epochs 20 --require 0.95
     """

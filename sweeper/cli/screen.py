@@ -91,6 +91,7 @@ def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
         parts.insert(1, f"{seconds(epoch):>10} an epoch")
     if record.quality is not None:
         parts.append(f"loss {loss(record.quality.val_loss)}")
+        parts += [f"{name} {figure(value)}" for name, value in record.quality.metrics.items()]
     if record.verdict is not None:
         parts.append(record.verdict.kind.value)
     if record.measurement is not None and record.measurement.contamination:

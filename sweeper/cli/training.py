@@ -109,6 +109,7 @@ def _print_end(out: Console, ran: Trained) -> None:
     if values["val_loss"] is not None:
         best = f", the best {loss(values['best_loss'])} after epoch {values['best_epoch']}"
         said.append(f"  loss {loss(values['val_loss'])}{best}")
+        said += [f"  {name} {figure(value)}" for name, value in values["told"].items()]
     said.append(f"  {judgement.words}")
     said += [f"  {reason}" for reason in judgement.reasons]
     said.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
@@ -119,7 +120,7 @@ def _print_end(out: Console, ran: Trained) -> None:
 
 def _as_json(ran: Trained) -> dict[str, Any]:
     values, judgement = ran.values, ran.judgement
-    named = ("ended", "epochs", "samples", "seconds", "val_loss", "best_loss", "best_epoch")
+    named = ("ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss", "best_epoch")
     found: dict[str, Any] = encode(
         {
             "folder": str(ran.path),

@@ -130,6 +130,7 @@ class Quality:
         curve: (training samples, validation loss) on the way, ascending; the last one is (`samples`,
             `val_loss`). Empty where the pass was run by an older version.
         of: What `val_loss` is a loss of: `validation`, or `training` where a script tells no other.
+        metrics: What else the pipeline tells of the validation samples, by its own names.
     """
 
     key: str
@@ -141,6 +142,7 @@ class Quality:
     best_loss: float | None = None
     curve: tuple[tuple[int, float], ...] = ()
     of: str = "validation"
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,10 +62,22 @@ class TrialRecord:
         """Measured, and no constraint is violated."""
         return self.measurement is not None and all(v <= 0 for v in self.violations.values())
 
+    @property
+    def told(self) -> Mapping[str, float]:
+        """What its pipeline tells of the validation samples beside the loss: `val_accuracy`, ..."""
+        told = self.quality.metrics if self.quality is not None else {}
+        return {f"val_{name}": value for name, value in told.items() if f"val_{name}" not in METRICS}
+
     def metric(self, name: str) -> float | None:
         """Returns the metric `name` of the table, or None where this trial does not have it."""
         value = METRICS[name].of(self)
         return value if value is not None and math.isfinite(value) else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All that it has: of the table, then `told`."""
+        found = {name: self.metric(name) for name in METRICS}
+        return {name: value for name, value in found.items() if value is not None} | dict(self.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +157,8 @@ _TABLE = (
 
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 """Objectives, constraints, columns and MLflow metrics all come from here."""
+
+TOLD_DIGITS = 4
 
 LOSS_METRICS = ("val_loss", "time_to_loss_s")
 """Those that rest on the quality pass, a trial's own or one it shares, and on the baseline's."""

@@ -10,7 +10,7 @@ from sweeper.core.record import rounded
 from sweeper.production.folder import RunFolder
 from sweeper.production.judging import Judgement
 from sweeper.production.wanted import Wanted
-from sweeper.tracking.content import UID_TAG, Point, RunContent, param, text
+from sweeper.tracking.content import UID_TAG, Point, RunContent, key, param, text
 
 POINTS_PER_E_FOLD = 200
 _DIGITS = 5
@@ -62,7 +62,10 @@ def _points(folder: RunFolder) -> Iterator[Point]:
         for name in ("loss", "throughput", "lr"):
             yield Point(f"train/{name}", rounded(line[name], _DIGITS), at, step)
     for line in _thinned(each for each in facts if each.get("val_loss") is not None):
-        yield Point("val/loss", rounded(line["val_loss"], 6), round(1000 * line["at"]), line["steps"])
+        at, step = round(1000 * line["at"]), line["steps"]
+        yield Point("val/loss", rounded(line["val_loss"], 6), at, step)
+        for name, value in line.get("told", {}).items():
+            yield Point(key(f"val/{name}"), rounded(value, _DIGITS), at, step)
     for step, line in enumerate(_thinned(folder.system())):
         for name, value in line["means"].items():
             if not name.startswith("cpu_core_"):
@@ -89,6 +92,7 @@ def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> It
         "ratio_to_promise": judgement.ratio,
         "val_loss": values["val_loss"],
         "best_val_loss": values["best_loss"],
+        **{key(f"val_{name}"): value for name, value in values["told"].items()},
         "epochs": values["epochs"],
         "minutes": values["seconds"] / 60,
         "gpu_mem_peak_gib": values["gpu_mem_peak_gib"],

@@ -14,7 +14,7 @@ from sweeper.analysis.labels import run_name
 from sweeper.core.codec import encode
 from sweeper.core.files import write_atomic
 from sweeper.core.job import TRACE
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord
 from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"
@@ -55,7 +55,7 @@ class Publisher:
 
     def publish(self, record: TrialRecord, view: RunView) -> None:
         """Has one record shown, unless it is shown like this already."""
-        had = {name for name in METRICS if name in self._info.metrics or record.metric(name) is not None}
+        had = {*self._info.metrics, *record.metrics}
         if len(had) > len(self._info.metrics):
             self.describe(dataclasses.replace(self._info, metrics=tuple(sorted(had))))
         traced = (Path(record.folder) / TRACE).exists()

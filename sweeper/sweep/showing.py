@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from sweeper.core.files import read_json
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord
 from sweeper.sweep.book import BASELINE
 from sweeper.sweep.describing import info_of, note_of
 from sweeper.sweep.loading import LoadedSweep, summarise
@@ -27,7 +27,7 @@ def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
 def info(sweep: LoadedSweep) -> SweepInfo:
     """Returns what a tracker is told of a sweep as its folder has it."""
     finished = sweep.book.finished()
-    had = {name for record in finished for name in METRICS if record.metric(name) is not None}
+    had = {name for record in finished for name in record.metrics}
     return dataclasses.replace(
         info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
         metrics=tuple(sorted(had)),

@@ -12,7 +12,7 @@ data.rows           training samples (2000)
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,12 @@ def _model(options: Mapping[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, hidden), nn.ReLU(), dropout, nn.Linear(hidden, 1))
 
 
+def mean_absolute_error(model: nn.Module, batches: Iterable[Batch]) -> Mapping[str, float]:
+    """Returns `mae` over all samples."""
+    errors = [(model(batch["x"]).squeeze(-1) - batch["y"]).abs() for batch in batches]
+    return {"mae": float(torch.cat(errors).mean())}
+
+
 def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     """Returns the model that `config.model` describes, on the prepared rows."""
     options = config.model
@@ -86,4 +92,5 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
         loss=loss,
         constant_loss=float(y[rows:].var(correction=0)),
         best_loss=NOISE**2,
+        evaluate=mean_absolute_error,
     )

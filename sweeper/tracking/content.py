@@ -23,8 +23,9 @@ MAX_TEXT = 500
 UID_TAG = "sweeper.uid"
 _DIGITS = 5
 _OTHER = {"result": "infeasible", "infeasible": "result"}
-_TWICE = ("gpu_mem_peak_fraction",)
-"""Not shown: on one device it says what the peak in GiB does, and thirty figures a trial are enough."""
+_TWICE = ("gpu_mem_peak_fraction", "cpu_util_pct_p50", "cpu_util_pct_p95")
+"""Not shown, as thirty figures a trial are enough: what the peak in GiB says on one device, and a spread
+that the series shows."""
 
 
 class Point(NamedTuple):
@@ -83,7 +84,7 @@ def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunCont
     series = _read_series(record) if record.measurement is not None else _Series({}, ())
     start, end = _span(record, series)
     return RunContent(
-        params={_key(name): param(flat[name]) for name in sweep.varied if name in flat},
+        params={key(name): param(flat[name]) for name in sweep.varied if name in flat},
         measured=tuple(_finite(_measured(record, series, _ms(end)))) if end else (),
         derived=tuple(_finite(_derived(record, view, _ms(end)))) if end else (),
         tags=_tags(record, view, sweep),
@@ -171,7 +172,7 @@ def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Poi
     for name, values in series.columns.items():
         if name != "time_s":
             for step, (at, value) in enumerate(zip(times, values, strict=True)):
-                yield Point(_key(f"system/{name}"), rounded(value, _DIGITS), _ms(wall + at), step)
+                yield Point(key(f"system/{name}"), rounded(value, _DIGITS), _ms(wall + at), step)
 
 
 def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]:
@@ -183,6 +184,8 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
         late = record.metric(name)
         if late is not None:
             yield Point(f"{_prefix(record)}/{name}", rounded(late, METRICS[name].digits), end_ms)
+    for name, value in record.told.items():
+        yield Point(key(f"{_prefix(record)}/{name}"), rounded(value, _DIGITS), end_ms)
     if view.x_baseline is not None:
         yield Point(f"{_prefix(record)}/x_baseline", rounded(view.x_baseline, digits), end_ms)
     found = view.confirmation
@@ -271,7 +274,8 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
+    """Returns `name` in the characters that MLflow takes for the name of a metric or parameter."""
     return re.sub(r"[^\w\-./ :]", "_", name)
 
 

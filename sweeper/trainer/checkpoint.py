@@ -43,6 +43,7 @@ class Position:
         best_loss: Lowest validation loss; None before the first.
         stale: Validations since then.
         val_loss: The latest one.
+        told: What the pipeline told with it (`sweeper.trainer.pipeline.Pipeline.evaluate`).
         validated_at: `steps` of it.
         history_bytes: Length of the history at this point.
     """
@@ -57,6 +58,7 @@ class Position:
     best_epoch: int = 0
     stale: int = 0
     val_loss: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
     validated_at: int = -1
     history_bytes: int = 0
 

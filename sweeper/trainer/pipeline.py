@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -151,6 +151,9 @@ class Pipeline:
         loss: `(model, batch) -> scalar`, the mean over the batch's samples.
         constant_loss: Validation loss of the best constant predictor, where it is known.
         best_loss: Best reachable validation loss, where the data is synthetic.
+        evaluate: `(model, batches) -> numbers by name` (accuracy, error rate): what else is to be told
+            of the validation samples. It is given each of them once, in the trial's precision and
+            without gradients, after the quality pass.
     """
 
     model: nn.Module
@@ -159,6 +162,7 @@ class Pipeline:
     loss: Callable[[nn.Module, Batch], Tensor]
     constant_loss: float | None = None
     best_loss: float | None = None
+    evaluate: Callable[[nn.Module, Iterable[Batch]], Mapping[str, float]] | None = None
 
 
 def load_module(job: Job) -> ModuleType:

@@ -34,7 +34,7 @@ from sweeper.trainer.conditions import undisturbed_canary_ms
 from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.measure import follow, in_group, joined
-from sweeper.trainer.quality import glance
+from sweeper.trainer.quality import evaluated, unnoticed, validate
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.steady import is_steady
 from sweeper.trainer.step import Stepper
@@ -214,15 +214,24 @@ class _Run:
         self.at = dataclasses.replace(at, **changes)
 
     def _validate(self) -> None:
-        loss = glance(self.pipeline, self.stepper)
+        with unnoticed(self.stepper):
+            loss = validate(self.pipeline, self.stepper, self.stepper.model)
+            told = evaluated(self.pipeline, self.stepper)
         epoch = round(self.at.steps / self.batches)
         better = math.isfinite(loss) and (self.at.best_loss is None or loss < self.at.best_loss)
         if better:
-            facts = {"val_loss": loss, "epoch": epoch, "steps": self.at.steps, "samples": self.at.samples}
+            facts = {
+                "val_loss": loss,
+                "told": told,
+                "epoch": epoch,
+                "steps": self.at.steps,
+                "samples": self.at.samples,
+            }
             checkpoints.save_best(self.folder, self.stepper.model, facts)
         self.at = dataclasses.replace(
             self.at,
             val_loss=loss,
+            told=told,
             validated_at=self.at.steps,
             best_loss=loss if better else self.at.best_loss,
             best_epoch=epoch if better else self.at.best_epoch,
@@ -234,6 +243,7 @@ class _Run:
             seconds=self._seconds(),
             epoch=epoch,
             val_loss=loss,
+            told=told,
         )
 
     def _save(self) -> None:

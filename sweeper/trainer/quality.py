@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -12,13 +14,14 @@ from torch import nn
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Quality, Report
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.data.resident import Reader
-from sweeper.trainer.pipeline import Pipeline, Samples
+from sweeper.trainer.pipeline import Batch, Pipeline, Samples
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 
@@ -65,7 +68,8 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
         seen += len(index)
         # Between optimiser steps only: what has been accumulated is not in the weights yet.
         if due <= seen < num_samples and stepper.micro_steps % config.accumulate_steps == 0:
-            curve.append((seen, glance(pipeline, stepper)))
+            with unnoticed(stepper):
+                curve.append((seen, validate(pipeline, stepper, stepper.model)))
             due = (seen // part + 1) * part
     stepper.finish()
     train_loss = total.item() / num_samples
@@ -84,33 +88,62 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
         constant_loss=pipeline.constant_loss,
         best_loss=pipeline.best_loss,
         curve=(*(point for point in curve if math.isfinite(point[1])), (num_samples, val_loss)),
+        metrics=evaluated(pipeline, stepper),
     )
 
 
-def glance(pipeline: Pipeline, stepper: Stepper) -> float:
-    """Returns the validation loss in the midst of training, which goes on as if nothing had been.
+@contextlib.contextmanager
+def unnoticed(stepper: Stepper) -> Iterator[None]:
+    """Lets validation happen in the midst of training, which goes on as if nothing had been.
 
     A pipeline's loss or its model may draw random numbers in evaluation, too.
     """
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[stepper.device] if stepper.device.type == "cuda" else []):
-        loss = validate(pipeline, stepper, stepper.model)
+        yield
     random.setstate(states[0])
     np.random.set_state(states[1])
-    return loss
 
 
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
     """Returns the mean loss over the validation samples, in the trial's own precision."""
-    samples, device = pipeline.val, stepper.device
-    reader = Reader(samples, device)
-    total = torch.zeros((), device=device, dtype=torch.float64)
+    total = torch.zeros((), device=stepper.device, dtype=torch.float64)
+    with _evaluating(model, stepper):
+        for batch, size in _batches(pipeline.val, stepper):
+            total += pipeline.loss(model, batch).double() * size
+    return total.item() / pipeline.val.length
+
+
+def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
+    """Returns the finite numbers that the pipeline's own `evaluate` tells of the validation samples.
+
+    Raises:
+        UserError: It does not return numbers by name.
+    """
+    if pipeline.evaluate is None:
+        return {}
+    with _evaluating(stepper.model, stepper):
+        told = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
+    try:
+        numbers = {str(name): float(value) for name, value in told.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise UserError(f"`evaluate` must return numbers by name, but got {told!r}.") from None
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module, stepper: Stepper) -> Iterator[None]:
     model.eval()
     with torch.no_grad(), stepper.autocast:
-        for index, length in _in_order(samples, stepper.config).batches():
-            total += pipeline.loss(model, reader(index, length)).double() * len(index)
+        yield
     model.train()
-    return total.item() / samples.length
+
+
+def _batches(samples: Samples, stepper: Stepper) -> Iterator[tuple[Batch, int]]:
+    """Yields each sample once, in batches on the device, with the number of samples in each."""
+    reader = Reader(samples, stepper.device)
+    for index, length in _in_order(samples, stepper.config).batches():
+        yield reader(index, length), len(index)
 
 
 def _in_order(samples: Samples, config: TrialConfig) -> Epoch:

@@ -46,7 +46,7 @@ def test_what_was_shown_stays_as_it_was_while_more_comes(seed: int, folder: RunF
         # Each point has a place of its own: MLflow would keep both of two that differ in value alone.
         assert len({(point.key, point.step) for point in points}) == len(points)
         before = set(points)
-    assert len({key for key, *_ in before}) == 5
+    assert len({key for key, *_ in before}) == 6
 
 
 def test_of_a_month_there_are_some_thousands_of_points():
@@ -72,6 +72,7 @@ def test_a_short_run_is_shown_whole(folder: RunFolder, ask: Any):
         ("train/throughput", 9502.0, 1_004_000, 2),
         ("train/lr", 0.01, 1_004_000, 2),
         ("val/loss", 0.987654, 1_004_500, 2),
+        ("val/accuracy", 0.9, 1_004_500, 2),
     ]
     assert (found.derived, found.end_ms, found.failed) == ((), None, False)
 
@@ -100,6 +101,7 @@ def test_how_it_ended(folder: RunFolder, ask: Any):
         ("result/ratio_to_promise", 0.94),
         ("result/val_loss", 0.25),
         ("result/best_val_loss", 0.125),
+        ("result/val_accuracy", 0.9),
         ("result/epochs", 3.0),
         ("result/minutes", 0.2),
         ("result/gpu_mem_peak_gib", 1.5),
@@ -123,7 +125,7 @@ def test_how_it_ended(folder: RunFolder, ask: Any):
 
 def test_what_is_not_known_is_left_out(folder: RunFolder, ask: Any):
     wanted = ask()
-    values = values_of(timed_seconds=0.0, val_loss=None, best_loss=None)
+    values = values_of(timed_seconds=0.0, val_loss=None, best_loss=None, told={})
     judgement = judged(values, None, {})
     found = content_of(folder, wanted, ended_at=2000.0, values=values, judgement=judgement)
     assert {point.key for point in found.derived} == {"result/epochs", "result/minutes"}

@@ -19,7 +19,7 @@ from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, 
 from sweeper.core.errors import StorageError, UserError
 from sweeper.core.measurement import Diagnosis, FailureKind, Stats
 from sweeper.core.record import METRICS, TrialRecord
-from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker
+from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker, content
 from sweeper.tracking.content import Point, RunContent
 from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker
 from sweeper.tracking.ui import DATABASE, artifact_root, find_experiment, mend_artifact_locations, store_uri
@@ -84,10 +84,12 @@ def test_a_measured_trial_is_one_run_with_everything_a_reader_needs(
     assert run.data.metrics["result/throughput"] == 13040.0
     assert run.data.metrics["result/val_loss"] == 0.681235
     assert run.data.metrics["result/x_baseline"] == 14.02
-    # The share of the memory is the peak once more.
-    known = {name for name in METRICS if record.metric(name) is not None} - {"gpu_mem_peak_fraction"}
+    # The share of the memory is the peak once more, and the spread of the CPU is in its series.
+    known = {name for name in METRICS if record.metric(name) is not None} - set(content._TWICE)
     expected = {f"result/{name}" for name in known}
-    assert {key for key in run.data.metrics if key.startswith("result/")} == expected | {"result/x_baseline"}
+    expected |= {"result/x_baseline", "result/val_accuracy"}
+    assert {key for key in run.data.metrics if key.startswith("result/")} == expected
+    assert run.data.metrics["result/val_accuracy"] == 0.91235
     assert (
         run.data.tags.items()
         >= {
@@ -278,7 +280,7 @@ def test_at_most_thirty_metrics_sum_a_trial_up(
     found = {name for name in metrics if not name.startswith(("system/", "train/", "confirm/rounds/"))}
     assert len(METRICS) < len(found) <= 30
     assert series >= {"gpu_util_pct", "gpu_power_w", "cpu_util_pct"}
-    for name in series - {"tree_cpu_pct"}:
+    for name in series - {"tree_cpu_pct", "cpu_util_pct"}:
         assert [metrics[f"result/{name}{part}"] for part in ("", "_p50", "_p95")] == [50.0, 40.0, 90.0]
 
 

@@ -44,7 +44,7 @@ def test_the_view_has_the_searched_names_as_columns_and_axes() -> None:
         name="s",
         varied=("batch_size", "model.hidden_size", "loader.num_workers"),
         searched=("batch_size", "model.hidden_size"),
-        metrics=("val_loss", "throughput"),
+        metrics=("val_accuracy", "val_loss", "throughput"),
     )
     state = view_state(sweep)
     assert state["orderByKey"] == "metrics.`result/throughput`"
@@ -54,6 +54,7 @@ def test_the_view_has_the_searched_names_as_columns_and_axes() -> None:
         "metrics.`result/x_baseline`",
         "metrics.`confirm/ratio`",
         "metrics.`result/val_loss`",
+        "metrics.`result/val_accuracy`",
         "tags.`sweeper.verdict`",
         "tags.`sweeper.stage`",
         "tags.`sweeper.outcome`",

@@ -99,7 +99,15 @@ def measured(
         stage=stage,
         config=config(**(changes or {})),
         outcome=outcome,
-        quality=val_loss and Quality(key="q", samples=64000, seconds=3.0, train_loss=0.7, val_loss=val_loss),
+        quality=val_loss
+        and Quality(
+            key="q",
+            samples=64000,
+            seconds=3.0,
+            train_loss=0.7,
+            val_loss=val_loss,
+            metrics={"accuracy": 0.9123456},
+        ),
         violations=violations or {},
         folder=str(_files(folder, number, outcome)),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from sweeper.core.errors import UserError
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import measure, quality
 from sweeper.trainer.setup import set_up
@@ -191,3 +192,30 @@ def test_from_a_source_it_is_the_same_whatever_the_loader(make_sequence_job):
     with pytest.raises(TrialFailedError, match="this pipeline reads from a Source") as caught:
         measure.run(make_sequence_job({"loader.kind": "resident"}), Silent())
     assert caught.value.kind == "unsupported"
+
+
+def test_the_pipeline_is_asked_about_each_validation_sample_once(make_job, monkeypatch):
+    """In evaluation mode, without gradients; what it tells is in the result, if it is finite."""
+    seen: list[torch.Tensor] = []
+
+    def evaluate(model, batches):
+        for batch in batches:
+            assert not model.training
+            assert not model(batch["x"]).requires_grad
+            seen.append(batch["y"])
+        return {"error": 0.25, "lost": float("nan"), "whole": 3}
+
+    job = make_job(MODEL)
+    pipeline, stepper, _ = set_up(job)
+    pipeline = dataclasses.replace(pipeline, evaluate=evaluate)
+    assert quality.measure(pipeline, stepper, 200).metrics == {"error": 0.25, "whole": 3.0}
+    assert torch.equal(torch.cat(seen), pipeline.val.tensors["y"])
+    assert stepper.model.training
+
+
+@pytest.mark.parametrize("told", [None, 0.5, {"error": "much"}, {"error": None}])
+def test_an_evaluation_that_returns_no_numbers_is_the_users_mistake(make_job, told):
+    pipeline, stepper, _ = set_up(make_job(MODEL))
+    pipeline = dataclasses.replace(pipeline, evaluate=lambda model, batches: told)
+    with pytest.raises(UserError, match="`evaluate` must return numbers by name"):
+        quality.measure(pipeline, stepper, 100)
