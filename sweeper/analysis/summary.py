@@ -171,6 +171,7 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
         "feasible": record.feasible,
         **_verdict(record),
         "stage": stage,
+        **({"origin": record.origin} if record.origin else {}),
         "config": record.config.canonical().flatten(),
         "metrics": metrics_of(record),
         "notes": dict(record.notes),

@@ -26,11 +26,13 @@ from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
 
 
-def check_command(space: Path, overrides: list[str]) -> SweepSpec:
+def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
     """Prints what a search space asks for, and returns it; every mistake in it is raised."""
     spec = load(space, overrides)
     device = device_model(spec.execution.gpus)
     fingerprint(spec, device)
+    if silent:
+        return spec
     out = console()
     subject = spec.pipeline or shlex.join(spec.command)
     out.print(Text(f"{space} is in order: {spec.name}, {subject}, on {device}."), soft_wrap=True)
@@ -69,6 +71,15 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
             line = trial_line(record, sweep.name_of(record), sweep.book.x_baseline(record))
             out.print(Text(line), soft_wrap=True)
     print_summary(out, summary, home_option(home), matters(found))
+
+
+def why_command(home: Path, name: str) -> None:
+    """Prints where the configuration of each trial came from."""
+    sweep = load_sweep(find_sweep(home, name))
+    out = console()
+    for _, record in sorted(sweep.book.records.items()):
+        line = f"  {sweep.name_of(record):<38} {record.origin or 'not kept: it was run by an older version'}"
+        out.print(Text(line), soft_wrap=True)
 
 
 def table_command(home: Path, name: str, form: str, out: Path | None) -> None:

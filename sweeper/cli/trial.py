@@ -41,6 +41,8 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
         operations: Milliseconds in a step by operation, where it was traced.
     """
     yield f"{name} ({stage})"
+    if record.origin:
+        yield f"  tried because: {record.origin}"
     for field, value in record.config.canonical().flatten().items():
         yield f"  {field}: {value}"
     if (Path(record.folder) / RECORD).exists():

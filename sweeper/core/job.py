@@ -29,6 +29,7 @@ QUALITY_RUNNER = "sweeper.trainer.quality:run"
 PREPARE_RUNNER = "sweeper.trainer.prepare:run"
 PROBE_RUNNER = "sweeper.trainer.probe:run"
 TRACE_RUNNER = "sweeper.trainer.tracing:run"
+TRYING_RUNNER = "sweeper.trainer.trying:run"
 CEILINGS_RUNNER = "sweeper.trainer.ceilings:run"
 SCRIPT_RUNNER = "sweeper.script.trial:run"
 SCRIPT_QUALITY_RUNNER = "sweeper.script.trial:run_for_loss"
@@ -88,6 +89,7 @@ class Job:
         env: Environment variables of the trial, set before anything is imported.
         attempt: 0 at first; counts the times the environment ended this trial.
         params: The search's own values for the trial, before `when` and aliases are applied.
+        origin: Where its configuration came from, in words.
     """
 
     uid: str
@@ -111,6 +113,7 @@ class Job:
     attempt: int = 0
     stage: str = "search"
     params: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""
     asked_at: float = 0.0
 
 

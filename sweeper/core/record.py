@@ -21,6 +21,7 @@ class TrialRecord:
         uid: Unique over all sweeps; names the MLflow run.
         stage: `baseline`, `reference` or `search`.
         params: What the search suggested, by parameter name; empty for a reference trial.
+        origin: Where its configuration came from, in words; empty where that was not kept.
         outcome: None while it runs.
         quality: The loss of this trial's numerics key: its own pass, or one it was answered from.
         violations: Constraint name -> amount by which it is violated (<= 0 holds).
@@ -36,6 +37,7 @@ class TrialRecord:
     config: TrialConfig
     outcome: Outcome | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""
     quality: Quality | None = None
     violations: Mapping[str, float] = field(default_factory=dict)
     derived: Mapping[str, float] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""
 
+from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError
 from sweeper.search.told import Told
 
-__all__ = ["Searcher", "SpaceExhaustedError", "Told"]
+__all__ = ["Hints", "Searcher", "SpaceExhaustedError", "Told"]

@@ -72,6 +72,18 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
                 yield name, value
 
 
+def reason(spec: SweepSpec, told: Mapping[int, Told], params: Mapping[str, Scalar]) -> str:
+    """Returns which trial `params`, as `climb` gave them, are a neighbour of, and what was changed."""
+    numbers = {id(each): number for number, each in told.items()}
+    for each in ranked(spec, told):
+        changed = [name for name in params if params[name] != each.params[name]]
+        if len(changed) == 1:
+            (name,) = changed
+            number = numbers[id(each)]
+            return f"one step from trial {number}: {name} {each.params[name]} -> {params[name]}"
+    return "one step from a good trial"
+
+
 def _direction(before: Scalar, after: Scalar) -> object:
     """Returns which way a number went, or which choice was made."""
     if is_number(before) and is_number(after):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.search.guidance import preset_for, size_of, workers_for
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 
 _USUAL: Mapping[str, Sequence[Scalar]] = {
@@ -23,33 +25,109 @@ _USUAL: Mapping[str, Sequence[Scalar]] = {
 }
 """Best first; what the guides end with, and what their own measurements on GPUs and CPUs agree in."""
 
-_VARIANTS: Sequence[tuple[float, Mapping[str, Sequence[Scalar]]]] = (
-    (0.5, {}),
-    (1.0, {}),
-    (0.75, {"compile.mode": ("graph", "reduce-overhead", "default")}),
-    (0.75, {"loader.kind": ("workers", "stream", "resident"), "loader.num_workers": ()}),
-    (0.25, {"precision.amp": ("fp32",)}),
+_VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
+    ("what is usually fast, with a batch from the middle of its range", 0.5, {}),
+    ("what is usually fast, with the largest batch", 1.0, {}),
+    (
+        "what is usually fast, with steps launched as a graph or compiled",
+        0.75,
+        {"compile.mode": ("graph", "reduce-overhead", "default")},
+    ),
+    (
+        "loader workers in place of data on the device",
+        0.75,
+        {"loader.kind": ("workers", "stream", "resident"), "loader.num_workers": ()},
+    ),
+    ("full precision with a small batch", 0.25, {"precision.amp": ("fp32",)}),
 )
-"""Where in the range of the batch size a start lies (0: smallest, 1: largest), and what it has otherwise."""
+"""In words; where in the range of the batch size it lies (0: smallest, 1: largest); what it has otherwise."""
 
 MOST_SIZES = 6
 """Model sizes, besides the baseline's own, that get a start each."""
 
 
-def presets(spec: SweepSpec) -> list[dict[str, Scalar]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What first guesses rest on besides the space; nothing is known by default.
+
+    Attributes:
+        device: The GPU's or CPU's name.
+        cores: That a trial may use; 0 where unknown.
+        samples: For training; 0 where unknown.
+    """
+
+    device: str = ""
+    cores: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Parameters to begin with, and why."""
+
+    params: dict[str, Scalar]
+    why: str
+
+
+def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     """Returns the starts that differ from each other, as parameters of the space."""
-    found: dict[str, dict[str, Scalar]] = {}
-    for share, other in _VARIANTS:
-        wanted = {**_USUAL, **other}
-        params = {
-            name: _at(parameter, share) if name == "batch_size" else _chosen(name, parameter, wanted, spec)
-            for name, parameter in spec.space.items()
-        }
-        found.setdefault(spec.config(params).key(), params)
+    hints = hints or Hints()
+    found: dict[str, Start] = {}
+
+    def add(params: dict[str, Scalar], why: str) -> None:
+        found.setdefault(spec.config(params).key(), Start(params, why))
+
+    for why, share, other in _VARIANTS:
+        batch = {"batch_size": _at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
+        add(*_filled(spec, {**_USUAL, **other}, batch, hints, why))
+    guided = _guided(spec, hints)
+    if guided is not None:
+        add(*guided)
+    first = next(iter(found.values()))
     for size in _other_sizes(spec):
-        params = {**next(iter(found.values())), **size}
-        found.setdefault(spec.config(params).key(), params)
+        said = ", ".join(f"{name} {value}" for name, value in size.items())
+        add({**first.params, **size}, f"the first start at another size: {said}")
     return list(found.values())
+
+
+def _filled(
+    spec: SweepSpec,
+    wanted: Mapping[str, Sequence[Scalar]],
+    fixed: Mapping[str, Scalar],
+    hints: Hints,
+    why: str,
+) -> tuple[dict[str, Scalar], str]:
+    """Returns the parameters, `fixed` among them, and `why`; workers that nothing tells are reckoned."""
+    params = {
+        name: fixed[name] if name in fixed else _chosen(name, parameter, wanted, spec)
+        for name, parameter in spec.space.items()
+    }
+    workers = spec.space.get("loader.num_workers")
+    if workers is None or not hints.cores or wanted.get("loader.num_workers"):
+        return params, why
+    batch = params.get("batch_size", spec.baseline_config().batch_size)
+    assert isinstance(batch, int)
+    most = size_of(hints.samples).most_workers
+    count = workers_for(hints.cores, batch, most)
+    params["loader.num_workers"] = _nearest(workers, count)
+    formula = f"{count} workers = min({hints.cores} cores / 2, {most}, {batch} / 32)"
+    return params, f"{why}; {formula}"
+
+
+def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | None:
+    """Returns what the guides ended with on such a GPU; None where they tell of none."""
+    preset, size = preset_for(hints.device), size_of(hints.samples)
+    if preset is None or "batch_size" not in spec.space:
+        return None
+    known: dict[str, Scalar] = {
+        "batch_size": preset.batch_size * size.batch_factor,
+        "model.hidden_size": preset.hidden_size,
+        "loader.num_workers": min(preset.num_workers, max(1, hints.cores)),
+    }
+    fixed = {name: _nearest(spec.space[name], value) for name, value in known.items() if name in spec.space}
+    said = ", ".join(f"{name} {value}" for name, value in fixed.items())
+    data = f" and {size.title}" if size.title else ""
+    return _filled(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {said}")
 
 
 def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
@@ -84,6 +162,15 @@ def _at(parameter: Parameter, share: float) -> Scalar:
         numbers = sorted(choice for choice in parameter.choices if isinstance(choice, int | float))
         return numbers[round(share * (len(numbers) - 1))] if numbers else parameter.first()
     low, high = max(parameter.low, 1), parameter.high
-    value = low * (high / low) ** share
+    return _nearest(parameter, low * (high / low) ** share)
+
+
+def _nearest(parameter: Parameter, value: Scalar) -> Scalar:
+    """Returns the value of the parameter that is nearest to a number."""
+    assert isinstance(value, int | float)
+    if isinstance(parameter, CategoricalParameter):
+        numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
+        return min(numbers, key=lambda each: abs(each - value)) if numbers else parameter.first()
+    value = min(max(value, parameter.low), parameter.high)
     steps = round((value - parameter.low) / parameter.step) if parameter.step else 0
     return parameter.like(min(parameter.low + steps * (parameter.step or 1), parameter.high))

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import optuna
 from optuna.storages import JournalStorage
@@ -14,10 +15,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
-from sweeper.search.climb import climb
+from sweeper.search.climb import climb, reason
 from sweeper.search.distributions import combinations, distribution, drawn
 from sweeper.search.helper import ask
-from sweeper.search.presets import presets
+from sweeper.search.presets import Hints, presets
 from sweeper.search.samplers import IN_A_HELPER, mixed, sampler
 from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
@@ -31,6 +32,16 @@ DRAWN_AT_MOST = 5_000
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
+_SAID = {"qmc": "spread over the space (Sobol)", "random": "drawn at random"}
+
+
+class Asked(NamedTuple):
+    """Parameters to try, and why those."""
+
+    params: dict[str, Scalar]
+    why: str
+
+
 class SpaceExhaustedError(Exception):
     """Every configuration of the space has been asked for."""
 
@@ -42,9 +53,12 @@ class Searcher:
     anew from it.
     """
 
-    def __init__(self, path: Path, spec: SweepSpec, told: Mapping[int, Told]) -> None:
+    def __init__(
+        self, path: Path, spec: SweepSpec, told: Mapping[int, Told], hints: Hints | None = None
+    ) -> None:
         self._spec = spec
         self._told = told
+        self._starts = presets(spec, hints) if spec.search.sampler == "auto" else []
         self._path = path
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
         self._running: dict[int, Trial] = {}
@@ -110,43 +124,45 @@ class Searcher:
             constraints=dict(told.constraints),
         )
 
-    def ask(self, number: int, taken: Collection[str]) -> dict[str, Scalar]:
-        """Returns parameters for trial `number` whose configuration is not in `taken` (keys).
+    def ask(self, number: int, taken: Collection[str]) -> Asked:
+        """Returns parameters for trial `number` whose configuration is not in `taken` (keys), and why those.
 
         Raises:
             SpaceExhaustedError: There is none left.
         """
-        params = self._next_start(taken) or self._next_climb(number, taken)
-        trial = self._suggested(number, taken) if params is None else None
+        chosen = self._next_start(taken) or self._next_climb(number, taken)
+        name = self._sampler()
+        trial = self._suggested(name, number, taken) if chosen is None else None
         if trial is None:
-            self._study.enqueue_trial(params or self._untried(number, taken))
+            chosen = chosen or Asked(self._untried(number, taken), "drawn from what was not tried yet")
+            self._study.enqueue_trial(chosen.params)
             trial = self._study.ask(self._distributions)
         trial.set_user_attr(NUMBER, number)
         self._running[number] = trial
-        return dict(trial.params)
+        return Asked(dict(trial.params), chosen.why if chosen else _SAID.get(name, f"asked of {name}"))
 
-    def _next_start(self, taken: Collection[str]) -> dict[str, Scalar] | None:
+    def _next_start(self, taken: Collection[str]) -> Asked | None:
         """Returns the first of the usual starts that was not asked for."""
-        if self._spec.search.sampler != "auto":
-            return None
-        return next((p for p in presets(self._spec) if self._spec.config(p).key() not in taken), None)
+        left = (each for each in self._starts if self._spec.config(each.params).key() not in taken)
+        return next((Asked(each.params, f"start: {each.why}") for each in left), None)
 
-    def _next_climb(self, number: int, taken: Collection[str]) -> dict[str, Scalar] | None:
+    def _next_climb(self, number: int, taken: Collection[str]) -> Asked | None:
         search = self._spec.search
         if self._sampler() != "climb" or len(self._spec.objectives) > 1:
             return None
-        return climb(self._spec, self._told, taken, search.seed * 1_000_003 + number)
+        params = climb(self._spec, self._told, taken, search.seed * 1_000_003 + number)
+        return params and Asked(params, reason(self._spec, self._told, params))
 
     def _sampler(self) -> str:
         """Returns the sampler's name; what `auto` stands for depends on how far the search is."""
         name = self._spec.search.sampler
         if name != "auto":
             return name
-        return "qmc" if len(self._told) < len(presets(self._spec)) + SOBOL_POINTS else "climb"
+        return "qmc" if len(self._told) < len(self._starts) + SOBOL_POINTS else "climb"
 
-    def _suggested(self, number: int, taken: Collection[str]) -> Trial | None:
+    def _suggested(self, name: str, number: int, taken: Collection[str]) -> Trial | None:
         """Returns a trial that Optuna suggests; None where it only has what was asked for already."""
-        search, name = self._spec.search, self._sampler()
+        search = self._spec.search
         if name == IN_A_HELPER:
             params = ask(
                 self._path, self._study.study_name, mixed(search.seed, number, 0), self._distributions

@@ -46,6 +46,7 @@ class Book:
             config=job.config,
             outcome=outcome,
             params=job.params,
+            origin=job.origin,
             folder=str(self.journal.trial_folder(number)),
         )
         if isinstance(outcome, Measurement) and outcome.quality is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.search import Searcher, SpaceExhaustedError
+from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
@@ -21,6 +21,7 @@ from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.opening import continued, of_name
 from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE
+from sweeper.sweep.searching import hints_of
 from sweeper.sweep.starting import Launch, launcher_for, probed
 
 COUNTED_AT_MOST = 5_000
@@ -88,7 +89,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
             removed=tuple(removed),
             size=size,
             references=spec.references(),
-            first=_first(folder, spec),
+            first=_first(folder, spec, hints_of(machine)),
             minutes=_minutes(spec, len(machine.slots), size),
             at_most_minutes=spec.search.minutes,
         )
@@ -120,14 +121,14 @@ def _searched(journal: Journal) -> int:
     return len(outcomes) - len(passed_over)
 
 
-def _first(folder: Path, spec: SweepSpec) -> tuple[TrialConfig, ...]:
+def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ...]:
     taken = {config.key() for config in spec.references()}
     number = len(spec.references())
-    searcher = Searcher(folder / "study.log", spec, {})
+    searcher = Searcher(folder / "study.log", spec, {}, hints)
     found: list[TrialConfig] = []
     with contextlib.suppress(SpaceExhaustedError):
         for i in range(min(FIRST, spec.search.trials)):
-            config = spec.config(searcher.ask(number + i, taken))
+            config = spec.config(searcher.ask(number + i, taken).params)
             taken.add(config.key())
             found.append(config)
     return tuple(found)

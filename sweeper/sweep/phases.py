@@ -67,7 +67,8 @@ def _up_to_the_search(supervisor: Supervisor) -> str:
 def _reference(supervisor: Supervisor, number: int, stage: str, config: TrialConfig) -> TrialRecord:
     record = supervisor.book.records.get(number)
     if record is None:
-        supervisor.start(number, stage, config, {})
+        why = "the space's `baseline`" if number == BASELINE else f"entry {number} of the space's `also_try`"
+        supervisor.start(number, stage, config, {}, why)
     elif record.outcome is None:
         supervisor.resume(number)
     for key, job, outcome in supervisor.runner.wait():

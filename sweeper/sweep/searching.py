@@ -8,8 +8,10 @@ from sweeper.analysis.regret import expected_regret
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import TrialRecord
-from sweeper.search import Searcher, SpaceExhaustedError
+from sweeper.search import Hints, Searcher, SpaceExhaustedError
+from sweeper.search.guidance import ACCUMULATION
 from sweeper.sweep.capacity import Capacity
+from sweeper.sweep.setup import Machine
 from sweeper.sweep.supervisor import Supervisor
 
 CONFIRM_SHARE = 0.2
@@ -17,6 +19,12 @@ MOST_IN_A_ROW = 20
 """Configurations passed over one after another; the next is run whatever is expected of it."""
 MOST_OFFERS = 3
 """Times a smaller batch is run in place of one that would not fit."""
+
+
+def hints_of(machine: Machine, samples: int = 0) -> Hints:
+    """Returns what first guesses rest on: known before the search, and the same whenever it goes on."""
+    cores = machine.usable_cpus // len(machine.slots)
+    return Hints(device=machine.devices[0].name, cores=cores, samples=samples)
 
 
 class Search:
@@ -30,8 +38,13 @@ class Search:
         self._book = supervisor.book
         for record in self._book.finished():
             self._book.tell(record.number)
-        self._searcher = Searcher(supervisor.journal.study, supervisor.spec, self._book.told)
+        self._searcher = Searcher(supervisor.journal.study, supervisor.spec, self._book.told, self._hints())
         self._capacity = Capacity(self._book, supervisor.machine)
+
+    def _hints(self) -> Hints:
+        base = self._book.yardstick
+        measured = base.baseline.measurement if base else None
+        return hints_of(self._supervisor.machine, measured.train_samples if measured else 0)
 
     def run(self) -> str:
         """Searches, and returns why it ended."""
@@ -64,18 +77,19 @@ class Search:
         number = max(book.records) + 1
         offered = self._offered()
         if offered is not None:
-            supervisor.start(number, "search", offered, {})
+            why = f"{ACCUMULATION}: trial {max(book.records)} was expected not to fit"
+            supervisor.start(number, "search", offered, {}, why)
             return ""
         try:
-            params = self._searcher.ask(number, self._taken())
+            params, why = self._searcher.ask(number, self._taken())
         except SpaceExhaustedError:
             return f"the space is exhausted after {len(self._launched())} trials"
         config = supervisor.spec.config(params)
         objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
         if objection is None:
-            supervisor.start(number, "search", config, params)
+            supervisor.start(number, "search", config, params, why)
         else:
-            supervisor.pass_over(number, config, params, objection)
+            supervisor.pass_over(number, config, params, why, objection)
             self._tell(number)
         return ""
 

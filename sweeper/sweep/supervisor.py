@@ -123,7 +123,9 @@ class Supervisor:
         least = LEAST_TIMEOUT_SECONDS if self._ends_at is None else 1.0
         return limit if left is None else min(limit, max(least, left))
 
-    def job(self, stage: str, config: TrialConfig, params: Mapping[str, Any] | None = None) -> Job:
+    def job(
+        self, stage: str, config: TrialConfig, params: Mapping[str, Any] | None = None, origin: str = ""
+    ) -> Job:
         """Returns the job of a new trial."""
         return dataclasses.replace(
             self.template,
@@ -131,13 +133,16 @@ class Supervisor:
             config=config,
             stage=stage,
             params=dict(params or {}),
+            origin=origin,
             plan=self.plan(config, stage),
             timeout_seconds=self.timeout(),
         )
 
-    def start(self, number: int, stage: str, config: TrialConfig, params: Mapping[str, Any]) -> None:
+    def start(
+        self, number: int, stage: str, config: TrialConfig, params: Mapping[str, Any], origin: str
+    ) -> None:
         """Starts a new trial."""
-        job = self.job(stage, config, params)
+        job = self.job(stage, config, params, origin)
         self.book.enter(number, job, None)
         self.runner.start(number, self.journal.trial_folder(number), job)
         self.tick()
@@ -154,10 +159,10 @@ class Supervisor:
         return record
 
     def pass_over(
-        self, number: int, config: TrialConfig, params: Mapping[str, Any], objection: Failure
+        self, number: int, config: TrialConfig, params: Mapping[str, Any], origin: str, objection: Failure
     ) -> None:
         """Enters a configuration that is not run, because of what is expected of it."""
-        job = dataclasses.replace(self.job("search", config, params), asked_at=time.time())
+        job = dataclasses.replace(self.job("search", config, params, origin), asked_at=time.time())
         outcome = dataclasses.replace(objection, finished_at=job.asked_at)
         folder = self.journal.trial_folder(number)
         write_job(folder, job)

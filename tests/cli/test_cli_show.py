@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 
 import pytest
@@ -66,7 +67,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     assert "disturbed" not in out
 
 
-TRIAL = {"number", "outcome", "feasible", "stage", "config", "metrics", "notes"}
+TRIAL = {"number", "origin", "outcome", "feasible", "stage", "config", "metrics", "notes"}
 VERDICT = {"verdict", "why", "next", "next_changes", "contamination"}
 
 
@@ -98,6 +99,23 @@ def test_show_json_is_as_documented(cli, home):
     assert found["winner"]["ratio"] == pytest.approx(70.4)
 
 
+def test_show_why_tells_where_each_configuration_came_from(cli, home):
+    code, out, _ = cli("show", "toy", "--why", "--home", home)
+    assert code == 0
+    lines = out.splitlines()
+    assert len(lines) == 10
+    assert re.fullmatch(r"  000 baseline +the space's `baseline`", lines[0])
+    assert re.search(r"entry 1 of the space's `also_try`$", lines[1])
+    said = [line[41:] for line in lines]
+    assert sum(line.startswith("start: what is usually fast") for line in said) >= 2
+    assert "spread over the space (Sobol)" in said or any("one step from trial" in line for line in said)
+    number = next(i for i, line in enumerate(said) if line.startswith("start: "))
+    shown = cli("show", "toy", "--trial", str(number), "--home", home)[1]
+    assert shown.splitlines()[1] == f"  tried because: {said[number]}"
+    trials = json.loads(cli("show", "toy", "--home", home, "--json")[1])["trials"]
+    assert [trial["origin"] for trial in trials] == said
+
+
 def test_show_one_trial(cli, home):
     code, out, _ = cli("show", "toy", "--trial", "0", "--home", home)
     assert code == 0
@@ -120,6 +138,7 @@ def test_show_one_trial(cli, home):
     ("arguments", "code", "says"),
     [
         (["show", "tay"], 2, "Did you mean `toy`?"),
+        (["show", "toy", "--why", "--json"], 2, "`--why` must stand alone; `--trial N` and `--json` tell it"),
         (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; there are 10, from 0."),
         (["ui", "tay"], 2, "Did you mean `toy`?"),
         (["ui"], 2, "`toy` has no runs in MLflow yet"),

@@ -98,7 +98,7 @@ def test_changes_without_an_effect_are_none():
 
 def test_starts_lie_in_the_space_and_differ():
     spec = spec_of()
-    starts = presets(spec)
+    starts = [start.params for start in presets(spec)]
     assert len({spec.config(params).key() for params in starts}) == len(starts) >= 4
     for params in starts:
         assert params.keys() == spec.space.keys()
@@ -112,7 +112,11 @@ def test_starts_lie_in_the_space_and_differ():
 def test_every_model_size_gets_a_start_after_the_baselines_own():
     space = {"model.width": {"type": "categorical", "choices": [1, 2, 3]}}
     spec = spec_of(space=space, baseline={"model.width": 2}, also_try=[])
-    assert presets(spec) == [{"model.width": 2}, {"model.width": 1}, {"model.width": 3}]
+    assert [start.params for start in presets(spec)] == [
+        {"model.width": 2},
+        {"model.width": 1},
+        {"model.width": 3},
+    ]
 
 
 def test_one_climbs_from_the_best_of_the_baselines_own_size_and_stays_there():

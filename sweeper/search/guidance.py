@@ -1,0 +1,101 @@
+"""What people whose GPU sat idle ended with, as data: values by GPU and by the size of the data.
+
+From the five guides that the shipped search spaces follow. They are first guesses: a search begins
+with them and believes what it measures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LR_RULE = "sqrt"
+"""Four times the batch, twice the learning rate."""
+
+MEMORY_TARGET = (0.5, 0.8)
+"""Share of the GPU's memory that a well-chosen batch fills; beyond it, running out is near."""
+
+ACCUMULATION = "half the batch, accumulated over two steps"
+"""The answer to running out of memory that leaves what is learnt as it is."""
+
+MOST_WORKERS = 8
+ROWS_PER_WORKER = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Values that were good on a class of GPUs.
+
+    Attributes:
+        pattern: Matches the names of the class's GPUs, as NVML has them.
+    """
+
+    title: str
+    pattern: str
+    batch_size: int
+    hidden_size: int
+    num_workers: int
+
+
+PRESETS: Sequence[Preset] = (
+    Preset(
+        title="A100, H100 and larger",
+        pattern=r"\b(A100|A800|H[128]00|H20|GH200|G?B[23]00)\b",
+        batch_size=512,
+        hidden_size=256,
+        num_workers=16,
+    ),
+    Preset(title="A10", pattern=r"\b(A10G?|L4)\b", batch_size=512, hidden_size=256, num_workers=8),
+    Preset(
+        title="V100 and RTX 3090",
+        pattern=r"V100|\b(RTX [345]090|A30|A40|L40S?|RTX A[56]000)\b",
+        batch_size=256,
+        hidden_size=128,
+        num_workers=8,
+    ),
+    Preset(
+        title="RTX 2080 and 3080",
+        pattern=r"\b(RTX [2345]0[5678]0|GTX|T4)\b",
+        batch_size=128,
+        hidden_size=128,
+        num_workers=4,
+    ),
+)
+"""The first that matches is a GPU's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSize:
+    """How those values change with the number of training samples.
+
+    Attributes:
+        above: Samples from which this holds.
+    """
+
+    title: str
+    above: int
+    batch_factor: int
+    most_workers: int
+
+
+SIZES: Sequence[DataSize] = (
+    DataSize(title="more than a million samples", above=1_000_000, batch_factor=2, most_workers=16),
+    DataSize(title="", above=100_000, batch_factor=1, most_workers=MOST_WORKERS),
+    DataSize(title="fewer than 100,000 samples", above=0, batch_factor=1, most_workers=4),
+)
+
+
+def preset_for(device: str) -> Preset | None:
+    """Returns what is known of a GPU, by its name; None of one that nothing is known of, and of a CPU."""
+    return next((preset for preset in PRESETS if re.search(preset.pattern, device)), None)
+
+
+def size_of(samples: int) -> DataSize:
+    """Returns what is known of so many training samples; of none, nothing that changes anything."""
+    return next(size for size in SIZES if (samples or SIZES[1].above) >= size.above)
+
+
+def workers_for(cores: int, batch_size: int, most: int = MOST_WORKERS) -> int:
+    """Returns loader workers by the guides' formula: half the cores, one for each 32 rows, 8 at most."""
+    return max(1, min(cores // 2, most, batch_size // ROWS_PER_WORKER))
