@@ -17,6 +17,8 @@ from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
 
 DATA = {"source": "synthetic", "path": "", "target": "", "rows": 200_000, "features": 30, "seed": 0}
 MODEL = {"hidden_size": 128, "num_layers": 2}
+SPACE = {"model.hidden_size": (64, 128, 256)}
+"""What is worth searching among these, for `sweeper init tabular`."""
 NOISE = 0.8
 """Noise of the made-up target, in units of its signal: what no model can explain."""
 

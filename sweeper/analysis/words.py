@@ -63,6 +63,15 @@ def joules(value: float | None) -> str:
     return f"{value / 1e3:.3g} kJ" if value < 1e6 else f"{value / 1e6:.3g} MJ ({value / 3.6e6:.3g} kWh)"
 
 
+def size(num_bytes: float) -> str:
+    """Returns an amount of memory: `124 B`, `7.75 KiB`, `21.3 MiB`, `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.3g} GiB" if num_bytes < 1000 else f"{num_bytes:,.0f} GiB"
+
+
 def value_of(value: object) -> str:
     """Returns a value of a configuration as the YAML has it."""
     if value is None or isinstance(value, bool):

@@ -13,22 +13,38 @@ from sweeper.core.errors import UserError
 
 @app.command()
 def init(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(help="A pipeline's module, or `x` for `pipelines.x`.", metavar="PIPELINE"),
+    ] = None,
     command: Annotated[
-        str, typer.Option("--command", help="How you train: the command line of your script, in quotes.")
-    ],
+        str | None,
+        typer.Option(
+            "--command", help="In place of it, how you train: the command line of your script, in quotes."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="File to write; `-` prints. Default: SCRIPT.yaml."),
+        typer.Option("--out", "-o", metavar="FILE", help="File to write; `-` prints. Default: NAME.yaml."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
-    """Write a first search space for a script of your own, from its command line and its --help.
+    """Write a first search space: for a pipeline on this machine's device, or for a script of your own.
 
-    Example: sweeper init --command "python train.py -b 64 -j 8"
+    Of a pipeline its source is read, for its options and what is worth searching (DATA, MODEL, SPACE); of
+    a script its command line and its --help.
+
+    Example: sweeper init tabular --out first.yaml
     """
-    from sweeper.cli.proposing import init_command
+    from sweeper.cli.proposing import init_command, init_pipeline_command
 
-    init_command(command, out, force=force)
+    if pipeline is not None and command is None:
+        init_pipeline_command(pipeline, out, force=force)
+    elif command is not None and pipeline is None:
+        init_command(command, out, force=force)
+    else:
+        both = f"{pipeline!r} and --command" if pipeline else "neither"
+        raise UserError(f"`sweeper init` needs a PIPELINE or a --command, but got {both}.")
 
 
 @app.command()
@@ -72,21 +88,39 @@ def check(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Run the script of a `command` for some seconds, and show what was understood."
+            "--deep",
+            help="Also prepare a pipeline's data and take two steps, or run a `command` for seconds.",
         ),
     ] = False,
+    home: Home = DEFAULT_HOME,
+    as_json: Json = False,
 ) -> None:
     """Read a search space and say what it asks for, or every mistake in it. Runs nothing without --deep.
 
-    Example: sweeper check search_spaces/a10.yaml
+    With --deep a pipeline's data is prepared (the sweep will find it in the state folder), and its baseline
+    and its largest configuration take two training steps: samples, batch, parameters, loss, memory. Of a
+    command it is shown what was understood of its output. Exits with 1 where that fails.
+
+    --json, with --deep: {"name", "device", "room_gib", "synthetic", "notes", "left_out", "resident",
+    "baseline": {"config", "train_samples", "val_samples", "data_bytes", "batch": {name: {"shape", "dtype"}},
+    "batch_bytes", "parameters", "losses", "step_seconds", "peak_gib"} | null, "largest": {"config",
+    "steps": [as the baseline], "expected_gib", "not_run"} | null, "failure"}
+
+    Example: sweeper check search_spaces/a10.yaml --deep
     """
     from sweeper.cli.showing import check_command
 
-    spec = check_command(space, overrides or [])
-    if deep:
+    if as_json and not deep:
+        raise UserError("`--json` must stand with `--deep`, but got it alone.")
+    spec = check_command(space, overrides or [], silent=as_json)
+    if deep and spec.command:
         from sweeper.cli.trying import deep_command
 
-        raise typer.Exit(deep_command(spec))
+        raise typer.Exit(deep_command(spec, as_json=as_json))
+    if deep:
+        from sweeper.cli.building import deep_pipeline_command
+
+        raise typer.Exit(deep_pipeline_command(spec, home, as_json=as_json))
 
 
 @app.command("list")
@@ -106,6 +140,7 @@ def show(
     home: Home = DEFAULT_HOME,
     as_json: Json = False,
     trial: Annotated[int | None, typer.Option("--trial", metavar="N", help="One trial in full.")] = None,
+    why: Annotated[bool, typer.Option("--why", help="Where each trial's configuration came from.")] = False,
     form: Annotated[
         str | None,
         typer.Option(
@@ -121,11 +156,15 @@ def show(
 
     Example: sweeper show stocks-a10 --trial 7
     """
-    from sweeper.cli.showing import show_command, show_trial_command, table_command
+    from sweeper.cli.showing import show_command, show_trial_command, table_command, why_command
 
     if (out is not None and form is None) or (form is not None and (as_json or trial is not None)):
         raise UserError("`--format` must stand without `--json` and `--trial`, and `--out` with `--format`.")
-    if form is not None:
+    if why and (as_json or trial is not None or form is not None):
+        raise UserError("`--why` must stand alone; `--trial N` and `--json` tell it as well.")
+    if why:
+        why_command(home, name)
+    elif form is not None:
         table_command(home, name, form, out)
     elif trial is None:
         show_command(home, name, as_json=as_json)

@@ -1,9 +1,10 @@
-"""`sweeper init`: a first search space for a command line, written to a file."""
+"""`sweeper init`: a first search space for a pipeline or a command line, written to a file."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.text import Text
@@ -12,12 +13,35 @@ from sweeper.cli.screen import console
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
 from sweeper.script.command_line import parted
-from sweeper.script.known_options import Dimension
 from sweeper.script.proposed_yaml import rendered
 from sweeper.script.proposing import help_of, propose
+from sweeper.sweep.first_space import first_space, machine_here, name_of, searched
+from sweeper.sweep.offered import offered
 from sweeper.sweep.opening import cannot_write
 
 STDOUT = Path("-")
+
+
+def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
+    """Writes a search space for a pipeline and this machine's device, and says what to do with it.
+
+    Args:
+        name: A module's dotted name, or `x` for `pipelines.x`.
+        out: The file, `-` for standard output; by default it is called after the pipeline.
+        force: A file that is there already is overwritten.
+
+    Raises:
+        UserError: It is no pipeline, or the file cannot be one or is in the way.
+        EnvironmentStopError: The device cannot be probed.
+    """
+    offer = offered(name)
+    usual = Path(f"{name_of(offer)}.yaml")
+    path = _free(out or usual, force=force)
+    machine = machine_here()
+    shown = shlex.quote(str(usual if path == STDOUT else path))
+    if _written(path, first_space(offer, machine, shown)):
+        searches = _names(searched(offer, machine))
+        _say(path, [f"Written to {path}, for {machine.line}: it searches {searches}."])
 
 
 def init_command(command: str, out: Path | None, *, force: bool) -> None:
@@ -36,35 +60,47 @@ def init_command(command: str, out: Path | None, *, force: bool) -> None:
             f"`--command` must name a script that is there, but {line.script!r} is not in"
             f" {str(Path.cwd())!r}. Go to its folder first, or name it with its path."
         )
-    path = out or Path(f"{propose(line).name}.yaml")
-    if path != STDOUT:
-        _require_free(path, force=force)
+    path = _free(out or Path(f"{propose(line).name}.yaml"), force=force)
     proposal = propose(line, help_of(line))
-    text = rendered(proposal)
+    if not _written(path, rendered(proposal)):
+        return
+    said = [f"Written to {path}: it searches {_names(each.name for each in proposal.searched)}."]
+    if proposal.undecided:
+        said.append(f"In comments, for you to decide: {_names(each.name for each in proposal.undecided)}.")
+    _say(path, said)
+
+
+def _written(path: Path, text: str) -> bool:
+    """Writes the file; returns whether it is one, and not standard output."""
     if path == STDOUT:
         sys.stdout.write(text)
-        return
+        return False
     try:
         write_atomic(path, text)
     except OSError as error:
         raise cannot_write(error, path.parent) from error
+    return True
+
+
+def _say(path: Path, said: list[str]) -> None:
     name = shlex.quote(str(path))
-    said = [f"Written to {path}: it searches {_names(proposal.searched) or 'nothing yet'}."]
-    if proposal.undecided:
-        said.append(f"In comments, for you to decide: {_names(proposal.undecided)}.")
-    said += ["Look it over, and then:", f"  sweeper check {name} --deep", f"  sweeper run {name}"]
-    for each in said:
+    after = ["Look it over, and then:", f"  sweeper check {name} --deep", f"  sweeper run {name}"]
+    for each in (*said, *after):
         console().print(Text(each), soft_wrap=True)
 
 
-def _names(dimensions: tuple[Dimension, ...]) -> str:
-    return ", ".join(each.name for each in dimensions)
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing yet"
 
 
-def _require_free(path: Path, *, force: bool) -> None:
+def _free(path: Path, *, force: bool) -> Path:
+    """Returns `path` if a file can be written there."""
+    if path == STDOUT:
+        return path
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
     if path.exists() and not force:
         raise UserError(
             f"`--out` must not be there yet, but {str(path)!r} is. Name another file, or add --force."
         )
+    return path

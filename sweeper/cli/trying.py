@@ -1,7 +1,8 @@
-"""`sweeper check --deep`: what a script's output was understood to say, for whoever wants to see it."""
+"""`sweeper check --deep` of a script: what its output was understood to say, for whoever wants to see it."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from rich.text import Text
 
 from sweeper.analysis.words import figure, seconds
 from sweeper.cli.screen import console, rate
+from sweeper.core.codec import encode
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.spec import SweepSpec
@@ -17,12 +19,15 @@ from sweeper.sweep.trying import Tried, try_out
 FAILED = 1
 
 
-def deep_command(spec: SweepSpec) -> int:
+def deep_command(spec: SweepSpec, *, as_json: bool) -> int:
     """Runs the baseline for some seconds and prints what was understood; returns the exit code."""
     out = console()
     tried = try_out(spec)
-    for line in tried_lines(tried):
-        out.print(Text(line), soft_wrap=True)
+    if as_json:
+        print(json.dumps(encode(tried), indent=1))
+    else:
+        for line in tried_lines(tried):
+            out.print(Text(line), soft_wrap=True)
     return FAILED if isinstance(tried.outcome, Failure) else 0
 
 

@@ -134,7 +134,7 @@ def digest_of_code(pipeline: str) -> str:
     Raises:
         UserError: There is no such module, or it is not Python.
     """
-    if _file_of(pipeline) is None:
+    if file_of(pipeline) is None:
         raise UserError(
             f"`pipeline` must name a module under the current directory, but got {pipeline!r}: "
             f"there is no {pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
@@ -153,7 +153,7 @@ def _trees(module: str, first: Path | None = None) -> dict[str, str]:
     beside = () if first is None else (str(first.parent),)
     while waiting:
         name = waiting.pop()
-        path = first if first is not None and name == module else _file_of(name, beside)
+        path = first if first is not None and name == module else file_of(name, beside)
         if path is None or name in trees:
             continue
         try:
@@ -178,7 +178,12 @@ def _source(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*parents, *filter(None, [node.module])])
 
 
-def _file_of(module: str, beside: Sequence[str] = ()) -> Path | None:
+def file_of(module: str, beside: Sequence[str] = ()) -> Path | None:
+    """Returns the file of a module of the user's; None where there is none.
+
+    Args:
+        beside: Folders to look into before the current directory.
+    """
     relative = Path(*module.split("."))
     for root in map(Path, (*beside, *import_paths())):
         for path in (root / relative / "__init__.py", (root / relative).with_suffix(".py")):

@@ -169,7 +169,7 @@ def restricted(
     lines = []
     # What a script makes of its parameters is its own matter.
     lacks = {} if spec.command else dict(machine.lacks)
-    if why := _not_resident(data or {}, spec, machine):
+    if why := not_resident(data or {}, spec, machine):
         lacks["loader.kind=resident"] = why
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
             spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": "stream"}})
@@ -235,7 +235,7 @@ def _may_be_resident(spec: SweepSpec) -> bool:
     return searched or any(config.loader.kind == "resident" for config in spec.references()[1:])
 
 
-def _not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
+def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
     """Returns why the data here, or production's, cannot lie on the device; empty where it can."""
     if data.get("source"):
         return "the pipeline reads its samples from a Source"

@@ -59,17 +59,7 @@ def supervised(
     prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
     launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
     with contextlib.closing(launcher):
-        device = "cpu" if spec.execution.gpus == 0 else "auto"
-        runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
-        runner.start(0, journal.setup_folder("probe"), setup.probe_job(spec))
-        if spec.pipeline:
-            prepare = setup.prepare_job(spec, prepared, import_paths())
-            runner.start(1, journal.setup_folder("prepare"), prepare)
-        outcomes: dict[int, Outcome | Report] = {}
-        while runner.running:
-            outcomes.update({key: outcome for key, _, outcome in runner.wait()})
-        machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
-        data = setup.report_of(outcomes[1], "preparing the data") if spec.pipeline else setup.NO_DATA
+        machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
         observer.line(f"Running on {machine.line}.")
         for note in data["notes"]:
             observer.line(note)
@@ -122,6 +112,28 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
         import_paths=import_paths(),
         data=encode(spec.data),
     )
+
+
+def surveyed(
+    launcher: Launcher, folder: Path, spec: SweepSpec, prepared: Path
+) -> tuple[setup.Machine, Mapping[str, Any]]:
+    """Returns the machine as a probe finds it, and what the prepare job reports of the data; both at once.
+
+    Args:
+        folder: For the folders of the two jobs.
+        prepared: Where the data is, or comes to be; of no meaning for a script.
+    """
+    device = "cpu" if spec.execution.gpus == 0 else "auto"
+    runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
+    runner.start(0, folder / "probe", setup.probe_job(spec))
+    if spec.pipeline:
+        runner.start(1, folder / "prepare", setup.prepare_job(spec, prepared, import_paths()))
+    outcomes: dict[int, Outcome | Report] = {}
+    while runner.running:
+        outcomes.update({key: outcome for key, _, outcome in runner.wait()})
+    machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
+    data = setup.report_of(outcomes[1], "preparing the data") if spec.pipeline else setup.NO_DATA
+    return machine, data
 
 
 def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:

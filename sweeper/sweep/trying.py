@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import UserError
 from sweeper.core.files import read_json
 from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
@@ -41,12 +40,7 @@ def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
     """Runs the baseline of a command's specification until it is measured, or `LIMIT_SECONDS` are over.
 
     Nothing is left on disk.
-
-    Raises:
-        UserError: The specification names a pipeline.
     """
-    if not spec.command:
-        raise UserError("`--deep` needs a `command` in the search space, but got a `pipeline`.")
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripts import WILD
 
+from sweeper.cli import proposing
+from sweeper.cli.commands import init
 from sweeper.cli.proposing import init_command
 from sweeper.core.errors import UserError
+from sweeper.core.measurement import DeviceInfo
 from sweeper.spec import load
+from sweeper.sweep.runner import Slot
+from sweeper.sweep.setup import Machine
 
 COMMAND = "python train.py --batch-size 64 --hidden-size 128"
 
@@ -94,3 +101,88 @@ def test_a_mistake_is_one_line(sweeper):
     assert done.stderr.count("\n") == 1
     assert sweeper("init").returncode == 2
     assert not list(Path().iterdir())
+
+
+PIPELINE = '''\
+"""Halves of rows."""
+DATA = {"rows": 300}
+MODEL = {"width": 4}
+SPACE = {"model.width": (4, 8)}
+
+def prepare(data): ...
+def build(config, prepared): ...
+'''
+
+
+@pytest.fixture
+def halves(here: Path) -> Path:
+    path = here / "pipelines" / "halves.py"
+    path.parent.mkdir()
+    path.write_text(PIPELINE)
+    return path
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = DeviceInfo(kind="cpu", name="a CPU")
+    monkeypatch.setattr(proposing, "machine_here", lambda: Machine((cpu,), 2, {}, (Slot("cpu"),)))
+
+
+def test_a_pipelines_space_is_written_after_its_name(
+    halves: Path, probed: None, capsys: pytest.CaptureFixture[str]
+):
+    init(pipeline="halves")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("Written to halves.yaml, for a CPU: it searches batch_size, loader.kind, ")
+    assert said[-2:] == ["  sweeper check halves.yaml --deep", "  sweeper run halves.yaml"]
+    spec = load(Path("halves.yaml"))
+    assert (spec.name, spec.pipeline) == ("halves", "pipelines.halves")
+    assert spec.baseline["model.width"] == 4
+    with pytest.raises(UserError, match="add --force"):
+        init(pipeline="halves")
+    init(pipeline="halves", force=True)
+
+
+def test_a_dash_prints_a_pipelines_space(halves: Path, probed: None, capsys: pytest.CaptureFixture[str]):
+    init(pipeline="halves", out=Path("-"))
+    printed = capsys.readouterr().out
+    init(pipeline="halves")
+    assert printed == Path("halves.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "needs a PIPELINE or a --command, but got neither."),
+        ({"pipeline": "halves", "command": COMMAND}, "but got 'halves' and --command."),
+        ({"pipeline": "havles"}, "Did you mean `halves`?"),
+        ({"pipeline": "train"}, "train must define `prepare` and `build`"),
+        ({"pipeline": "halves", "out": Path("no/such/folder.yaml")}, "file in a folder that exists"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_refused(halves: Path, probed: None, asked: dict[str, Any], words: str):
+    with pytest.raises(UserError) as caught:
+        init(**asked)
+    assert words in str(caught.value)
+    assert not list(Path().glob("*.yaml"))
+
+
+@pytest.mark.slow
+def test_a_shipped_pipelines_first_space_checks_and_runs(tmp_path: Path):
+    repository = Path(__file__).parents[2]
+    path = tmp_path / "first.yaml"
+
+    def sweeper(*arguments: str) -> None:
+        command = [sys.executable, "-m", "sweeper", *arguments]
+        done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    sweeper("init", "tabular", "-o", str(path))
+    sweeper("check", str(path))
+    changes = (
+        *("data.rows=3000", "search.trials=2", "confirm.rounds=2", "confirm.top=1"),
+        *("measure.window_seconds=0.05", "measure.warmup_cap_seconds=0.1", "measure.quality_samples=4000"),
+        *("execution.launcher=inline", "execution.gpus=0", "baseline.loader.num_workers=0"),
+    )
+    sets = [part for each in changes for part in ("--set", each)]
+    sweeper("run", str(path), "--home", str(tmp_path / "home"), *sets)

@@ -1,0 +1,149 @@
+"""`sweeper check --deep` of a pipeline: what its data, its baseline and its largest trial are here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from sweeper.analysis.labels import label
+from sweeper.analysis.words import loss, seconds, size
+from sweeper.cli.screen import console
+from sweeper.core.codec import encode
+from sweeper.spec import SweepSpec
+from sweeper.sweep.building import Built, Stepped, build_out, expected_gib
+from sweeper.sweep.loading import varied
+
+FAILED = 1
+
+
+def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
+    """Prepares the data, takes two steps, and prints what that says; returns the exit code."""
+    out = console()
+    if not as_json:
+        line = f"Preparing the data in {home / 'cache'}, and then two steps of the baseline and the largest."
+        out.print(Text(line), soft_wrap=True)
+    built = build_out(home, spec)
+    if as_json:
+        print(json.dumps(encode(built_json(built)), indent=1))
+    else:
+        for line in built_lines(built):
+            out.print(Text(line), soft_wrap=True)
+    return FAILED if built.failure else 0
+
+
+def built_lines(built: Built) -> Iterator[str]:
+    """Yields what the data is, what left the space, and what the two configurations' steps told."""
+    yield from _data_lines(built)
+    if built.removed:
+        yield "What is left out here:"
+        yield from (f"  {line}" for line in built.removed)
+    if built.baseline is None:
+        yield from _failure_lines(built, "The baseline")
+        return
+    names = varied(built.spec)
+    yield f"The baseline, {label(built.baseline.config, names)}, on {built.device}:"
+    yield from _stepped_lines(built, built.baseline)
+    if built.largest is None:
+        yield "The space has no larger configuration."
+        return
+    yield f"The largest, {label(built.largest, names)}:"
+    yield from _largest_lines(built)
+    if built.failure:
+        yield from _failure_lines(built, "The largest")
+
+
+def _data_lines(built: Built) -> Iterator[str]:
+    data = built.data
+    if data["synthetic"]:
+        yield "Synthetic data: the speeds are this machine's, the losses mean nothing outside."
+    else:
+        yield "Real data: nothing of it is made up."
+    yield from (f"  {note}" for note in data["notes"])
+    if built.baseline is None:
+        return
+    values = built.baseline.values
+    counts = f"{values['train_samples']:,} samples to train on, {values['val_samples']:,} to validate"
+    held = values["data_bytes"]
+    if held is None:
+        yield f"  {counts}; read as they are needed."
+    else:
+        each = size(held / values["train_samples"])
+        yield f"  {counts}; {size(held)} to train on, {each} a sample."
+    fits = f"cannot lie on the device: {built.not_resident}" if built.not_resident else "fits on the device"
+    yield f"  `loader.kind: resident` {fits}."
+
+
+def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
+    values = stepped.values
+    tensors = "; ".join(f"{name} {each['shape']} {each['dtype']}" for name, each in values["batch"].items())
+    yield f"  a batch is {tensors}: {size(values['batch_bytes'])}"
+    yield _model_line(stepped)
+    yield _cost_line(built, stepped)
+
+
+def _largest_lines(built: Built) -> Iterator[str]:
+    assert built.largest is not None
+    most = built.largest.batch_size
+    if built.stepped:
+        yield _model_line(built.stepped[-1])
+    for each in built.stepped:
+        yield _cost_line(built, each)
+    if built.not_run:
+        yield f"  batch {most:,} was not run: {built.not_run}."
+        expected = expected_gib(built.stepped, most)
+        if expected is not None:
+            yield f"  batch {most:,}: about {_gib(built, expected)}, an estimate from the two batches before."
+
+
+def _model_line(stepped: Stepped) -> str:
+    losses = ", then ".join(map(loss, stepped.values["losses"]))
+    return f"  {stepped.values['parameters']:,} parameters; loss {losses}"
+
+
+def _cost_line(built: Built, stepped: Stepped) -> str:
+    of = "on the GPU" if built.on_gpu else "in the process"
+    taken = ", then ".join(map(seconds, stepped.values["step_seconds"]))
+    peak = _gib(built, stepped.values["peak_gib"])
+    return f"  batch {stepped.config.batch_size:,}: a step took {taken}; peak {peak} {of}"
+
+
+def _gib(built: Built, gib: float) -> str:
+    return f"{gib:.3g} of {built.room_gib:.3g} GiB" if built.room_gib else f"{gib:.3g} GiB"
+
+
+def _failure_lines(built: Built, which: str) -> Iterator[str]:
+    failure = built.failure
+    assert failure is not None
+    yield f"{which} did not run: {failure.kind}: {failure.message}"
+    yield from (f"    {line}" for line in failure.detail.splitlines()[-5:])
+
+
+def built_json(built: Built) -> dict[str, Any]:
+    """Returns the same for programs; bytes and GiB as numbers, absent where there are none."""
+    return {
+        "name": built.spec.name,
+        "device": built.device,
+        "room_gib": built.room_gib,
+        "synthetic": built.data["synthetic"],
+        "notes": built.data["notes"],
+        "left_out": built.removed,
+        "resident": not built.not_resident,
+        "baseline": None if built.baseline is None else _stepped_json(built.baseline),
+        "largest": None
+        if built.largest is None
+        else {
+            "config": built.largest.canonical().flatten(),
+            "steps": [_stepped_json(each) for each in built.stepped],
+            "expected_gib": expected_gib(built.stepped, built.largest.batch_size),
+            "not_run": built.not_run,
+        },
+        "failure": built.failure,
+    }
+
+
+def _stepped_json(stepped: Stepped) -> dict[str, Any]:
+    return {"config": stepped.config.flatten(), **stepped.values}

@@ -1,0 +1,228 @@
+"""`sweeper check --deep` of a pipeline: the data prepared, two steps of its baseline and largest trial."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.core.job import TRYING_RUNNER, Job
+from sweeper.core.measurement import Failure, FailureKind, Report
+from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.sweep import setup
+from sweeper.sweep.fingerprint import prepared_folder
+from sweeper.sweep.opening import cannot_write
+from sweeper.sweep.runner import JobRunner
+from sweeper.sweep.starting import Launch, launcher_for, surveyed, template_of
+
+LIMIT_SECONDS = 300.0
+PATIENCE_SECONDS = 5.0
+"""The longest that a step of the largest configuration may be expected to take for it to be run."""
+FULL = (FailureKind.OOM, FailureKind.HOST_OOM)
+
+BATCH, KIND, AMP = "batch_size", "loader.kind", "precision.amp"
+_LOADERS = ("resident", "stream", "workers")
+"""What a search is likely to end with, best first; resident data counts in the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """A configuration that was built, and took its steps.
+
+    Attributes:
+        values: What the trying job reported (`sweeper.trainer.trying`).
+    """
+
+    config: TrialConfig
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What came of a pipeline's specification.
+
+    Attributes:
+        spec: Less what this device cannot do.
+        data: What the prepare job reported.
+        removed: A line for each thing that left the space.
+        not_resident: Why the data cannot lie on the device; empty where it can.
+        on_gpu: Whether peaks are those of a GPU's allocator, and not of a process on the CPU.
+        room_gib: The device's memory, the host's of a CPU; 0 where unknown.
+        baseline: None where it failed.
+        largest: The largest configuration; None where it is the baseline, or that failed.
+        stepped: Its steps at some batch sizes, ascending; the last is its own where that was run.
+        not_run: Why it was not run at its own batch size; empty where it was.
+        failure: What ended this early.
+    """
+
+    spec: SweepSpec
+    device: str
+    data: Mapping[str, Any]
+    removed: tuple[str, ...]
+    not_resident: str
+    on_gpu: bool
+    room_gib: float
+    baseline: Stepped | None = None
+    largest: TrialConfig | None = None
+    stepped: tuple[Stepped, ...] = ()
+    not_run: str = ""
+    failure: Failure | None = None
+
+
+def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Built:
+    """Prepares a pipeline's data, and has its baseline and its largest configuration take two steps.
+
+    The data stays in the home's cache, where a sweep finds it; nothing else is left on disk.
+
+    Raises:
+        UserError: The data cannot be used, or the pipeline refuses a configuration.
+        EnvironmentStopError: The device cannot be probed, or the home takes no files.
+    """
+    prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"])
+    try:
+        prepared.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(error, home) from error
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        folder = Path(name)
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+            machine, data = surveyed(launcher, folder, spec, prepared)
+            here, removed = setup.restricted(spec, machine, data)
+            built = Built(
+                spec=here,
+                device=machine.line,
+                data=data,
+                removed=tuple(removed),
+                not_resident=setup.not_resident(data, here, machine),
+                on_gpu=machine.devices[0].kind == "cuda",
+                room_gib=min(each.room_gib for each in machine.devices),
+            )
+            cache = str(home.resolve() / "cache" / "compile")
+            template = dataclasses.replace(template_of(spec, home), prepared=str(prepared), cache=cache)
+            steps = _Steps(JobRunner(launcher, machine.slots, lambda: None), folder, template)
+            baseline = steps.of(here.baseline_config())
+            if isinstance(baseline, Failure):
+                return dataclasses.replace(built, failure=baseline)
+            return _with_largest(dataclasses.replace(built, baseline=baseline), baseline, steps)
+
+
+class _Steps:
+    """Runs trying jobs, each in a process of its own: the peak of one is not that of another."""
+
+    def __init__(self, runner: JobRunner, folder: Path, template: Job) -> None:
+        self._runner, self._folder, self._template = runner, folder, template
+        self._count = 0
+
+    def of(self, config: TrialConfig) -> Stepped | Failure:
+        """Returns what two steps of `config` tell, on one device.
+
+        Raises:
+            UserError: The pipeline refuses the configuration.
+        """
+        self._count += 1
+        job = dataclasses.replace(
+            self._template,
+            uid=f"deep-{self._count}",
+            runner=TRYING_RUNNER,
+            config=config.replace({"device.count": 1}),
+            plan=setup.NO_WINDOWS,
+            timeout_seconds=LIMIT_SECONDS,
+        )
+        outcome = self._runner.run(self._folder / f"steps-{self._count}", job)
+        if isinstance(outcome, Failure):
+            return outcome
+        assert isinstance(outcome, Report)
+        if why := outcome.values.get("refused"):
+            raise UserError(why)
+        return Stepped(config=config, values=outcome.values)
+
+
+def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
+    """Adds what is known of the largest configuration; smaller batches go before its own, and tell of it."""
+    config = largest(built.spec, baseline.values["train_samples"])
+    if config.key() == baseline.config.key():
+        return built
+    stepped: list[Stepped] = []
+    why, failure = "", None
+    for size in _sizes(baseline.config.batch_size, config.batch_size):
+        if why := _beyond(stepped, size, built.room_gib):
+            break
+        found = steps.of(config.replace({BATCH: size}))
+        if isinstance(found, Failure):
+            failure = None if found.kind in FULL else found
+            why = f"{found.kind} with a batch of {size:,}: {found.message}"
+            break
+        stepped.append(found)
+    return dataclasses.replace(built, largest=config, stepped=tuple(stepped), not_run=why, failure=failure)
+
+
+def largest(spec: SweepSpec, samples: int) -> TrialConfig:
+    """Returns the configuration of the space that takes the most memory, as far as its numbers tell.
+
+    The largest batch (of at most `samples`) and the largest numbers of the pipeline's own (`model.*`,
+    `data.*`), in full precision; the rest as in the baseline, where the space has that.
+    """
+    params = {name: _largest(name, parameter, spec.baseline) for name, parameter in spec.space.items()}
+    config = spec.config(params)
+    return config.replace({BATCH: min(config.batch_size, samples)})
+
+
+def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) -> Scalar:
+    if name == BATCH or name.partition(".")[0] in OPEN_SECTIONS:
+        if not isinstance(parameter, CategoricalParameter):
+            return parameter.high
+        numbers = [c for c in parameter.choices if isinstance(c, int | float) and not isinstance(c, bool)]
+        if numbers:
+            return max(numbers)
+    first = {KIND: _LOADERS, AMP: ("fp32",)}.get(name, ())
+    default = (FIELDS[name].default,) if name in FIELDS else ()
+    for value in (*first, baseline.get(name), *default):
+        if parameter.contains(value):
+            return parameter.like(value)
+    return parameter.first()
+
+
+def _sizes(usual: int, most: int) -> list[int]:
+    """Returns the batches to run: from the usual one on, four times as large each, and `most` in the end.
+
+    Two are smaller than that, where there are such: a line needs them.
+    """
+    sizes = [max(1, min(usual, most // 4))]
+    while 4 * sizes[-1] <= most // 2:
+        sizes.append(4 * sizes[-1])
+    if len(sizes) == 1:
+        sizes.append(max(1, most // 2))
+    return sorted({*sizes, most})
+
+
+def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
+    """Returns why a batch of `size` is not to be run after smaller ones; empty where it is."""
+    if not stepped:
+        return ""
+    last = stepped[-1]
+    seconds = last.values["step_seconds"][-1] * size / last.config.batch_size
+    if seconds > PATIENCE_SECONDS:
+        return f"a step with a batch of {size:,} is expected to take {seconds:.0f} s"
+    expected = expected_gib(stepped, size)
+    if expected is not None and room_gib and expected > room_gib:
+        return f"a batch of {size:,} is not expected to fit"
+    return ""
+
+
+def expected_gib(stepped: Sequence[Stepped], size: int) -> float | None:
+    """Returns the peak to be expected with a batch of `size`: the line through the last two smaller ones.
+
+    None where there are no two. What is allocated whatever the batch is the line's beginning; that
+    allocators take blocks, and libraries more workspace for more, is not in it.
+    """
+    points = [(e.config.batch_size, e.values["peak_gib"]) for e in stepped if e.config.batch_size < size]
+    if len(points) < 2:
+        return None
+    (small, low), (middle, high) = points[-2:]
+    return float(high + max(0.0, high - low) / (middle - small) * (size - middle))

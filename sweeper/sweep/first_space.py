@@ -1,0 +1,209 @@
+"""A first search space for a pipeline on this machine's device: commented YAML, to be looked over."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
+from sweeper.spec import SweepSpec
+from sweeper.spec.writer import to_yaml
+from sweeper.sweep.offered import Offer
+from sweeper.sweep.setup import Machine
+from sweeper.sweep.starting import Launch, launcher_for, probed
+
+MOST_WORKERS = 16
+LARGEST_BATCH = {"cuda": 4096, "cpu": 1024}
+"""Of a device for which there is no preset; with one, the range ends at `BATCHES` of its batches."""
+BATCHES = 8
+_FIXED = {"optimizer.lr": "1e-3", "optimizer.lr_rule": "sqrt"}
+_WIDTH, _ROOM = 100, 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A name with what stands behind it in YAML, and why."""
+
+    name: str
+    text: str
+    why: str
+
+
+def machine_here(launch: Launch | None = None) -> Machine:
+    """Returns this machine as a sweep's probe finds it.
+
+    Raises:
+        EnvironmentStopError: It cannot be probed.
+    """
+    spec = SweepSpec.from_dict({"name": "init", "pipeline": "init", "space": {}, "baseline": {}})
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        folder = Path(name)
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+            return probed(launcher, folder / "probe", spec)
+
+
+def first_space(offer: Offer, machine: Machine, path: str) -> str:
+    """Returns a search space that `sweeper.spec.load` reads.
+
+    Args:
+        path: What the file will be called, as the next commands name it.
+    """
+    return "\n".join(_lines(offer, machine, path)) + "\n"
+
+
+def name_of(offer: Offer) -> str:
+    """Returns the name of the sweep, and of its file."""
+    return offer.module.rpartition(".")[2].strip("_") or "first"
+
+
+def searched(offer: Offer, machine: Machine) -> tuple[str, ...]:
+    """Returns the names that it searches."""
+    return tuple(each.name for each in _space(offer, machine))
+
+
+def _lines(offer: Offer, machine: Machine, path: str) -> Iterator[str]:
+    yield f"# A first search space for {offer.module} on {machine.line}, to be looked over."
+    if offer.summary:
+        yield f"# {offer.summary}"
+    yield f"#   sweeper check {path} --deep     prepares the data and takes two steps"
+    yield f"#   sweeper run {path}"
+    for table in offer.unread:
+        yield f"# {table} in {offer.module} is no literal table, so that it was not read."
+    yield f"name: {name_of(offer)}"
+    yield f"pipeline: {offer.module}"
+    yield from _data(offer)
+    yield "# What is searched. Dimensions that this device cannot take are left out."
+    yield "space:"
+    yield from _aligned(_space(offer, machine))
+    fixed = {name: text for name, text in _FIXED.items() if name not in offer.space}
+    yield "# The learning rate follows the batch: with its root for Adam, `linear` for SGD."
+    yield f"fix: {{{', '.join(f'{name}: {text}' for name, text in fixed.items())}}}"
+    yield "# What all is compared with, and measured first: write down how you train today."
+    yield "baseline:"
+    yield from _aligned(_baseline(offer))
+    yield "# More to be measured as it is: what you have tuned by hand, say."
+    yield "# also_try: [{loader.kind: rows, loader.num_workers: 8, batch_size: 512}]"
+    yield "constraints:"
+    yield from _aligned(_constraints(machine))
+    yield "# The run this is for, in training samples over all its epochs: the report then gives its hours."
+    yield "# production: {samples: 1.0e9}"
+    yield "# Of each trial so many windows of so many seconds, once its speed is steady; then its loss."
+    yield "measure: {window_seconds: 1, repeats: 3, quality_samples: auto}"
+    yield "# At most so many trials and minutes, confirmation included."
+    yield "search: {trials: 40, minutes: 20, seed: 0}"
+    yield "# The best so many take turns with the baseline, each time in a new process."
+    yield "confirm: {top: 3, rounds: 8}"
+
+
+def _data(offer: Offer) -> Iterator[str]:
+    """The options of `prepare` with their defaults, in comments but for the source."""
+    wrapped = textwrap.wrap(offer.about_data, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    yield (
+        "# Your data: a `path` takes the place of the made-up source."
+        if "path" in offer.data
+        else "# The data."
+    )
+    yield from wrapped
+    source = offer.data.get("source")
+    if source is None:
+        yield f"data: {{}}{'     # without braces, once a line below is in use' if offer.data else ''}"
+    else:
+        yield "data:"
+        yield f"  source: {_value(source)}"
+    for key, default in offer.data.items():
+        if key != "source":
+            yield f"  # {key}: {_value(default)}"
+
+
+def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
+    kind, own = machine.devices[0].kind, dict(offer.space)
+    preset = preset_for(machine.devices[0].name) if kind == "cuda" else None
+
+    def among(name: str, choices: tuple[Scalar, ...], why: str, when: str = "") -> Iterator[_Line]:
+        left = [each for each in choices if f"{name}={each}" not in machine.lacks]
+        if len(left) > 1 and name not in own:
+            yield _Line(name, _choices(left, when), why)
+
+    if "batch_size" not in own:
+        most = preset.batch_size * BATCHES if preset else LARGEST_BATCH[kind]
+        guess = f"; {preset.batch_size} is a good first guess on {preset.title}" if preset else ""
+        batch = f"{{type: int, low: 32, high: {most}, log: true}}"
+        yield _Line("batch_size", batch, f"samples a step, on a logarithmic scale{guess}")
+    yield from among("loader.kind", ("workers", "resident"), "made in worker processes, or on the device")
+    if "loader.num_workers" not in own:
+        cores = machine.usable_cpus
+        text = f"{{type: int, low: 0, high: {min(MOST_WORKERS, cores)}, when: {{loader.kind: workers}}}}"
+        rule = workers_for(cores, preset.batch_size if preset else LARGEST_BATCH[kind])
+        yield _Line("loader.num_workers", text, f"cores here: {cores}; the rule of half of them gives {rule}")
+    workers = "{loader.num_workers: {min: 1}}"
+    yield from among("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)
+    pinned = "{loader.kind: workers}"
+    yield from among("loader.pin_memory", (True, False), "copied while the GPU computes", pinned)
+    yield from among("precision.amp", ("fp32", "bf16", "fp16"), "autocast: what this device computes in")
+    yield from among("precision.tf32", (True, False), "for the float32 products that remain")
+    if kind == "cuda":
+        modes = ("eager", "default", "reduce-overhead", "graph")
+        yield from among("compile.mode", modes, "torch.compile; graph: a whole step as one CUDA graph")
+    for name, values in own.items():
+        changes = name.partition(".")[0] in OPEN_SECTIONS
+        why = "changes what is trained: see constraints" if changes else "the pipeline proposes these"
+        if preset and name == "model.hidden_size":
+            why += f"; {preset.hidden_size} is usual on {preset.title}"
+        yield _Line(name, _choices(list(values)), why)
+
+
+def _baseline(offer: Offer) -> Iterator[_Line]:
+    """What most hand-written scripts have, and the pipeline's own defaults of what is searched."""
+    usual: Mapping[str, tuple[Scalar, str]] = {
+        "loader.kind": ("rows", "one Python item per sample, as most hand-written datasets have it"),
+        "loader.num_workers": (4, "of the DataLoader"),
+        "batch_size": (64, "yours"),
+        "precision.amp": ("fp32", "no autocast"),
+        "device.malloc": ("default", "as a plain script has it"),
+    }
+    for name, (value, why) in usual.items():
+        yield _Line(name, _value(value), why)
+    for name, values in offer.space.items():
+        if name in usual:
+            continue
+        default = offer.default(name)
+        if default is None:
+            default = FIELDS[name].default if name in FIELDS else values[0]
+        yield _Line(name, _value(default), "the pipeline's default")
+
+
+def _constraints(machine: Machine) -> Iterator[_Line]:
+    yield _Line("val_loss", "{max_ratio_to_baseline: 1.02}", "faster, and no worse: after the same samples")
+    if machine.devices[0].kind == "cuda":
+        low, high = (round(100 * each) for each in MEMORY_TARGET)
+        why = f"of the GPU's memory: a good batch fills {low} to {high} %"
+        yield _Line("gpu_mem_peak_fraction", "{max: 0.9}", why)
+
+
+def _aligned(lines: Iterator[_Line]) -> Iterator[str]:
+    """Names, texts and comments in columns; a comment for which there is no room goes on a line before."""
+    found = list(lines)
+    names = 1 + max(len(each.name) for each in found)
+    texts = max(len(each.text) for each in found)
+    for each in found:
+        line = f"  {each.name + ':':<{names}} {each.text}"
+        if texts > _ROOM:
+            yield from (f"  # {each.why}", line)
+        else:
+            yield f"{line:<{3 + names + texts}}  # {each.why}"
+
+
+def _choices(values: list[Scalar], when: str = "") -> str:
+    return f"{{type: categorical, choices: {_value(values)}{f', when: {when}' if when else ''}}}"
+
+
+def _value(value: Any) -> str:
+    """Returns a value as YAML has it on one line."""
+    text = " ".join(to_yaml([value]).split())
+    return text.removeprefix("- ") if text.startswith("- ") else text[1:-1]

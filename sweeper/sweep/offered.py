@@ -1,0 +1,141 @@
+"""What a pipeline's module says of itself, read without running it: its options, what is worth searching."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.sweep.fingerprint import file_of, import_paths
+
+PACKAGE = "pipelines"
+"""Where a short name is looked for."""
+
+NEEDED = ("prepare", "build")
+TABLES = ("DATA", "MODEL", "SPACE")
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A pipeline, as its source has it.
+
+    Attributes:
+        module: Its dotted name.
+        summary: The first line of its docstring.
+        about_data: What the docstring of `prepare` says of its argument.
+        data: The options of `prepare`, with their defaults.
+        model: The options of the model, with their defaults.
+        space: Values worth searching, by dotted name.
+        unread: Tables that are there, but no literals of the form asked for.
+    """
+
+    module: str
+    summary: str = ""
+    about_data: str = ""
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+    space: Mapping[str, Sequence[Scalar]]
+    unread: tuple[str, ...] = ()
+
+    def default(self, name: str) -> Any:
+        """Returns the default of `model.NAME` or `data.NAME`; None where the module has none."""
+        section, _, key = name.partition(".")
+        return {"model": self.model, "data": self.data}.get(section, {}).get(key)
+
+
+def offered(name: str) -> Offer:
+    """Returns what the pipeline `name` says: a module's dotted name, or `x` for `pipelines.x`.
+
+    Raises:
+        UserError: There is no such module, it is not Python, or it is no pipeline.
+    """
+    module, path = _found(name)
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: {error.msg}; it is not Python.") from None
+    bound = dict(_bound(tree))
+    if missing := [each for each in NEEDED if each not in bound]:
+        raise UserError(f"{module} must define `{'` and `'.join(missing)}`; see README.md, Pipelines.")
+    read = {each: _table(each, bound[each]) for each in TABLES if each in bound}
+    tables = {each: read.get(each) or {} for each in TABLES}
+    prepare = bound["prepare"]
+    return Offer(
+        module=module,
+        summary=(ast.get_docstring(tree) or "").partition("\n")[0],
+        about_data=_about_data(prepare) if isinstance(prepare, ast.FunctionDef) else "",
+        data=tables["DATA"],
+        model=tables["MODEL"],
+        space=tables["SPACE"],
+        unread=tuple(each for each, table in read.items() if table is None),
+    )
+
+
+def _found(name: str) -> tuple[str, Path]:
+    """Returns the dotted name and the file of a module of the user's."""
+    if _NAME.fullmatch(name):
+        for module in (name, f"{PACKAGE}.{name}"):
+            if path := file_of(module):
+                return module, path
+    raise UserError(
+        f"`PIPELINE` must name a module under the current directory, or one of {PACKAGE}/, but got {name!r}."
+        f"{did_you_mean(name, _modules())}"
+    )
+
+
+def _modules() -> Iterator[str]:
+    """Yields the names that could be meant: modules here, and those of `pipelines` by both their names."""
+    for root in map(Path, import_paths()):
+        for folder, prefixes in ((root, ("",)), (root / PACKAGE, ("", f"{PACKAGE}."))):
+            for path in sorted(folder.glob("*")):
+                module = f"{prefixes[-1]}{path.stem}"
+                if _NAME.fullmatch(path.stem) and not path.stem.startswith("_") and file_of(module):
+                    yield from (f"{prefix}{path.stem}" for prefix in prefixes)
+
+
+def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Yields the names that a module defines, each with what they are bound to."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign):
+            yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            yield node.target.id, node.value
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name, node) for alias in node.names)
+
+
+def _table(name: str, node: ast.AST) -> dict[str, Any] | None:
+    """Returns a table of options, or of values by dotted name; None where it is no literal of that form."""
+    try:
+        found = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        return None
+    if name == "SPACE" and not all(map(_is_choice, found.values())):
+        return None
+    return found
+
+
+def _is_choice(values: Any) -> bool:
+    listed = isinstance(values, tuple | list) and len(values) > 0
+    return listed and all(isinstance(each, Scalar) for each in values)
+
+
+def _about_data(prepare: ast.FunctionDef) -> str:
+    """Returns what the docstring's `Args` say of the first argument, on one line."""
+    text = inspect.cleandoc(ast.get_docstring(prepare) or "")
+    names = [each.arg for each in prepare.args.args]
+    if not names:
+        return ""
+    found = re.search(rf"^ +{re.escape(names[0])}: (.*(?:\n {{5,}}.*)*)", text, re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""

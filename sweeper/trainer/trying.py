@@ -1,0 +1,90 @@
+"""The trying job: a configuration is built and takes two training steps; what that says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+
+from sweeper.core.errors import UserError
+from sweeper.core.job import Job
+from sweeper.core.measurement import FailureKind, Report
+from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.trainer import device as devices
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.group import Group
+from sweeper.trainer.measure import joined
+from sweeper.trainer.pipeline import Batch, Samples
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import Stepper
+
+STEPS = 2
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Builds the job's configuration on its first device, and takes `STEPS` steps with its own loader.
+
+    `losses` and `step_seconds` have a value for each step (the first one with all that is done once),
+    `peak_gib` is the allocator's peak on a GPU, and on the CPU that of the process. Bytes are those of
+    tensors: of the training samples, and of one batch. Where the pipeline does not take the
+    configuration, `refused` is why, and all there is.
+
+    Raises:
+        TrialFailedError: A loss is not finite, or the configuration cannot be run here.
+    """
+    progress.stage("build")
+    try:
+        pipeline, stepper, _ = set_up(job)
+    except UserError as error:
+        return Report(values={"refused": str(error)}, finished_at=time.time())
+    progress.device(devices.describe(stepper.device))
+    with contextlib.ExitStack() as held:
+        alone = held.enter_context(contextlib.closing(Group.start(1, lambda own, orders: None)))
+        loader = held.enter_context(contextlib.closing(joined(job, alone, pipeline, stepper)))
+        loader.start()
+        batch = _batch(loader)
+        progress.stage("steps")
+        taken = [_step(stepper, loader) for _ in range(STEPS)]
+        gpu_peak = devices.peak_memory_gib(stepper.device)
+    return Report(
+        values={
+            "train_samples": pipeline.train.length,
+            "val_samples": pipeline.val.length,
+            "data_bytes": _bytes(pipeline.train),
+            "batch": {
+                name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+                for name, tensor in batch.items()
+            },
+            "batch_bytes": sum(tensor.nbytes for tensor in batch.values()),
+            "parameters": sum(parameter.numel() for parameter in stepper.model.parameters()),
+            "losses": [loss for loss, _ in taken],
+            "step_seconds": [seconds for _, seconds in taken],
+            "peak_gib": devices.host_peak_gib() if gpu_peak is None else gpu_peak,
+        },
+        finished_at=time.time(),
+    )
+
+
+def _batch(loader: Loader) -> Batch:
+    """Returns a batch as the model gets it."""
+    handed = loader.next()
+    return loader.materialise(loader.to_device(handed.batch), handed.length)
+
+
+def _step(stepper: Stepper, loader: Loader) -> tuple[float, float]:
+    """Takes a whole step, of all its micro-batches; returns its last loss and its seconds."""
+    began = time.perf_counter()
+    for _ in range(stepper.config.accumulate_steps):
+        stepper.step(loader, NoClock())
+    loss = stepper.last_loss.item()
+    devices.synchronize(stepper.device)
+    seconds = time.perf_counter() - began
+    if not math.isfinite(loss):
+        raise TrialFailedError(FailureKind.NON_FINITE, f"the training loss is {loss} within {STEPS} steps")
+    return loss, seconds
+
+
+def _bytes(samples: Samples) -> int | None:
+    """Returns what the samples take where they are resident; None where they are read from elsewhere."""
+    return None if samples.on_host else samples.nbytes
