@@ -8,11 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
-from sweeper.spec import load
+from sweeper.core.measurement import Measurement
+from sweeper.execution.inline import InlineLauncher
+from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
+from sweeper.sweep.observer import Quiet
+from sweeper.sweep.run import run_sweep
+from sweeper.tracking import NullTracker
 
 REPOSITORY = Path(__file__).parents[1]
 SPACES = sorted((REPOSITORY / "search_spaces").glob("*.yaml"))
@@ -24,8 +30,10 @@ def spec(request, monkeypatch):
     return load(request.param)
 
 
-def test_there_are_search_spaces():
-    assert {path.stem for path in SPACES} >= {"a10", "quick"}
+def test_there_is_one_for_each_class_of_gpu_and_for_each_workload():
+    machines = {"a10", "a100_h100", "v100_3090", "rtx_20_30", "h200", "cpu"}
+    workloads = {"kuairand", "sequence", "behaviour", "stocks", "sign_language"}
+    assert {path.stem for path in SPACES} == {"quick", *machines, *workloads}
 
 
 def test_its_references_build(spec):
@@ -57,6 +65,51 @@ def test_the_header_shows_commands_that_work(spec):
         if "path" in asked.data:  # The reader's own data.
             with pytest.raises(UserError, match=r"`data.path` must exist"):
                 fingerprint(asked, "cpu")
+
+
+SMALL = {
+    "pipelines.tabular": {"data.rows": 3000},
+    "pipelines.sequence": {"data.rows": 3000, "data.columns": 3},
+    "pipelines.stocks": {"data.stocks": 3, "data.days": 900},
+    "pipelines.kuairand": {"data.rows": 20_000, "data.users": 50, "data.videos": 500},
+    "pipelines.behaviour": {"data.recordings": 12, "data.seconds": 20},
+    "pipelines.sign_language": {"data.clips": 60, "data.glosses": 5, "data.max_frames": 60},
+}
+"""Data on which a trial is a matter of seconds."""
+
+SHORT = {
+    "search.trials": 2,
+    "confirm.rounds": 0,
+    "measure.window_seconds": 0.05,
+    "measure.repeats": 1,
+    "measure.warmup_cap_seconds": 0.1,
+    "measure.quality_samples": 0,
+    "measure.reference_cap_seconds": 1,
+    "constraints": {},
+    "also_try": [],
+    "fix.device.cpu_threads": 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_it_runs_for_two_trials(spec, tmp_path, monkeypatch):
+    """As it is, but for the size of the data and of the measurements: whatever this machine lacks."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    tree = spec.to_dict()
+    for name, value in {**SHORT, **SMALL[spec.pipeline]}.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            tree[head][rest] = value
+        else:
+            tree[head] = value
+    tree["space"] = {name: each for name, each in tree["space"].items() if not name.startswith("model.")}
+    ran = run_sweep(
+        tmp_path, SweepSpec.from_dict(tree), NullTracker(), Quiet(), launch=lambda folder: InlineLauncher()
+    )
+    outcomes = [entry.outcome for entry in ran.journal.trials()]
+    assert len(outcomes) == 3
+    assert all(isinstance(outcome, Measurement) for outcome in outcomes), outcomes
 
 
 def test_quick_runs(tmp_path):

@@ -1,9 +1,9 @@
-"""Predicts a stock's next days from a window of its past: an LSTM or GRU with a stock embedding."""
+"""Predicts a stock's next days from a window of its past: LSTM, GRU or Transformer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pipelines._options import choice, options
+from pipelines.stocks.models import HEADS, StockModel
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples, take_windows
@@ -24,12 +25,19 @@ DATA = {
     "min_rows": 500,
     "features": "auto",
     "target": "volatility",
+    "evaluate_on": "val",
     "seq_length": 60,
     "stocks": 40,
     "days": 2500,
     "seed": 0,
 }
 MODEL = {"kind": "lstm", "hidden_size": 64, "num_layers": 2, "dropout": 0.2, "embedding_dim": 16}
+SPACE = {
+    "data.seq_length": (30, 60, 90),
+    "model.kind": ("lstm", "gru", "transformer"),
+    "model.hidden_size": (64, 128, 256),
+    "model.num_layers": (2, 3),
+}
 CLIP = 8.0
 """Standardised features end here, so that one odd day cannot rule a window."""
 
@@ -39,26 +47,30 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
 
     Args:
         data: `path` (a folder of parquet files, one per instrument), `limit` (the first N by name,
-            0 for all), `min_rows`, `features` (bars, columns or auto), `target` (volatility or
-            return); without a path `stocks`, `days` and `seed` of a made-up market.
+            0 for all), `min_rows`, `features` (bars, indicators, columns or auto), `target` (volatility
+            or return), `evaluate_on` (`val`, or `test` to see at the very end what was never chosen
+            by); without a path `stocks`, `days` and `seed` of a made-up market.
 
     Returns:
         For `train` and `val`: `_features` [days, features], `_target` [days] (NaN where a day has
         none), `_stock` [days] (id of the day's instrument) and `_age` [days] (days before it in the
         same instrument and part). A made-up market adds `_expected` [days], the prediction of one
-        who knows its hidden state. The last 15 % of each instrument's days are held back.
+        who knows its hidden state. The last 15 % of each instrument's days are held back; `evaluate_on:
+        test` puts them into the place of `val`.
 
     Raises:
         UserError: An option or a file cannot be used, or no instrument has enough rows.
     """
     # Imported here because they need pandas, and a trial only calls build.
     from pipelines.stocks.bars import list_files, read_instruments
-    from pipelines.stocks.features import HORIZON, WARM_UP, split_instrument
+    from pipelines.stocks.features import HORIZON, split_instrument
     from pipelines.stocks.market import make_market
+    from pipelines.stocks.returns import WARM_UP
 
     opt = options("data", data, DATA)
     target = choice("data.target", opt["target"], tuple(HORIZON))
-    kind = choice("data.features", opt["features"], ("auto", "bars", "columns"))
+    kind = choice("data.features", opt["features"], ("auto", "bars", "indicators", "columns"))
+    choice("data.evaluate_on", opt["evaluate_on"], ("val", "test"))
     notes: list[str] = []
     if opt["path"]:
         instruments = read_instruments(list_files(Path(opt["path"]), opt["limit"]), kind, notes)
@@ -77,7 +89,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         if len(frame) < needed:
             notes.append(f"{symbol} skipped: {len(frame)} rows, {needed} are needed")
             continue
-        parts, num_masked = split_instrument(frame, target)
+        parts, num_masked = split_instrument(frame, target, kind, opt["evaluate_on"])
         if not parts:
             notes.append(f"{symbol} skipped: its close never moves")
             continue
@@ -96,6 +108,8 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             f"{sum(masked.values())} one-day moves beyond 10 robust sigmas were masked as corporate actions "
             f"({each}); days whose target would look across one are left out."
         )
+    if opt["evaluate_on"] == "test":
+        notes.append("The validation figures are those of the test part; no choice may rest on them.")
     return Prepared(
         arrays=_standardise({name: np.concatenate(array) for name, array in pieces.items()}),
         meta={"symbols": list(masked), "data": opt},
@@ -119,17 +133,17 @@ def _standardise(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
-    """Returns the recurrent model and its windows of `data.seq_length` days.
+    """Returns the model and its windows of `data.seq_length` days.
 
-    `model` may hold kind (lstm or gru), hidden_size, num_layers, dropout and embedding_dim. The
-    loss is the mean squared error, in units of the target's training variance.
+    `model` may hold kind (lstm, gru or transformer), hidden_size, num_layers, dropout and
+    embedding_dim. The loss is the mean squared error, in units of the target's training variance.
 
     Raises:
         UserError: An option is unknown, or no window of that length fits.
     """
     made_with = prepared.meta["data"]
     data = options("data", config.data, made_with)
-    for key in ("target", "features", "limit", "min_rows", "stocks", "days", "seed"):
+    for key in ("target", "evaluate_on", "features", "limit", "min_rows", "stocks", "days", "seed"):
         if data[key] != made_with[key]:
             raise UserError(
                 f"`data.{key}` is fixed when the data is prepared ({made_with[key]!r}), but a trial asks for "
@@ -140,14 +154,20 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     val_target = _targets(val)
     expected = prepared.arrays.get("val_expected")
     model = options("model", config.model, MODEL, {"hidden_size": 2, "num_layers": 1, "embedding_dim": 1})
-    choice("model.kind", model["kind"], ("lstm", "gru"))
+    choice("model.kind", model["kind"], ("lstm", "gru", "transformer"))
     if model["dropout"] >= 1:
         raise UserError(f"`model.dropout < 1` must hold, but got {model['dropout']!r}.")
+    if model["kind"] == "transformer" and model["hidden_size"] % HEADS:
+        raise UserError(
+            f"`model.hidden_size` must be a multiple of {HEADS} (heads), but got {model['hidden_size']}."
+        )
+    num_features, num_stocks = train.tensors["features"].shape[1], len(prepared.meta["symbols"])
     return Pipeline(
-        model=StockModel(train.tensors["features"].shape[1], len(prepared.meta["symbols"]), **model),
+        model=StockModel(num_features, num_stocks, seq_length, **model),
         train=train,
         val=val,
         loss=mse,
+        evaluate=partial(evaluate, own_mean=_own_mean(train, num_stocks)),
         constant_loss=float((val_target - _targets(train).mean()).square().mean()),
         best_loss=None
         if expected is None
@@ -159,48 +179,31 @@ def _targets(samples: Samples) -> Tensor:
     return samples.tensors["target"][samples.tensors["end"]]
 
 
-class StockModel(nn.Module):
-    """Features and the stock's embedding, repeated over time, through an LSTM or GRU to one number."""
-
-    def __init__(
-        self,
-        num_features: int,
-        num_stocks: int,
-        *,
-        kind: str,
-        hidden_size: int,
-        num_layers: int,
-        dropout: float,
-        embedding_dim: int,
-    ) -> None:
-        super().__init__()
-        recurrent = nn.LSTM if kind == "lstm" else nn.GRU
-        self.embedding = nn.Embedding(num_stocks, embedding_dim)
-        self.recurrent = recurrent(
-            num_features + embedding_dim,
-            hidden_size,
-            num_layers,
-            batch_first=True,
-            dropout=dropout if num_layers > 1 else 0.0,
-        )
-        self.head = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size // 2),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden_size // 2, 1),
-        )
-
-    def forward(self, x: Tensor, stock: Tensor) -> Tensor:
-        """Returns predictions [batch] from windows x [batch, days, features] and ids [batch]."""
-        identity = self.embedding(stock).unsqueeze(1).expand(-1, x.shape[1], -1)
-        states, _ = self.recurrent(torch.cat((x, identity), dim=2))
-        prediction: Tensor = self.head(states[:, -1]).squeeze(-1)
-        return prediction
-
-
 def mse(model: nn.Module, batch: Batch) -> Tensor:
     """Returns the mean squared error of the standardised target."""
     return nn.functional.mse_loss(model(batch["x"], batch["stock"]).float(), batch["target"])
+
+
+def evaluate(model: nn.Module, batches: Iterable[Batch], *, own_mean: Tensor) -> Mapping[str, float]:
+    """Returns `mse_over_own_mean`: the error beside that of each stock's training mean [stocks].
+
+    Below 1 something of the days ahead is known; much below the constant loss is also who has only
+    told a currency from an oil fund.
+    """
+    squares = []
+    for batch in batches:
+        stock, target = batch["stock"], batch["target"].double()
+        known = own_mean.to(stock.device)[stock]
+        off = torch.stack((model(batch["x"], stock) - target, known - target))
+        squares.append(off.square().sum(dim=1))
+    error, own = torch.stack(squares).sum(dim=0).tolist()
+    return {"mse_over_own_mean": error / own}
+
+
+def _own_mean(samples: Samples, num_stocks: int) -> Tensor:
+    stock, target = samples.tensors["stock"][samples.tensors["end"]], _targets(samples)
+    total = torch.bincount(stock, weights=target.double(), minlength=num_stocks)
+    return (total / torch.bincount(stock, minlength=num_stocks)).float()
 
 
 def _windows(arrays: Mapping[str, np.ndarray], part: str, seq_length: int) -> Samples:

@@ -37,8 +37,9 @@ def read_instruments(files: list[Path], kind: str, notes: list[str]) -> Iterator
 
     Args:
         files: One file per instrument; the symbol is the file's stem in capitals.
-        kind: `bars` keeps open, high, low, close and volume; `columns` keeps close and every other
-            numeric column (ready features); `auto` is `bars` where the first file has them all.
+        kind: `bars` and `indicators` keep open, high, low, close and volume; `columns` keeps close
+            and every other numeric column (ready features); `auto` is `bars` where the first file
+            has them all.
         notes: Lines for the person are added here.
 
     Raises:
@@ -52,8 +53,8 @@ def read_instruments(files: list[Path], kind: str, notes: list[str]) -> Iterator
         if kind == "auto":
             kind = "columns" if ready and not set(BARS) <= set(numeric) else "bars"
         if not wanted:
-            wanted = list(BARS) if kind == "bars" else ["close", *ready]
-            if kind == "bars" and ready:
+            wanted = ["close", *ready] if kind == "columns" else list(BARS)
+            if kind != "columns" and ready:
                 notes.append(
                     f"{len(ready)} further columns ({', '.join(ready[:3])}, ...) are not used; "
                     "`data.features: columns` uses them instead of features made from the bars."

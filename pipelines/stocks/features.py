@@ -2,75 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
+
+from pipelines.stocks.indicators import indicators
+from pipelines.stocks.returns import WARM_UP, Returns, log_returns
 
 EXPECTED = "expected_target"
 """Column of a made-up market: the best prediction for one who knows its hidden state."""
 
-WARM_UP = 60
-"""Days that the longest feature looks back."""
-
 HORIZON = {"volatility": 5, "return": 1}
 """Days ahead that each target reaches."""
 
-ROBUST_SIGMAS = 10.0
-
-PARTS = {"train": (0.0, 0.70), "val": (0.70, 0.85)}
-"""Shares of each instrument's days, in the order of time; the last 15 % is held back."""
+PARTS = {"train": (0.0, 0.70), "val": (0.70, 0.85), "test": (0.85, 1.0)}
+"""Shares of each instrument's days, in the order of time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Returns:
-    """Daily log returns of one instrument.
+def split_instrument(
+    frame: pd.DataFrame, target: str, kind: str, evaluate_on: str = "val"
+) -> tuple[dict[str, dict[str, np.ndarray]], int]:
+    """Returns `features`, `target` and `age` of each part, and the count of masked days.
 
-    Attributes:
-        values: [days], 0 where masked and on the first day.
-        masked: [days] bool; moves too large for a day of trading: splits, corporate actions.
-        sd: Their standard deviation in the training part.
-    """
-
-    values: np.ndarray
-    masked: np.ndarray
-    sd: float
-
-    @property
-    def floor(self) -> float:
-        """The least volatility that is told from none, so that logarithms stay finite."""
-        return 0.05 * self.sd
-
-
-def log_returns(close: np.ndarray, train_days: int) -> Returns:
-    """Returns the log returns of `close` [days], moves beyond 10 robust sigmas masked.
-
-    A robust sigma is 1.4826 times the median absolute deviation. It is taken over the first
-    `train_days` only: what is a large move must not depend on days that training may not see.
-    """
-    values = np.diff(np.log(close), prepend=np.log(close[0]))
-    known = values[1:train_days]
-    centre = np.median(known)
-    sigma = 1.4826 * np.median(np.abs(known - centre)) or known.std()
-    masked = np.abs(values - centre) > ROBUST_SIGMAS * sigma if sigma > 0 else np.zeros(len(values), bool)
-    values = np.where(masked, 0.0, values)
-    return Returns(values, masked, float(values[1:train_days].std()))
-
-
-def split_instrument(frame: pd.DataFrame, target: str) -> tuple[dict[str, dict[str, np.ndarray]], int]:
-    """Returns `features`, `target` and `age` of each part in `PARTS`, and the count of masked days.
+    The parts are `train`, and `val` with the days of `evaluate_on` in it.
 
     No window and no horizon crosses a boundary: `age` counts days from the start of the part (a
     window of L days may end where age >= L - 1), and the last days of a part have no target.
-    A column `EXPECTED` is handed on. The parts are empty if the close never moves.
+    A column `EXPECTED` is handed on. The parts are empty if the close never moves. `kind` is
+    `indicators`, or else the features are made from the bars where there are any.
     """
     days = len(frame) - WARM_UP
-    edges = {part: [WARM_UP + round(share * days) for share in shares] for part, shares in PARTS.items()}
+    shares = {"train": PARTS["train"], "val": PARTS[evaluate_on]}
+    edges = {part: [WARM_UP + round(share * days) for share in both] for part, both in shares.items()}
     returns = log_returns(frame["close"].to_numpy(), edges["train"][1])
     if returns.sd == 0:
         return {}, 0
     if "open" in frame:
-        features = bar_features(frame, returns)
+        features = (indicators if kind == "indicators" else bar_features)(frame, returns)
     else:
         features = frame.drop(columns=["close"])
         known = features.iloc[slice(*edges["train"])]

@@ -12,8 +12,9 @@ import torch
 from torch.utils.data import default_collate
 
 from pipelines import stocks
-from pipelines.stocks.features import HORIZON, WARM_UP, bar_features, log_returns
+from pipelines.stocks.features import HORIZON, bar_features
 from pipelines.stocks.market import make_market
+from pipelines.stocks.returns import WARM_UP, log_returns
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Pipeline, Prepared
@@ -53,17 +54,19 @@ def everything(pipeline: Pipeline, part: str) -> dict[str, torch.Tensor]:
     return batch
 
 
-@pytest.mark.parametrize("target", list(HORIZON))
+@pytest.mark.parametrize(
+    ("target", "features"), [("volatility", "bars"), ("return", "bars"), ("volatility", "indicators")]
+)
 @pytest.mark.parametrize("part", ["train", "val"])
-def test_nothing_after_a_part_changes_it(tmp_path: Path, part: str, target: str) -> None:
+def test_nothing_after_a_part_changes_it(tmp_path: Path, part: str, target: str, features: str) -> None:
     frames = market()
-    before = load(save(tmp_path / "a", frames), target=target)
+    before = load(save(tmp_path / "a", frames), target=target, features=features)
     rng = np.random.default_rng(0)
     for frame in frames.values():
         after = frame.index >= EDGES[part][1]
         for name in ("open", "high", "low", "close", "volume"):
             frame.loc[after, name] *= rng.uniform(0.2, 5.0, int(after.sum()))
-    changed = load(save(tmp_path / "b", frames), target=target)
+    changed = load(save(tmp_path / "b", frames), target=target, features=features)
     parts = ["train"] if part == "train" else ["train", "val"]
     for name, array in before.arrays.items():
         if name.partition("_")[0] in parts:
@@ -113,15 +116,16 @@ def test_features_are_standardised_by_all_training_days(tmp_path: Path) -> None:
     assert np.isnan(target).sum() == 3 * HORIZON["volatility"]
 
 
-def test_a_split_is_masked_counted_and_leaves_no_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", ["bars", "indicators"])
+def test_a_split_is_masked_counted_and_leaves_no_trace(tmp_path: Path, features: str) -> None:
     frames = market(2)
-    clean = load(save(tmp_path / "a", frames))
+    clean = load(save(tmp_path / "a", frames), features=features)
     day = 300
     for name in ("open", "high", "low", "close"):
         frames["S0001"].loc[day:, name] /= 7.0
     frames["S0001"]["volume"] = frames["S0001"]["volume"].astype(float)
     frames["S0001"].loc[day:, "volume"] *= 7.0
-    split = load(save(tmp_path / "b", frames))
+    split = load(save(tmp_path / "b", frames), features=features)
     assert not any("masked" in note for note in clean.notes)
     note = next(note for note in split.notes if "masked" in note)
     assert note.startswith("1 one-day moves beyond 10 robust sigmas")
@@ -132,12 +136,13 @@ def test_a_split_is_masked_counted_and_leaves_no_trace(tmp_path: Path) -> None:
     assert np.abs(split.arrays["train_features"] - clean.arrays["train_features"]).max() < 1.5
 
 
-def test_no_volume_and_flat_days_stay_finite(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", ["bars", "indicators"])
+def test_no_volume_and_flat_days_stay_finite(tmp_path: Path, features: str) -> None:
     frames = market(2)
     frames["S0000"]["volume"] = 0
     flat = frames["S0001"].loc[100:180, "close"].iloc[0]
     frames["S0001"].loc[100:180, ["open", "high", "low", "close"]] = flat
-    prepared = load(save(tmp_path, frames))
+    prepared = load(save(tmp_path, frames), features=features)
     pipeline = pipeline_of(prepared)
     for part in ("train", "val"):
         assert all(torch.isfinite(value).all() for value in everything(pipeline, part).values())
@@ -232,16 +237,65 @@ def test_returns_of_the_made_up_market_cannot_be_predicted() -> None:
     assert pipeline.best_loss == pytest.approx(pipeline.constant_loss, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_models_train(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "module"), [("lstm", "LSTM"), ("gru", "GRU"), ("transformer", "Encoder")])
+def test_models_train(kind: str, module: str) -> None:
     torch.manual_seed(0)
     pipeline = pipeline_of(load(stocks=2, days=700), kind=kind, hidden_size=8, num_layers=1, embedding_dim=4)
-    assert kind.upper() in repr(pipeline.model)
+    assert module in repr(pipeline.model)
     batch = pipeline.train.gather(pipeline.train.tensors, torch.arange(1))  # a ragged last batch of one
     loss = pipeline.loss(pipeline.model, batch)
     loss.backward()
     assert loss.shape == ()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in pipeline.model.parameters())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert pipeline.loss(pipeline.model, batch).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_the_order_of_the_days_is_known(kind: str) -> None:
+    torch.manual_seed(0)
+    pipeline = pipeline_of(load(stocks=2, days=700), kind=kind, hidden_size=32)
+    batch = pipeline.val.gather(pipeline.val.tensors, torch.arange(4))
+    other = batch["x"].clone()
+    other[:, [8, 18]] = batch["x"][:, [18, 8]]
+    pipeline.model.eval()
+    with torch.no_grad():
+        told = [pipeline.model(x, batch["stock"]) for x in (batch["x"], other)]
+    assert (told[0] - told[1]).abs().min() > 3e-6
+
+
+def test_evaluate_compares_with_the_mean_of_each_stock() -> None:
+    pipeline = pipeline_of(load(stocks=2, days=700))
+    assert pipeline.evaluate is not None
+    batches = [
+        pipeline.val.gather(pipeline.val.tensors, index)
+        for index in torch.arange(pipeline.val.length).split(33)
+    ]
+    assert len(batches[-1]["target"]) < 33
+    train, val = (everything(pipeline, part) for part in ("train", "val"))
+
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor, stock: torch.Tensor) -> torch.Tensor:
+            return 0.5 * x[:, -1, 9]
+
+    own = [float(train["target"][train["stock"] == stock].mean()) for stock in (0, 1)]
+    assert abs(own[0] - own[1]) > 0.1
+    naive = np.square(val["target"].numpy() - np.where(val["stock"].numpy() == 0, *own)).mean()
+    error = np.square(val["target"].numpy() - 0.5 * val["x"][:, -1, 9].numpy()).mean()
+    assert pipeline.evaluate(Two(), batches) == pytest.approx({"mse_over_own_mean": error / naive})
+
+
+def test_the_test_part_is_what_is_evaluated_on(tmp_path: Path) -> None:
+    frames = market(1)
+    frames["S0000"]["place"] = np.arange(DAYS, dtype=float)
+    path = save(tmp_path, frames)
+    val, test = (load(path, features="columns", evaluate_on=part) for part in ("val", "test"))
+    first = EDGES["train"]
+    mean, sd = np.arange(*first).mean(), np.arange(*first).std()
+    place = [each.arrays["val_features"][[0, -1], 0] * sd + mean for each in (val, test)]
+    np.testing.assert_allclose(place, [[508, 603], [604, 699]], atol=0.01)
+    assert np.array_equal(val.arrays["train_features"], test.arrays["train_features"])
+    assert any("test part; no choice" in note for note in test.notes)
 
 
 def test_mistakes_are_one_line_each(tmp_path: Path) -> None:
@@ -293,7 +347,8 @@ def test_mistakes_are_one_line_each(tmp_path: Path) -> None:
         (TrialConfig(data={"seq_length": 500}), "`data.seq_length`"),
         (TrialConfig(data={"seq_length": 0}), "`data.seq_length`"),
         (TrialConfig(data={"target": "return"}), "fixed when the data is prepared"),
-        (TrialConfig(model={"kind": "rnn"}), "`model.kind` must be one of lstm, gru"),
+        (TrialConfig(model={"kind": "rnn"}), "`model.kind` must be one of lstm, gru, transformer"),
+        (TrialConfig(model={"kind": "transformer", "hidden_size": 6}), "a multiple of 4 (heads), but got 6"),
         (TrialConfig(model={"hidden_siz": 8}), "Did you mean `hidden_size`"),
         (TrialConfig(model={"hidden_size": "big"}), "type int"),
         (TrialConfig(model={"num_layers": 0}), "`model.num_layers >= 1`"),
