@@ -1,0 +1,221 @@
+"""The guides' ladders: each workload's before, its hand-tuned after, and what a sweep of 15 minutes finds.
+
+python benchmarks/guides.py [NAME ...]        adds to benchmarks/results/<device>/guides.json
+
+NAME is one of search_spaces/{kuairand,sequence,behaviour,stocks,sign_language}.yaml; all are some two
+hours. Each is swept at the before's model size and at the after's; the sweeps are kept in mlruns/guides,
+and the same command goes on from there. Then before, after and winner take turns: a fresh process each,
+round by round in random order. `bare` is the winner's own step on a batch that lies on the device.
+On a CPU, the guides' fp16 is bf16: it has no other mixed precision.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import Figure, publish, spread
+from verdicts import Bench
+
+from sweeper.analysis.confirmation import Round, interval, log_ratios
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Measurement
+from sweeper.spec import load
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / "mlruns" / "guides"
+WORKLOADS = ("kuairand", "sequence", "behaviour", "stocks", "sign_language")
+ROUNDS = 12
+SEARCH = {"minutes": 15, "patience": 15, "trials": 60, "seed": 0}
+PLAN = MeasurePlan(window_seconds=1.0, repeats=2, warmup_cap_seconds=5.0, cap_seconds=10.0)
+FIVE_TIMES = ("kuairand",)
+"""Those whose before handles each row in Python."""
+
+BEFORE, AFTER, WINNER = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A workload at one model size.
+
+    Attributes:
+        space: The search space, the model's options fixed.
+    """
+
+    workload: str
+    size: Mapping[str, Any]
+    space: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """The workload, and its size where there are several."""
+        size = " ".join(f"{name.removeprefix('model.')}={value}" for name, value in self.size.items())
+        return f"{self.workload} ({size})" if size else self.workload
+
+    @property
+    def name(self) -> str:
+        """The sweep's."""
+        return "-".join(["guide", self.workload, *(str(value) for value in self.size.values())])
+
+
+def cases(workload: str) -> Iterator[Case]:
+    """Yields the workload at the before's size, and at the after's where that is another."""
+    tree = load(ROOT / "search_spaces" / f"{workload}.yaml").to_dict()
+    before, afters = _runnable(tree["baseline"]), [_runnable(each) for each in tree["also_try"]]
+    sizes = []
+    for config in (before, *afters):
+        size = {name: value for name, value in config.items() if name.startswith("model.")}
+        if size not in sizes:
+            sizes.append(size)
+    for size in sizes:
+        asked = [_without_model(config) for config in (before, *afters)]
+        space = {
+            **tree,
+            "space": _without_model(tree["space"]),
+            "fix": {**tree["fix"], **size},
+            "baseline": asked[0],
+            "also_try": asked[1:],
+            "search": {**tree["search"], **SEARCH},
+        }
+        case = Case(workload=workload, size=size, space=space)
+        yield Case(workload=workload, size=size, space={**space, "name": case.name})
+
+
+def _runnable(config: Mapping[str, Any]) -> dict[str, Any]:
+    has_fp16 = torch.cuda.is_available()
+    return {name: "bf16" if value == "fp16" and not has_fp16 else value for name, value in config.items()}
+
+
+def _without_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if not name.startswith("model.")}
+
+
+def swept(case: Case) -> dict[str, Any]:
+    """Returns a sweep as `sweeper show --json` has it; it is run, or gone on with, unless it has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "space.json"
+        path.write_text(json.dumps(case.space), encoding="utf-8")
+        subprocess.run(_command("run", str(path)), cwd=ROOT, check=True)
+    shown = subprocess.run(_command("show", case.name, "--json"), cwd=ROOT, check=True, capture_output=True)
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sweeper", *arguments, "--home", str(HOME)]
+
+
+def measured(case: Case, configs: Mapping[int, TrialConfig]) -> tuple[list[Round], list[Measurement]]:
+    """Returns throughputs round by round, and the winner's measurements."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        template = bench.prepared(case.space["pipeline"], case.space["data"])
+        draw, rounds, winners = random.Random(0), [], []
+        for _ in range(ROUNDS):
+            found: dict[int, float] = {}
+            for key in draw.sample(list(configs), len(configs)):
+                outcome = bench.trial(template, configs[key], PLAN).outcome
+                assert isinstance(outcome, Measurement), outcome
+                found[key] = outcome.throughput
+                if key == WINNER:
+                    winners.append(outcome)
+            rounds.append(found)
+        bench.launcher.close()
+    return rounds, winners
+
+
+def figures_of(case: Case) -> Iterator[Figure]:
+    """Yields what a case comes to."""
+    shown = swept(case)
+    by_number = {trial["number"]: trial for trial in shown["trials"]}
+    afters = [
+        each for each in shown["trials"] if each["stage"] == "reference" and "throughput" in each["metrics"]
+    ]
+    if shown["winner"] is None:
+        yield Figure(figure=f"{case.title}: a winner", value=0, low=0, high=0, bar=">= 1", repeats=1)
+        return
+    after = max(afters, key=lambda trial: trial["metrics"]["throughput"])
+    winner = by_number[shown["winner"]["number"]]
+    chosen = {BEFORE: by_number[0], AFTER: after, WINNER: winner}
+    configs = {key: TrialConfig().replace(trial["config"]) for key, trial in chosen.items()}
+    rounds, winners = measured(case, configs)
+    for key, title in ((BEFORE, "before"), (AFTER, "after"), (WINNER, "winner")):
+        yield _named(f"{case.title}: {title}", spread([each[key] for each in rounds]), "/s")
+        yield from _loss(f"{case.title}: {title}'s loss", chosen[key])
+    yield _over(f"{case.title}: winner over after", rounds, AFTER, 1.0)
+    yield _over(
+        f"{case.title}: winner over before", rounds, BEFORE, 5.0 if case.workload in FIVE_TIMES else 0.0
+    )
+    bare = [each.throughput / each.diagnosis.device_samples_s for each in winners if _has_bare(each)]
+    share = [100 * each.breakdown.data_fraction for each in winners]
+    reached = statistics.median(bare) >= 0.95 or statistics.median(share) <= 5
+    yield _named(f"{case.title}: winner over bare", spread(bare), "")
+    yield _named(f"{case.title}: data path's share of the step", spread(share), "%")
+    yield _holds(f"{case.title}: 0.95 of bare, or 5 % of the step in the data path", reached)
+    yield _holds(f"{case.title}: winner's loss within the limit", winner["feasible"])
+    for name in ("gpu_util_pct", "gpu_sm_active_pct"):
+        for key, title in ((BEFORE, "before"), (AFTER, "after"), (WINNER, "winner")):
+            value = chosen[key]["metrics"].get(name)
+            if value is not None:
+                yield _plain(f"{case.title}: {title}'s {name}", value, "%")
+
+
+def _has_bare(found: Measurement) -> bool:
+    return found.diagnosis is not None and found.diagnosis.device_samples_s is not None
+
+
+def _loss(title: str, trial: Mapping[str, Any]) -> Iterator[Figure]:
+    loss = trial["metrics"].get("val_loss")
+    if loss is not None:
+        yield _plain(title, loss, "")
+
+
+def _over(title: str, rounds: Sequence[Round], under: int, bar: float) -> Figure:
+    """Returns the lower bound of a ratio, whose bar is for that."""
+    mean, low, high = (math.exp(each) for each in interval(log_ratios(rounds, WINNER, under)))
+    print(f"{title}: {mean:.3g} [{low:.3g}, {high:.3g}]", flush=True)
+    return Figure(
+        figure=f"{title}, lower bound",
+        value=low,
+        low=low,
+        high=high,
+        bar=f">= {bar}" if bar else "",
+        unit="x",
+        repeats=len(rounds),
+    )
+
+
+def _named(title: str, found: Figure, unit: str) -> Figure:
+    return Figure(
+        figure=title, value=found.value, low=found.low, high=found.high, unit=unit, repeats=found.repeats
+    )
+
+
+def _holds(title: str, holds: bool) -> Figure:
+    return Figure(figure=title, value=holds, low=holds, high=holds, bar=">= 1", repeats=1)
+
+
+def _plain(title: str, value: float, unit: str) -> Figure:
+    return Figure(figure=title, value=value, low=value, high=value, unit=unit, repeats=1)
+
+
+def main(names: Sequence[str]) -> None:
+    """Measures the workloads `names`, or all, and publishes each as soon as it is done."""
+    for name in names or WORKLOADS:
+        for case in cases(name):
+            publish("guides", list(figures_of(case)), f"python benchmarks/guides.py {name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
