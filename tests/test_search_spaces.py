@@ -69,10 +69,10 @@ def test_the_header_shows_commands_that_work(spec):
 
 SMALL = {
     "pipelines.tabular": {"data.rows": 3000},
-    "pipelines.sequence": {"data.rows": 3000, "data.columns": 3},
-    "pipelines.stocks": {"data.stocks": 3, "data.days": 900},
-    "pipelines.kuairand": {"data.rows": 20_000, "data.users": 50, "data.videos": 500},
-    "pipelines.behaviour": {"data.recordings": 12, "data.seconds": 20},
+    "pipelines.sequence": {"data.rows": 26_000, "data.columns": 2},
+    "pipelines.stocks": {"data.stocks": 9, "data.days": 900},
+    "pipelines.kuairand": {"data.rows": 90_000, "data.users": 50, "data.videos": 500},
+    "pipelines.behaviour": {"data.recordings": 12, "data.seconds": 150},
     "pipelines.sign_language": {"data.clips": 60, "data.glosses": 5, "data.max_frames": 60},
 }
 """Data on which a trial is a matter of seconds."""

@@ -136,6 +136,12 @@ def test_a_split_is_masked_counted_and_leaves_no_trace(tmp_path: Path, features:
     assert np.abs(split.arrays["train_features"] - clean.arrays["train_features"]).max() < 1.5
 
 
+def test_indicators_are_used_where_they_are_asked_for(tmp_path: Path) -> None:
+    path = save(tmp_path, market(1))
+    sizes = {kind: load(path, features=kind).arrays["val_features"].shape for kind in ("auto", "indicators")}
+    assert sizes == {"auto": (96, 16), "indicators": (96, 40)}
+
+
 @pytest.mark.parametrize("features", ["bars", "indicators"])
 def test_no_volume_and_flat_days_stay_finite(tmp_path: Path, features: str) -> None:
     frames = market(2)
