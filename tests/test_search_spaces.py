@@ -103,7 +103,12 @@ def test_it_runs_for_two_trials(spec, tmp_path, monkeypatch):
             tree[head][rest] = value
         else:
             tree[head] = value
-    tree["space"] = {name: each for name, each in tree["space"].items() if not name.startswith("model.")}
+    tree["space"] = {
+        name: parameter
+        for name, parameter in tree["space"].items()
+        if not name.startswith("model.") and name not in tree["fix"]
+    }
+    tree["space"]["batch_size"] = {"type": "categorical", "choices": [32, 64]}
     ran = run_sweep(
         tmp_path, SweepSpec.from_dict(tree), NullTracker(), Quiet(), launch=lambda folder: InlineLauncher()
     )

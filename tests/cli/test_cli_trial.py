@@ -20,7 +20,9 @@ MORE = {
     "compile_seconds": 0.15,
     "compile_cache": "cold",
     "telemetry_missing": {"gpu_power_w": "Not Supported", "nvml": "a reading did not come back in time"},
-    "quality": Quality(key="k", samples=60_000, seconds=2.5, train_loss=0.5, val_loss=0.25, metrics={"accuracy": 0.9123456}),
+    "quality": Quality(
+        key="k", samples=60_000, seconds=2.5, train_loss=0.5, val_loss=0.25, metrics={"accuracy": 0.9123456}
+    ),
 }
 
 
