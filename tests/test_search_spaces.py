@@ -73,7 +73,7 @@ SMALL = {
     "pipelines.stocks": {"data.stocks": 9, "data.days": 900},
     "pipelines.kuairand": {"data.rows": 90_000, "data.users": 50, "data.videos": 500},
     "pipelines.behaviour": {"data.recordings": 12, "data.seconds": 150},
-    "pipelines.sign_language": {"data.clips": 60, "data.glosses": 5, "data.max_frames": 60},
+    "pipelines.sign_language": {"data.clips": 150, "data.glosses": 5, "data.max_frames": 60},
 }
 """Data on which a trial is a matter of seconds."""
 
