@@ -119,7 +119,7 @@ def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | No
     preset, size = preset_for(hints.device), size_of(hints.samples)
     if preset is None or "batch_size" not in spec.space:
         return None
-    known: dict[str, Scalar] = {
+    known = {
         "batch_size": preset.batch_size * size.batch_factor,
         "model.hidden_size": preset.hidden_size,
         "loader.num_workers": min(preset.num_workers, max(1, hints.cores)),
@@ -165,9 +165,8 @@ def _at(parameter: Parameter, share: float) -> Scalar:
     return _nearest(parameter, low * (high / low) ** share)
 
 
-def _nearest(parameter: Parameter, value: Scalar) -> Scalar:
+def _nearest(parameter: Parameter, value: float) -> Scalar:
     """Returns the value of the parameter that is nearest to a number."""
-    assert isinstance(value, int | float)
     if isinstance(parameter, CategoricalParameter):
         numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
         return min(numbers, key=lambda each: abs(each - value)) if numbers else parameter.first()

@@ -151,7 +151,7 @@ class Searcher:
         if self._sampler() != "climb" or len(self._spec.objectives) > 1:
             return None
         params = climb(self._spec, self._told, taken, search.seed * 1_000_003 + number)
-        return params and Asked(params, reason(self._spec, self._told, params))
+        return Asked(params, reason(self._spec, self._told, params)) if params is not None else None
 
     def _sampler(self) -> str:
         """Returns the sampler's name; what `auto` stands for depends on how far the search is."""
