@@ -38,6 +38,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/search.py bars resume
 	$(BIN)/python benchmarks/confirm.py recorded peers
 	$(BIN)/python benchmarks/production.py
+	$(BIN)/python benchmarks/real.py
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak

@@ -2,5 +2,5 @@
 
 A pipeline is a module with `prepare(data) -> Prepared`, called once per machine, and
 `build(config, prepared) -> Pipeline`, called per trial. `pipelines.tabular` is the smallest
-example; `pipelines.stocks` has windows, an embedding and a recurrent model.
+example. docs/workloads.md tells of the others.
 """
