@@ -95,6 +95,8 @@ SHORT = {
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_it_runs_for_two_trials(spec, tmp_path, monkeypatch):
     """As it is, but for the size of the data and of the measurements: whatever this machine lacks."""
+    if spec.name == "quick":
+        pytest.skip("test_quick_runs has it run by the program")
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     tree = spec.to_dict()
     for name, value in {**SHORT, **SMALL[spec.pipeline]}.items():
@@ -117,6 +119,7 @@ def test_it_runs_for_two_trials(spec, tmp_path, monkeypatch):
     assert all(isinstance(outcome, Measurement) for outcome in outcomes), outcomes
 
 
+@pytest.mark.slow
 def test_quick_runs(tmp_path):
     changes = {
         "data.rows": 3000,
