@@ -91,7 +91,8 @@ def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
         parts.insert(1, f"{seconds(epoch):>10} an epoch")
     if record.quality is not None:
         parts.append(f"loss {loss(record.quality.val_loss)}")
-        parts += [f"{name} {figure(value)}" for name, value in record.quality.metrics.items()]
+        # The first of them is the one to look at; `--trial N` has them all.
+        parts += [f"{name} {figure(value)}" for name, value in list(record.quality.metrics.items())[:1]]
     if record.verdict is not None:
         parts.append(record.verdict.kind.value)
     if record.measurement is not None and record.measurement.contamination:
