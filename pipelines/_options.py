@@ -45,6 +45,33 @@ def options(
     return merged
 
 
+def trial_data(
+    given: Mapping[str, Any],
+    made_with: Mapping[str, Any],
+    free: str = "",
+    least: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Returns a trial's options of the data, over those that it was prepared with.
+
+    Args:
+        given: The trial's `data.*`.
+        free: The one that a trial may choose; the others are fixed.
+
+    Raises:
+        UserError: As `options`, or one that is fixed differs.
+    """
+    data = options("data", given, made_with, least)
+    for key, value in made_with.items():
+        if data[key] != value and key != free:
+            raise UserError(
+                f"`data.{key}` is fixed when the data is prepared ({value!r}), but a trial asks for "
+                f"{data[key]!r}; set it for the whole sweep."
+                + f" A trial may choose `data.{free}`."
+                * bool(free)
+            )
+    return data
+
+
 def choice(name: str, value: str, known: tuple[str, ...]) -> str:
     """Returns `value` if it is one of `known`.
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options
+from pipelines._options import choice, options, trial_data
 from pipelines.behaviour.models import KINDS, make_model
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
@@ -118,13 +118,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     Raises:
         UserError: An option is unknown, or the windows are too short for the network.
     """
-    made_with = prepared.meta["data"]
-    for key, value in options("data", config.data, made_with).items():
-        if value != made_with[key]:
-            raise UserError(
-                f"`data.{key}` is fixed when the data is prepared ({made_with[key]!r}), but a trial asks for "
-                f"{value!r}; set it for the whole sweep."
-            )
+    trial_data(config.data, prepared.meta["data"])
     opt = options("model", config.model, MODEL, {"hidden_size": 1, "num_layers": 1, "n_fft": 8})
     choice("model.kind", opt["kind"], KINDS)
     gamma = opt["gamma"] if choice("model.loss", opt["loss"], ("focal", "cross_entropy")) == "focal" else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines._options import choice, options
+from pipelines._options import choice, options, trial_data
 from pipelines.kuairand import model as pretrain
 from pipelines.kuairand import simulate
 from pipelines.kuairand.samples import samples_of
@@ -162,13 +162,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     Raises:
         UserError: An option cannot be used.
     """
-    data = options("data", config.data, prepared.meta["data"])
-    for key, made_with in prepared.meta["data"].items():
-        if data[key] != made_with:
-            raise UserError(
-                f"`data.{key}` is fixed when the data is prepared ({made_with!r}), but a trial asks for "
-                f"{data[key]!r}; set it for the whole sweep."
-            )
+    data = trial_data(config.data, prepared.meta["data"])
     simulated = data["phase"] == "simulate"
     opt = options("model", config.model, MODEL, {"hidden_size": 8, "embedding_dim": 1})
     choice("model.labels", opt["labels"], ("both", *pretrain.LABELS))

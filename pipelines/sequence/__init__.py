@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options
+from pipelines._options import choice, options, trial_data
 from pipelines.sequence.models import HEADS, Forecaster
 from pipelines.sequence.split import PARTS, split_rows
 from pipelines.sequence.windows import constant_loss, window_ends, windows
@@ -129,13 +129,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     """
     meta = prepared.meta
     made_with = meta["data"]
-    data = options("data", config.data, made_with, {"seq_length": 1})
-    for key in DATA.keys() - {"source", "path", "seq_length"}:
-        if data[key] != made_with[key]:
-            raise UserError(
-                f"`data.{key}` is fixed when the data is prepared ({made_with[key]!r}), but a trial asks for "
-                f"{data[key]!r}; set it for the whole sweep. A trial may choose `data.seq_length`."
-            )
+    data = trial_data(config.data, made_with, "seq_length", {"seq_length": 1})
     model = options("model", config.model, MODEL, {"hidden_size": 1, "num_layers": 1})
     choice("model.kind", model["kind"], ("lstm", "bilstm_attention"))
     if model["dropout"] >= 1:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipelines._options import choice, options
+from pipelines._options import choice, options, trial_data
 from pipelines.sign_language.clips import Clip, choose, lay_out
 from pipelines.sign_language.constant import constant_losses
 from pipelines.sign_language.corpus import read_corpus
@@ -162,13 +162,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
         UserError: An option is unknown or cannot be had.
     """
     made_with = prepared.meta["data"]
-    data = options("data", config.data, made_with)
-    for key, value in made_with.items():
-        if data[key] != value and key != "step_frames":
-            raise UserError(
-                f"`data.{key}` is fixed when the data is prepared ({value!r}), but a trial asks for "
-                f"{data[key]!r}; set it for the whole sweep. A trial may choose `data.step_frames`."
-            )
+    data = trial_data(config.data, made_with, "step_frames")
     step_frames = _step_frames(data["step_frames"])
     if step_frames > made_with["step_frames"]:
         raise UserError(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options
+from pipelines._options import choice, options, trial_data
 from pipelines.stocks.models import HEADS, StockModel
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
@@ -141,14 +141,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     Raises:
         UserError: An option is unknown, or no window of that length fits.
     """
-    made_with = prepared.meta["data"]
-    data = options("data", config.data, made_with)
-    for key in ("target", "evaluate_on", "features", "limit", "min_rows", "stocks", "days", "seed"):
-        if data[key] != made_with[key]:
-            raise UserError(
-                f"`data.{key}` is fixed when the data is prepared ({made_with[key]!r}), but a trial asks for "
-                f"{data[key]!r}; set it for the whole sweep. A trial may choose `data.seq_length`."
-            )
+    data = trial_data(config.data, prepared.meta["data"], "seq_length")
     seq_length = data["seq_length"]
     train, val = (_windows(prepared.arrays, part, seq_length) for part in ("train", "val"))
     val_target = _targets(val)

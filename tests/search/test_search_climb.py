@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from replays import spec_of
 
-from sweeper.search.climb import changes, climb
+from sweeper.search.climb import changes, climb, reason
 from sweeper.search.presets import presets
 from sweeper.search.told import Told
 
@@ -129,4 +129,6 @@ def test_one_climbs_from_the_best_of_the_baselines_own_size_and_stays_there():
         1: Told(params={"batch_size": 256, "model.width": 1}, values=(99.0,), constraints={}),
         2: Told(params={"batch_size": 64, "model.width": 2}, values=(10.0,), constraints={}),
     }
-    assert climb(spec, known, keys(spec, known), 0) == {"batch_size": 128, "model.width": 2}
+    params = climb(spec, known, keys(spec, known), 0)
+    assert params == {"batch_size": 128, "model.width": 2}
+    assert reason(spec, known, params) == "one step from trial 2: batch_size 64 -> 128"

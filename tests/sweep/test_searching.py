@@ -9,9 +9,13 @@ from replays import Bench, spec_of, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
+from sweeper.search import Hints
 from sweeper.sweep.capacity import Capacity
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.runner import Slot
+from sweeper.sweep.searching import hints_of
+from sweeper.sweep.setup import Machine
 from sweeper.testing.noop import made_up
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=8.0)
@@ -208,3 +212,9 @@ def test_cut_off_in_the_middle_the_same_trials_are_asked(tmp_path, monkeypatch, 
     (folder / "result.json").unlink()
     cut.run(spec)
     assert [e.job.config for e in entries_of(cut)] == [e.job.config for e in entries_of(whole)]
+
+
+def test_first_guesses_rest_on_a_slots_share_of_the_machine():
+    gpus = tuple(DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}") for i in range(2))
+    machine = Machine(gpus, 12, {}, tuple(Slot(gpu.uuid) for gpu in gpus))
+    assert hints_of(machine, 5000) == Hints(device="NVIDIA A10", cores=6, samples=5000)
