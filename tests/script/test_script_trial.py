@@ -61,8 +61,8 @@ def test_the_loss_is_looked_at_after_the_same_samples(run):
 def test_a_script_that_comes_to_its_end_has_its_last_validation_loss(run):
     files = {"config.yaml": "train: {batch_size: {batch_size}, epochs: 3}\ndata: {samples: 9600}\n"}
     script = dataclasses.replace(SCRIPTS["with_yaml"], stop="at_end", files=files)
-    # Windows enough for an epoch to end among them.
-    plan = dataclasses.replace(PLAN, quality_samples=1, repeats=3 * PLAN.repeats)
+    # A short warm-up and windows enough: an epoch ends among them however busy the machine is.
+    plan = dataclasses.replace(PLAN, quality_samples=1, repeats=9, warmup_cap_seconds=0.3)
     found = run(job_of(script, {"batch_size": 32}, plan))
     assert (found.quality.samples, found.quality.of) == (28_800, "validation")
     assert found.quality.val_loss == pytest.approx(1.1 * (0.2 + math.exp(-1.44)), rel=0.001)
