@@ -32,6 +32,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.spec import load
+from sweeper.sweep.opening import of_name
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "mlruns" / "guides"
@@ -107,7 +108,9 @@ def swept(case: Case) -> dict[str, Any]:
         path = Path(folder) / "space.json"
         path.write_text(json.dumps(case.space), encoding="utf-8")
         subprocess.run(_command("run", str(path)), cwd=ROOT, check=True)
-    shown = subprocess.run(_command("show", case.name, "--json"), cwd=ROOT, check=True, capture_output=True)
+    # Where the code has changed since an earlier one, it is called `<name>-2` and so on.
+    *_, latest = of_name(HOME, case.name)
+    shown = subprocess.run(_command("show", latest.name, "--json"), cwd=ROOT, check=True, capture_output=True)
     found: dict[str, Any] = json.loads(shown.stdout)
     return found
 
