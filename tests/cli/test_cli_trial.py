@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from measurements import measurement, record_of
 
+from sweeper.cli.screen import trial_line
 from sweeper.cli.trial import trial_lines
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Quality, Stats
 from sweeper.core.record import TrialRecord
@@ -170,3 +171,10 @@ def test_a_failure_has_neither_card_nor_times(tmp_path: Path):
     assert "a\nb" in lines
     assert not {"Result", "Times"} & set(lines)
     assert not any("bound" in line or "◄" in line for line in lines)
+
+
+def test_in_one_line_it_has_the_first_of_what_its_pipeline_tells():
+    quality = dataclasses.replace(MORE["quality"], metrics={"accuracy": 0.9123456, "auc": 0.75})
+    line = trial_line(dataclasses.replace(record_of(a_trial()), quality=quality), "007 rows", 2.0)
+    assert "loss 0.25  accuracy 0.9123  " in line
+    assert "auc" not in line
