@@ -21,14 +21,14 @@ sweep: $(READY)
 	$(BIN)/sweeper run search_spaces/a10.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser and not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser"
 
 check: $(READY) test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or browser) and not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or browser"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
@@ -41,7 +41,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/real.py
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python benchmarks/chaos.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
 # Imported for the commands that they add, in the order in which help lists them.
-from sweeper.cli import commands, deciding
+from sweeper.cli import commands, deciding, ending
 from sweeper.cli.options import app
-from sweeper.core.errors import SweeperError
+from sweeper.core.errors import EnvironmentStopError, SweeperError
 
 __all__ = ["commands", "deciding", "main"]
 
 INTERRUPTED = 130
-
-
-class _TerminatedError(BaseException):
-    """SIGTERM, as an exception that unwinds as Ctrl-C does."""
-
-
-def _on_sigterm(number: int, frame: Any) -> NoReturn:
-    raise _TerminatedError
+_DISK = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some of your quota",
+    errno.EROFS: "Name a writable folder",
+    errno.EIO: "Mend the disk",
+}
 
 
 def main() -> NoReturn:
@@ -33,38 +33,62 @@ def main() -> NoReturn:
     if not sys.platform.startswith("linux"):
         print(f"sweeper runs on Linux only (this is {sys.platform}).", file=sys.stderr)
         sys.exit(2)
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # In a locale without UTF-8 a dash is no reason to end, nor is a path that is not text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code: int
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
             # How typer passes Ctrl-C on.
             raise KeyboardInterrupt
-    except SweeperError as error:
-        _say(str(error))
-        code = error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        _say("stopped (Ctrl-C). What is finished is kept; the same command continues.")
-        code = INTERRUPTED
-    except _TerminatedError:
-        _say("stopped (SIGTERM). What is finished is kept; the same command continues.")
-        code = 143
-    except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError):
-            raise
-        # The reader of our output has gone; there is no one to tell.
-        code = 0
-    except Exception as error:
-        if hasattr(error, "show") and hasattr(error, "exit_code"):
-            error.show()
-            code = error.exit_code
-        else:
-            code = _bug(error)
+    except BaseException as error:
+        code = _code_of(error)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        # Such as the output's own disk being full.
+        code = code or _told(_of_disk(error))
     sys.exit(code)
+
+
+def _code_of(error: BaseException) -> int:
+    """Says what has ended the program, where that is anyone's concern, and returns the exit code."""
+    taken = ending.current()
+    if taken is not None and (taken.unwinding or taken.count > 1):
+        # Whatever a library has made of it on its way.
+        return ending.stopped(taken.first)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return ending.stopped(signal.SIGINT)
+    if isinstance(error, SweeperError):
+        return _told(error)
+    if isinstance(error, SystemExit):
+        # The reader of our output has gone; there is no one to tell.
+        gone = isinstance(error.__context__, BrokenPipeError)
+        return 0 if gone else error.code if isinstance(error.code, int) else int(error.code is not None)
+    if not isinstance(error, Exception):
+        raise error
+    if hasattr(error, "show") and hasattr(error, "exit_code"):
+        error.show()
+        return int(error.exit_code)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return _told(_of_disk(error))
+    return _bug(error)
+
+
+def _of_disk(error: OSError) -> EnvironmentStopError:
+    place = f" {error.filename}" if error.filename else ""
+    remedy = _DISK.get(error.errno or 0, "Mend that")
+    return EnvironmentStopError(
+        f"cannot write{place}: {error.strerror or error}. {remedy}, and run the same command again."
+    )
+
+
+def _told(error: SweeperError) -> int:
+    _say(str(error))
+    return error.exit_code
 
 
 def _say(text: str) -> None:
@@ -77,9 +101,14 @@ def _bug(error: Exception) -> int:
     """Writes the traceback of a bug of ours to a file, and says where."""
     import tempfile
 
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="sweeper-crash-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        traceback.print_exception(error, file=file)
-    _say(f"a bug of sweeper's own ({type(error).__name__}: {error}). The traceback is in {file.name}.")
+    what = f"a bug of sweeper's own ({type(error).__name__}: {error})"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="sweeper-crash-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        _say(f"{what}. The traceback is in {file.name}.")
+    except OSError as cannot:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        _say(f"{what}, in {last.filename}:{last.lineno}. Its traceback could not be kept ({cannot}).")
     return 70

@@ -62,12 +62,12 @@ def sweep_at(home: Path, text: str) -> Journal:
     Raises:
         UserError: There is none.
     """
-    for journal in (Journal(sweeps_folder(home) / text), Journal(Path(text).expanduser())):
+    for journal in (Journal(sweeps_folder(home) / text), Journal(Path(os.path.expanduser(text)))):
         if journal.begun:
             return journal
     elsewhere, colon, name = text.rpartition(":")
     if colon:
-        return find_sweep(Path(elsewhere).expanduser(), name)
+        return find_sweep(Path(os.path.expanduser(elsewhere)), name)
     if os.sep in text:
         raise UserError(
             f"A sweep must be a name, HOME:NAME, or a folder with a sweep.yaml in it, but got {text!r}."

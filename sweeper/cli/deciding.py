@@ -15,6 +15,13 @@ def ui(
     name: Annotated[str | None, typer.Argument(help="Sweep to open; the latest by default.")] = None,
     home: Home = DEFAULT_HOME,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Local port.")] = 5000,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; of this machine.")] = "127.0.0.1",
+    i_know: Annotated[
+        bool,
+        typer.Option(
+            "--i-know", help="Take any --host: whoever reaches it may read, change and delete every run."
+        ),
+    ] = False,
     uri: Uri = None,
 ) -> None:
     """Open the MLflow interface on a sweep's comparison (Ctrl-C ends it); of a server, print the address.
@@ -23,7 +30,7 @@ def ui(
     """
     from sweeper.cli.serving import ui_command
 
-    raise typer.Exit(ui_command(home, name, port, uri))
+    raise typer.Exit(ui_command(home, name, port, uri, host, i_know=i_know))
 
 
 @app.command()

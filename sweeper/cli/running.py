@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def _report(sweep: LoadedSweep) -> list[Path]:
     return files(sweep)
 
 
+def _preload() -> None:
+    # What fails here fails again where it is needed, and is told there.
+    with contextlib.suppress(Exception):
+        preload()
+
+
 def run_command(
     space: Path, overrides: list[str], home: Path, *, new: bool, extend: int, uri: str | None = None
 ) -> int:
@@ -57,7 +64,7 @@ def run_command(
     tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start; it does so meanwhile.
-    threading.Thread(target=preload, daemon=True).start()
+    threading.Thread(target=_preload, daemon=True).start()
     with Screen(out) as screen:
         ran = run_sweep(home, spec, tracker, screen, new=new, extend=extend, finish=_report)
     if not ran.ran:

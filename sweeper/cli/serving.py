@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -13,14 +14,40 @@ from sweeper.cli.screen import console
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.sweep.opening import all_sweeps, find_sweep
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.ui import UI_ENV, find_experiment, mend_artifact_locations, ui_url, view_url
+from sweeper.tracking.ui import (
+    UI_ENV,
+    find_experiment,
+    is_loopback,
+    mend_artifact_locations,
+    reached_at,
+    ui_url,
+    view_url,
+)
 from sweeper.tracking.ui import ui_command as command_line
 
 START_SECONDS = 90
 
 
-def ui_command(home: Path, name: str | None, port: int, uri: str | None = None) -> int:
-    """Serves the interface until it is ended, or names the address on a server; returns the exit code."""
+def ui_command(
+    home: Path,
+    name: str | None,
+    port: int,
+    uri: str | None = None,
+    host: str = "127.0.0.1",
+    *,
+    i_know: bool = False,
+) -> int:
+    """Serves the interface until it is ended, or names the address on a server; returns the exit code.
+
+    Args:
+        i_know: That whoever reaches a `host` other than this machine's own may read, change and delete
+            everything, as MLflow asks nobody who they are.
+    """
+    if not (is_loopback(host) or i_know):
+        raise UserError(
+            f"`--host` must be of this machine alone, such as 127.0.0.1, but got {host}: whoever reaches it"
+            " could read and delete every run, without a password. Use `ssh -L`, or add `--i-know`."
+        )
     sweeps = all_sweeps(home)
     if name is None and not sweeps:
         raise UserError(f"There are no sweeps in {home}. `sweeper run search_spaces/quick.yaml` makes one.")
@@ -31,23 +58,18 @@ def ui_command(home: Path, name: str | None, port: int, uri: str | None = None) 
     experiment = find_experiment(home, chosen)
     if experiment is None:
         raise UserError(f"`{chosen}` has no runs in MLflow yet; `sweeper sync {chosen}` sends them.")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            raise UserError(f"`--port` must be free, but got {port}. Name another one.") from None
+    _check_free(host, port)
     mend_artifact_locations(home)
     out = console()
-    out.print(f"Starting MLflow on 127.0.0.1:{port} ...")
+    out.print(f"Starting MLflow on {host}:{port} ...")
     log = home / "ui.log"
     with open(log, "wb") as file:
         server = subprocess.Popen(
-            command_line(home, port), env={**os.environ, **UI_ENV}, stdout=file, stderr=file
+            command_line(home, port, host), env={**os.environ, **UI_ENV}, stdout=file, stderr=file
         )
     try:
-        _wait(server, port, log)
-        out.print(f"{chosen}: {ui_url(port, experiment)}", soft_wrap=True)
+        _wait(server, reached_at(host), port, log)
+        out.print(f"{chosen}: {ui_url(port, experiment, host=host)}", soft_wrap=True)
         out.print("Ctrl-C ends it.")
         return server.wait()
     except KeyboardInterrupt:
@@ -74,12 +96,32 @@ def _on_server(tracker: MlflowTracker, name: str) -> int:
     return 0
 
 
-def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _check_free(host: str, port: int) -> None:
+    """Finds out whether somebody can listen there.
+
+    Raises:
+        UserError: Somebody does already, or the host is not of this machine.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"`--port` must be free, but got {port}. Name another one.") from None
+        raise UserError(
+            f"`--host` and `--port` must be an address of this machine, but got {host}:{port}"
+            f" ({error.strerror}). Name another one."
+        ) from None
+
+
+def _wait(server: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise EnvironmentStopError(f"MLflow ended at once ({server.returncode}); see {log}.")
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
         time.sleep(0.2)
     raise EnvironmentStopError(f"MLflow did not answer on port {port} in {START_SECONDS} s; see {log}.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
 
-from sweeper.analysis.summary import brief, to_json, trial_json
+from sweeper.analysis.summary import Summary, brief, to_json, trial_json
 from sweeper.analysis.words import times
 from sweeper.cli.mattering import mattered, matters, matters_json
 from sweeper.cli.planning import space_lines
@@ -17,7 +18,7 @@ from sweeper.cli.running import home_option
 from sweeper.cli.screen import console, print_summary, trial_line
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
-from sweeper.core.errors import UserError
+from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.loading import load_sweep, summarise
@@ -42,13 +43,24 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
 
 
 def list_command(home: Path, *, as_json: bool) -> None:
-    """Prints the sweeps of a home."""
-    summaries = [summarise(load_sweep(journal)) for journal in all_sweeps(home)]
+    """Prints the sweeps of a home; a spoilt one costs an error at the end, and none of the others."""
+    summaries, spoilt = [], []
+    for journal in all_sweeps(home):
+        try:
+            summaries.append(summarise(load_sweep(journal)))
+        except EnvironmentStopError as error:
+            spoilt.append(error)
     if as_json:
         print(json.dumps([brief(summary) for summary in summaries], indent=1))
-        return
+    else:
+        _print_list(home, summaries, any_spoilt=bool(spoilt))
+    if spoilt:
+        raise spoilt[0]
+
+
+def _print_list(home: Path, summaries: Sequence[Summary], *, any_spoilt: bool) -> None:
     out = console()
-    if not summaries:
+    if not summaries and not any_spoilt:
         out.print(f"No sweeps in {home} yet. `sweeper run search_spaces/quick.yaml` makes one.")
     for each in summaries:
         confirmed = f"{times(each.ratio.ratio)} confirmed" if each.ratio else "nothing confirmed"

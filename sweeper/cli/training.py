@@ -16,18 +16,22 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.words import figure, loss, seconds, times
+from sweeper.cli import ending
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
+from sweeper.core.environment import held_back_line, passed
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
-from sweeper.export import read
+from sweeper.export import pass_env, read
 from sweeper.production.run import Trained, train
 from sweeper.production.wanted import wanted
 from sweeper.production.watching import Now
 from sweeper.tracking.mlflow import MlflowTracker
 
 MISSED, PENDING, INTERRUPTED = 1, 7, 130
+SAVING_SECONDS = 25.0
+"""What a run that SIGTERM ends has for its last checkpoint and its end."""
 LINE_SECONDS = 1.0
 """Between two lines about epochs, where these are short."""
 
@@ -62,6 +66,8 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
         raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {asked.device!r}.")
     want = wanted(exported, asked.overrides, asked.epochs, asked.max_minutes)
     out = Console(stderr=True, highlight=False) if asked.as_json else console()
+    # Ctrl-C waits for a checkpoint however long that takes: a person can press it again.
+    ending.allow(SAVING_SECONDS, None)
     tracker = MlflowTracker(home, asked.tracking_uri)
     with _Screen(out) as screen:
         for name in want.changed:
@@ -189,9 +195,12 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
     command = [str(item) for item in value["command"]]
+    names = pass_env(value)
+    if line := held_back_line(os.environ, names):
+        console().print(line, soft_wrap=True, markup=False)
     console().print(f"Running {shlex.join(command)}", soft_wrap=True, markup=False)
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**os.environ, **value["env"]})
+        os.execvpe(command[0], command, {**passed(os.environ, names), **value["env"]})
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None

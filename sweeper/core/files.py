@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from sweeper.core.errors import EnvironmentStopError
+
+MOST_BYTES = 256 * 1024 * 1024
+"""Of a JSON file of ours; a longer one is not."""
+
+_LONGEST_WHY = 200
+_TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def write_atomic(path: Path, text: str) -> None:
     """Writes `text` to `path`: temporary name, fsync, rename, fsync of the directory."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", opener=_new) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -27,12 +40,67 @@ def write_atomic(path: Path, text: str) -> None:
         os.close(directory)
 
 
+def _new(path: str, flags: int) -> int:
+    """Makes a file that was not there: neither a link nor what is behind one is ever written to."""
+    try:
+        return os.open(path, _CREATE, 0o666)
+    except FileExistsError:
+        # Left by a killed process that had this one's number.
+        os.unlink(path)
+        return os.open(path, _CREATE, 0o666)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Removes what `write_atomic` of processes that are gone left below `folder`; links are not followed."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            found = _TEMPORARY.fullmatch(name)
+            if found and not os.path.exists(f"/proc/{found[1]}"):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(place, name))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes an encoded value atomically; NaN never reaches the file."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Returns the JSON value at `path`."""
-    with open(path, encoding="utf-8") as file:
+    """Returns the JSON value at `path`.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+        ValueError: It is not JSON.
+    """
+    with open(path, encoding="utf-8", opener=_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise OSError(f"it is not a regular file of at most {MOST_BYTES} bytes")
         return json.load(file)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+@contextlib.contextmanager
+def ours(path: Path, remedy: str) -> Iterator[None]:
+    """Turns whatever comes of reading a file that we wrote, and something else has spoilt, into one line.
+
+    Args:
+        remedy: What the person is to do, in the imperative, without a full stop.
+
+    Raises:
+        EnvironmentStopError: In place of any exception but FileNotFoundError, which passes.
+    """
+    try:
+        yield
+    except (FileNotFoundError, EnvironmentStopError):
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        why = " ".join(text.split()).rstrip(".")[:_LONGEST_WHY]
+        raise EnvironmentStopError(
+            f"{path} is not as it was written ({why}). Nothing was changed. {remedy}."
+        ) from error

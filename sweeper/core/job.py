@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.files import read_json, write_json
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.files import ours, read_json, write_json
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.script import Script
+from sweeper.core.secrets import struck_tree
 from sweeper.core.training import Training
 
 SCHEMA = 1
@@ -23,6 +25,8 @@ TELEMETRY_LOG = "telemetry.log"
 TRACE = "trace.json.gz"
 RECORD = "script.json"
 """Of a script: what exactly ran, and what was heard of it."""
+
+RUNS_AGAIN = "Restore it, or remove it: what it told of then runs again"
 
 TRIAL_RUNNER = "sweeper.trainer.measure:run"
 QUALITY_RUNNER = "sweeper.trainer.quality:run"
@@ -87,6 +91,10 @@ class Job:
             takes the first `device.count` of them.
         cpus: Cores to stay on; empty means all that are usable.
         env: Environment variables of the trial, set before anything is imported.
+        timeout_seconds: For the whole job.
+        stage_seconds: For single stages (`sweeper.core.progress.STAGES`); those that are not named have
+            no limit of their own.
+        stall_seconds: How long no step may come where steps are taken; 0 for no such limit.
         attempt: 0 at first; counts the times the environment ended this trial.
         params: The search's own values for the trial, before `when` and aliases are applied.
         origin: Where its configuration came from, in words.
@@ -110,6 +118,8 @@ class Job:
     cpus: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float = 600.0
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    stall_seconds: float = 0.0
     attempt: int = 0
     stage: str = "search"
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -120,21 +130,34 @@ class Job:
 def write_job(folder: Path, job: Job) -> None:
     """Writes `folder/config.json`, making the folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise EnvironmentStopError(f"{folder} must be a folder, but it is a link. Remove the link.")
     write_json(folder / CONFIG, {"schema": SCHEMA, **encode(job)})
 
 
 def read_job(folder: Path) -> Job:
-    """Returns the job in `folder`."""
-    return decode(Job, {**read_json(folder / CONFIG), "folder": str(folder)})
+    """Returns the job in `folder`.
+
+    Raises:
+        FileNotFoundError: There is none.
+        EnvironmentStopError: Its file was spoilt.
+    """
+    with ours(folder / CONFIG, f"Restore it, or remove {folder}"):
+        job = decode(Job, {**read_json(folder / CONFIG), "folder": str(folder)})
+    return job
 
 
 _OUTCOMES: Mapping[str, type] = {"measurement": Measurement, "failure": Failure, "report": Report}
 
 
-def write_outcome(folder: Path, outcome: Outcome | Report) -> None:
-    """Writes `folder/outcome.json` atomically: the commit point of a trial."""
+def write_outcome(folder: Path, outcome: Outcome | Report, secrets: Collection[str] = ()) -> None:
+    """Writes `folder/outcome.json` atomically: the commit point of a trial.
+
+    Args:
+        secrets: Values which no text of it may hold: what an exception says is the user's.
+    """
     name = type(outcome).__name__.lower()
-    write_json(folder / OUTCOME, {"schema": SCHEMA, "type": name, **encode(outcome)})
+    write_json(folder / OUTCOME, {"schema": SCHEMA, "type": name, **struck_tree(encode(outcome), secrets)})
 
 
 def decode_outcome(value: Any) -> Outcome | Report:
@@ -143,8 +166,14 @@ def decode_outcome(value: Any) -> Outcome | Report:
 
 
 def read_outcome(folder: Path) -> Outcome | Report | None:
-    """Returns the outcome in `folder`, or None while there is none."""
+    """Returns the outcome in `folder`, or None while there is none.
+
+    Raises:
+        EnvironmentStopError: Its file was spoilt.
+    """
     try:
-        return decode_outcome(read_json(folder / OUTCOME))
+        with ours(folder / OUTCOME, RUNS_AGAIN):
+            outcome = decode_outcome(read_json(folder / OUTCOME))
     except FileNotFoundError:
         return None
+    return outcome

@@ -194,6 +194,7 @@ class Measurement:
         telemetry: Summaries by series name, units in the names; absent where not supported.
         telemetry_missing: Why a series is absent, or ended early, by its name.
         versions: torch, CUDA and driver versions.
+        seconds: Of its whole process, by the monotonic clock; 0 where that was not kept.
     """
 
     throughput: float
@@ -224,6 +225,7 @@ class Measurement:
     telemetry: Mapping[str, Stats] = field(default_factory=dict)
     telemetry_missing: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
     finished_at: float = 0.0
 
     @property
@@ -290,8 +292,14 @@ INFEASIBLE = frozenset(
 )
 """Findings about the configuration: the sampler learns from them, and they are not retried."""
 
-RETRIED = frozenset({FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.DEVICE_LOST})
-"""The environment's doing: the same trial number runs again."""
+RETRIES: Mapping[FailureKind, int] = {
+    FailureKind.LOST: 2,
+    FailureKind.PREEMPTED: 2,
+    FailureKind.DEVICE_LOST: 2,
+}
+"""The environment's doing: how often the same trial number runs again. All other kinds never do."""
+
+RETRIED = frozenset(RETRIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +320,16 @@ class Failure:
     log: str = ""
     seconds: float = 0.0
     finished_at: float = 0.0
+
+    @property
+    def last_words(self) -> str:
+        """The last line of the trial's own output; empty where it said nothing.
+
+        Python's dump of the stacks, where it was killed by a signal of its own doing, is not the trial's.
+        """
+        said = [line for line in self.detail.splitlines() if line.strip()]
+        dump = next((i for i, line in enumerate(said) if line.startswith("Fatal Python error")), len(said))
+        return said[max(0, dump - 1)].strip() if said else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

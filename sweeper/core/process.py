@@ -20,7 +20,7 @@ def children(pid: int) -> Iterator[int]:
         return
     for task in tasks:
         with contextlib.suppress(OSError):
-            yield from map(int, (task / "children").read_text().split())
+            yield from map(int, (task / "children").read_text(encoding="ascii").split())
 
 
 def tree(pid: int) -> Iterator[int]:
@@ -60,7 +60,7 @@ def involuntary_switches(pid: int) -> int:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                text = (task / "status").read_text()
+                text = (task / "status").read_text(encoding="utf-8", errors="replace")
                 total += int(text.rpartition("nonvoluntary_ctxt_switches:")[2].split()[0])
     return total
 
@@ -89,5 +89,7 @@ def _scheduled(pid: int, column: int) -> dict[int, float]:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found[int(task.name)] = int((task / "schedstat").read_text().split()[column]) / 1e9
+                found[int(task.name)] = (
+                    int((task / "schedstat").read_text(encoding="ascii").split()[column]) / 1e9
+                )
     return found

@@ -31,6 +31,7 @@ class Training:
         checkpoint_seconds: A checkpoint after each so many seconds.
         keep: Checkpoints that are kept, the latest ones.
         max_seconds: It ends after so many, those before a resumption included; 0 for no such end.
+        stall_seconds: It fails once no step has come for so long; 0 turns that off.
     """
 
     folder: str
@@ -41,3 +42,4 @@ class Training:
     checkpoint_seconds: float = 300.0
     keep: int = 2
     max_seconds: float = 0.0
+    stall_seconds: float = 600.0

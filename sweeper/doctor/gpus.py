@@ -61,8 +61,8 @@ def present() -> bool:
         return True
     for device in PCI.glob("*"):
         try:
-            if (device / "vendor").read_text().strip() == _NVIDIA and (
-                (device / "class").read_text().startswith(_DISPLAY)
+            if (device / "vendor").read_text(encoding="ascii").strip() == _NVIDIA and (
+                (device / "class").read_text(encoding="ascii").startswith(_DISPLAY)
             ):
                 return True
         except OSError:

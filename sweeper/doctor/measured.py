@@ -54,10 +54,9 @@ def measure(cache: Path | None, runner: str = CEILINGS_RUNNER) -> Report | Check
     if isinstance(outcome, Report):
         shutil.rmtree(folder, ignore_errors=True)
         return outcome
-    last, text = said, "the measuring process ended without a result"
+    line, text = (said.strip().splitlines() or [""])[-1], "the measuring process ended without a result"
     if isinstance(outcome, Failure):
-        last, text = outcome.detail, f"{outcome.message} ({outcome.kind}, in stage `{outcome.stage}`)"
-    line = (last.strip().splitlines() or [""])[-1]
+        line, text = outcome.last_words, f"{outcome.message} ({outcome.kind}, in stage `{outcome.stage}`)"
     return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"All that it said is in {folder / LOG}")
 
 

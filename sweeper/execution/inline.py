@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from pathlib import Path
 
+from sweeper.core.environment import secrets
 from sweeper.core.job import read_job, write_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.progress import Silent
@@ -19,7 +21,7 @@ class InlineLauncher:
 
     def submit(self, folder: Path) -> Future[Outcome | Report]:
         """Runs the job at once and returns a finished future."""
-        write_outcome(folder, run(read_job(folder), Silent()))
+        write_outcome(folder, run(read_job(folder), Silent()), secrets(os.environ))
         future: Future[Outcome | Report] = Future()
         future.set_result(outcome_or_lost(folder))
         return future

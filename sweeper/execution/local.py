@@ -8,20 +8,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any
 
+from sweeper.core.environment import passed
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.measurement import Outcome, Report
 from sweeper.execution.launcher import outcome_or_lost
 
 MARK = "SWEEPER_SWEEP"
 """In the environment of every process of a sweep: the sweep's folder."""
+
+MOST_SERVERS = 3
+"""A server that is killed again and again will be once more."""
 
 SERVER_ENV: Mapping[str, str] = {
     # One thread: a process with more must not fork. Trials set their own number.
@@ -64,55 +70,89 @@ class LocalLauncher:
     The server starts with the launcher and imports torch meanwhile; a job submitted earlier waits.
     """
 
-    def __init__(self, home: Path, *, capacity: int = 1, isolation: str = "fork") -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        capacity: int = 1,
+        isolation: str = "fork",
+        pass_env: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "sweeper.execution.server"),
+    ) -> None:
+        """Starts a server; another one, where that is killed and a job is submitted afterwards.
+
+        Args:
+            pass_env: Environment variables that trials get beside the usual ones
+                (`sweeper.core.environment.passed`).
+            program: What Python runs as the server.
+        """
         self.capacity = capacity
         self._isolation = isolation
+        self._program = program
+        self._home = home
+        self._num_servers = 0
         self._handles: dict[str, LocalHandle] = {}
         self._lock = threading.Lock()
-        environment = {**TRIAL_ENV, **os.environ}
+        environment = {**TRIAL_ENV, **passed(os.environ, pass_env)}
         environment.update(SERVER_ENV)
         environment[MARK] = str(home.resolve())
         self._log = open(home / "server.log", "ab")  # noqa: SIM115 - closed by close()
+        self._environment = environment
+        self.ready: Mapping[str, Any] = {}
+        self._start_server()
+
+    def _start_server(self) -> None:
+        if self._num_servers == MOST_SERVERS:
+            raise EnvironmentStopError(
+                f"the server of this sweep was ended {MOST_SERVERS} times; its last words are in "
+                f"{self._log.name}. Finished trials are kept; the same command continues."
+            )
+        self._num_servers += 1
+        self._has_ended = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sweeper.execution.server", str(os.getpid())],
+            [sys.executable, *self._program, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment,
+            env=self._environment,
             start_new_session=True,
         )
-        self.ready: Mapping[str, Any] = {}
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
 
     def submit(self, folder: Path) -> LocalHandle:
         """Starts the job in `folder`."""
         name = str(folder.resolve())
         handle = LocalHandle(self, folder.resolve())
         with self._lock:
+            if self._has_ended:
+                self._let_go()
+                self._start_server()
             self._handles[name] = handle
         self.send(run=name, isolation=self._isolation)
         return handle
 
     def send(self, **request: str) -> None:
-        """Writes one request to the server."""
-        try:
+        """Writes one request to the server; one that has just been killed takes its jobs along, all lost."""
+        with contextlib.suppress(BrokenPipeError):
             self._stdin.write(json.dumps(request).encode() + b"\n")
             self._stdin.flush()
-        except BrokenPipeError:
-            raise EnvironmentStopError(
-                f"the server of this sweep has ended; its last words are in {self._log.name}. "
-                "Finished trials are kept; the same command continues."
-            ) from None
 
     @property
     def _stdin(self) -> IO[bytes]:
         assert self._process.stdin is not None
         return self._process.stdin
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _read(self, server: subprocess.Popen[bytes]) -> None:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if not line.endswith(b"\n"):
+                break
             message = json.loads(line)
             if "ready" in message:
                 self.ready = message
@@ -120,14 +160,24 @@ class LocalLauncher:
             with self._lock:
                 handle = self._handles.pop(message["ended"])
             handle.set_result(outcome_or_lost(Path(message["ended"])))
+        # The keepers hold the pipe as well: none of them, and so no trial, is left. Only where one was
+        # killed together with the server are its orphans.
+        if not self._stdin.closed:
+            end_leftovers(self._home)
         with self._lock:
             left = list(self._handles.items())
             self._handles.clear()
+            self._has_ended = True
         for name, handle in left:
             handle.set_result(outcome_or_lost(Path(name)))
 
     def close(self) -> None:
         """Ends the server, and with it every keeper and every trial."""
+        self._let_go()
+        self._log.close()
+
+    def _let_go(self) -> None:
+        """Ends the server there is, if it has not ended, and closes its pipes."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         try:
@@ -138,7 +188,19 @@ class LocalLauncher:
         self._reader.join(timeout=10)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
-        self._log.close()
+
+
+def end_leftovers(home: Path, seconds: float = 15.0) -> Sequence[int]:
+    """Ends what is left of an earlier run of the sweep in `home`; returns what cannot be ended."""
+    deadline = time.monotonic() + seconds
+    while left := leftovers(home):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+    return ()
 
 
 def leftovers(home: Path) -> Sequence[int]:
@@ -147,7 +209,7 @@ def leftovers(home: Path) -> Sequence[int]:
     They are known by a mark in the environment they were started with. Only the holder of the
     sweep's lock may end them.
     """
-    mark = f"{MARK}={home.resolve()}".encode()
+    mark = os.fsencode(f"{MARK}={home.resolve()}")
     found = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from sweeper.core.process import children
 from sweeper.worker.keeper import (
+    Start,
     adopt_orphans,
     die_with_parent,
     in_fresh_interpreter,
@@ -30,7 +31,7 @@ from sweeper.worker.keeper import (
     keep,
 )
 
-_START: dict[str, Callable[[Path, int], NoReturn]] = {
+_START: dict[str, Start] = {
     "fork": in_this_interpreter,
     "exec": in_fresh_interpreter,
 }
@@ -93,15 +94,16 @@ class Server:
             self._become_keeper(Path(request["run"]), _START[request["isolation"]], server)
         self.keepers[pid] = request["run"]
 
-    def _become_keeper(self, folder: Path, start: Callable[[Path, int], NoReturn], server: int) -> NoReturn:
+    def _become_keeper(self, folder: Path, start: Start, server: int) -> NoReturn:
         status = 70
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(signal.SIGTERM, server)
-            for descriptor in (self.source, self.answers, self._wake, self._wake_end):
+            for descriptor in (self.source, self._wake, self._wake_end):
                 os.close(descriptor)
-            keep(folder, start)
+            # Held to the keeper's end: the supervisor reads the end of the answers when all are gone.
+            keep(folder, start, (self.answers,))
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -132,17 +134,26 @@ class Server:
                     os.waitpid(pid, 0)
 
 
-def main() -> None:
-    """Serves on descriptors 0 and 1; what anything prints goes to standard error."""
-    die_with_parent(signal.SIGTERM, int(sys.argv[1]))
+def warm() -> None:
+    """Imports what trials need."""
+    import sweeper.worker.trial  # noqa: F401
+    from sweeper.trainer.preload import preload
+
+    preload()
+
+
+def main(warm: Callable[[], None] = warm) -> None:
+    """Serves on descriptors 0 and 1; what anything prints goes to standard error.
+
+    Args:
+        warm: Called before the first trial, which finds what it has imported.
+    """
+    die_with_parent(signal.SIGTERM, int(sys.argv[-1]))
     adopt_orphans()
     source, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    import sweeper.worker.trial  # noqa: F401 - for the trials to come
-    from sweeper.trainer.preload import preload
-
-    preload()
+    warm()
     # What is there now lives for ever: the collector need not look at (and so copy) its pages.
     gc.collect()
     gc.freeze()

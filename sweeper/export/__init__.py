@@ -4,7 +4,7 @@ from sweeper.export.document import Setting, exported
 from sweeper.export.flags import read_map
 from sweeper.export.formats import FORMATS, Options, check_format, rendered
 from sweeper.export.job_script import reads_export
-from sweeper.export.reading import SCHEMA, read
+from sweeper.export.reading import SCHEMA, pass_env, read
 
 __all__ = [
     "FORMATS",
@@ -13,6 +13,7 @@ __all__ = [
     "Setting",
     "check_format",
     "exported",
+    "pass_env",
     "read",
     "read_map",
     "reads_export",

@@ -61,6 +61,7 @@ def exported(
         "measured": _measured(summary, spec, record, measured),
         "holds_for": _holds_for(summary.device, measured, setting),
         **({"production": tree["production"]} if tree.get("production") else {}),
+        **({"execution": {"pass_env": list(passing)}} if (passing := spec.execution.pass_env) else {}),
         "provenance": {
             "sweep": summary.name,
             "trial": record.number,

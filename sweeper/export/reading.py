@@ -48,6 +48,22 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return found
 
 
+def pass_env(value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the environment variables that the run of an export gets beside the usual ones.
+
+    Raises:
+        UserError: They were edited into something that is no list of names.
+    """
+    section = value.get("execution") or {}
+    names = section.get("pass_env", []) if isinstance(section, Mapping) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            "`execution.pass_env` must be a list of environment variables' names, but got something else."
+            " Write it as in `execution: {pass_env: [AWS_PROFILE]}`."
+        )
+    return tuple(names)
+
+
 def _no_export(path: Path, why: str) -> UserError:
     return UserError(
         f"what is read must be a file that `sweeper export NAME` wrote, but {str(path)!r} {why}. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
+from sweeper.core.environment import held_back_line
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.files import write_atomic
 from sweeper.core.job import OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
@@ -25,7 +27,7 @@ from sweeper.production.watching import Watch, Watcher
 from sweeper.sweep.fingerprint import import_paths, prepared_folder
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, report_of
-from sweeper.sweep.starting import end_leftovers
+from sweeper.sweep.starting import end_earlier_run
 from sweeper.sweep.stopping import Stopping
 from sweeper.tracking.mlflow import MlflowTracker
 
@@ -98,8 +100,11 @@ def _run(
     folder.reopen()
     (folder.path / STOP).unlink(missing_ok=True)
     folder.forget_uncommitted()
-    end_leftovers(folder.path)
-    with contextlib.closing(LocalLauncher(folder.path)) as launcher, Stopping() as stopping:
+    end_earlier_run(folder.path)
+    if line := held_back_line(os.environ, wanted.pass_env):
+        watch.watcher.line(line)
+    started = LocalLauncher(folder.path, pass_env=wanted.pass_env)
+    with contextlib.closing(started) as launcher, Stopping() as stopping:
         job = _prepared(home, folder, wanted, launcher, device, watch.watcher)
 
         def tick() -> None:
@@ -151,6 +156,7 @@ def _prepared(
         training=dataclasses.replace(wanted.training, folder=str(folder.path.resolve())),
         cache=str(home.resolve() / "cache" / "compile"),
         timeout_seconds=NEVER_SECONDS,
+        stall_seconds=wanted.training.stall_seconds,
         stage="production",
     )
     runner = JobRunner(launcher, [Slot(kind), Slot(kind)], lambda: None)

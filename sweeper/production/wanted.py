@@ -12,7 +12,7 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.core.training import Training
-from sweeper.export import read
+from sweeper.export import pass_env, read
 from sweeper.spec.training import training_options
 from sweeper.sweep.fingerprint import digest_of_code, digest_of_files
 
@@ -38,6 +38,7 @@ class Wanted:
         name: Of the run, unless another one has it.
         promise: None where something was changed that the speed depends on; `changed` says what.
         sweep: Where the configuration comes from, with `trial`.
+        pass_env: Environment variables that it gets beside the usual ones.
         training: With the folder and the end still open.
     """
 
@@ -50,11 +51,12 @@ class Wanted:
     changed: tuple[str, ...]
     sweep: str
     trial: int
+    pass_env: tuple[str, ...] = ()
 
     def identity(self) -> dict[str, Any]:
         """Returns what must be equal for a run to be gone on with; how long it may take is no part of it."""
         plan = encode(self.training)
-        for name in ("folder", "max_seconds", "keep", "checkpoint_seconds"):
+        for name in ("folder", "max_seconds", "keep", "checkpoint_seconds", "stall_seconds"):
             del plan[name]
         return {
             "pipeline": self.pipeline,
@@ -96,6 +98,7 @@ def wanted(
             checkpoint_seconds=60 * options.checkpoint_minutes,
             keep=options.keep,
             max_seconds=60 * (options.max_minutes or 0.0),
+            stall_seconds=options.stall_seconds,
         ),
         promise=None
         if changed
@@ -103,6 +106,7 @@ def wanted(
         changed=changed,
         sweep=str(source.get("sweep") or ""),
         trial=int(source.get("trial") or 0),
+        pass_env=pass_env(value),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from sweeper.core.errors import UserError
 from sweeper.core.progress import TrialFailedError
 from sweeper.script.hearing import Hearing
+from sweeper.worker import stacks
 
 GRACE_SECONDS = 5.0
 """After each signal, before the next."""
@@ -84,8 +85,7 @@ class ScriptProcess:
         if not data:
             self._poller.unregister(descriptor)
             self._streams.remove(descriptor)
-        with contextlib.suppress(OSError):
-            os.write(sys.stdout.fileno(), data)
+        _pass_on(data)
         self._hearing.take_output(descriptor, data, moment)
         return bool(data)
 
@@ -97,6 +97,16 @@ class ScriptProcess:
             for _ in range(256):
                 if not self._read(descriptor):
                     break
+
+    def save_stacks(self) -> None:
+        """Has the script and its children, where they are Python, write their stacks; they die of it."""
+
+        def listen(seconds: float) -> None:
+            # What it says now is of no consequence any more.
+            with contextlib.suppress(TrialFailedError):
+                self.listen(seconds)
+
+        stacks.save(self._process.pid, listen, _pass_on)
 
     def stop(self) -> None:
         """Asks the script and its children to end, ever more firmly; returns when it has."""
@@ -118,3 +128,9 @@ class ScriptProcess:
             if stream is not None:
                 stream.close()
         os.close(self._pidfd)
+
+
+def _pass_on(data: bytes) -> None:
+    """Writes to the trial's own output, and so to its log."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), data)

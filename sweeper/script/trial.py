@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
+from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_json
 from sweeper.core.job import RECORD, Job
@@ -34,6 +35,7 @@ from sweeper.core.measurement import (
 )
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER
+from sweeper.core.secrets import struck_tree
 from sweeper.core.template import arguments, render
 from sweeper.script.hearing import Hearing
 from sweeper.script.process import ScriptProcess
@@ -42,12 +44,12 @@ from sweeper.script.workplace import Workplace, leads_out, make
 from sweeper.telemetry.nvml import describe_gpus
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect
-from sweeper.worker import classify
+from sweeper.worker import classify, stacks
+from sweeper.worker.overdue import STALL_RATIO
 
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
 """Set for sweeper's own processes; a script gets what the user has."""
 
-STALL_SECONDS, STALL_RATIO = 60.0, 20.0
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
@@ -99,10 +101,12 @@ def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
     environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
     # What Python prints would else be heard in blocks of some kB.
     environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault(stacks.VARIABLE, "1")
     environment.update({**_device(job.device), **own, **hearing.environment})
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
-    write_json(place / RECORD, record)
+    hidden = secrets(environment)
+    write_json(place / RECORD, struck_tree(record, hidden))
     kills = classify.oom_kills()
     try:
         process = ScriptProcess(command, workplace.folder, environment, hearing)
@@ -114,7 +118,7 @@ def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
         finally:
             process.stop()
             process.close()
-            write_json(place / RECORD, {**record, "heard": hearing.report()})
+            write_json(place / RECORD, struck_tree({**record, "heard": hearing.report()}, hidden))
     finally:
         hearing.close()
         if not script.keep:
@@ -155,6 +159,7 @@ class _Trial:
         self._job, self._script, self._progress = job, job.script, progress
         self._process, self._hearing, self._workplace = process, hearing, workplace
         self._device, self._kills = device, kills
+        self._heard_s = 0.0
 
     @property
     def _timeline(self) -> Timeline:
@@ -237,13 +242,23 @@ class _Trial:
         runs = self._process.listen(LISTEN_SECONDS)
         timeline, now = self._timeline, time.perf_counter()
         if timeline.stretches:
-            silent = now - self._hearing.heard_s
+            heard = self._hearing.heard_s
+            if heard != self._heard_s:
+                self._heard_s = heard
+                self._progress.steps.add()
+            silent, limit = now - heard, self._job.stall_seconds
             # The median is looked at last: this runs with every message, inside of the windows too.
-            if runs and silent > STALL_SECONDS and silent > STALL_RATIO * timeline.usual_gap():
-                raise TrialFailedError(FailureKind.STALLED, f"the script has said nothing for {silent:.0f} s")
+            if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
+                self._stall(silent)
         elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._hearing.lacking()):
             raise UserError(lacking)
         return runs
+
+    def _stall(self, silent: float) -> NoReturn:
+        # The keeper would soon find the same.
+        with self._progress.steps.paused():
+            self._process.save_stacks()
+        raise TrialFailedError(FailureKind.STALLED, f"the script has said nothing for {silent:.0f} s")
 
     def _warm_up(self, cap_seconds: float) -> bool:
         """Listens until training is steady, or has gone on for so long; returns whether it is steady."""

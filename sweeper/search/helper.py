@@ -44,6 +44,8 @@ def ask(path: Path, name: str, seed: int, distributions: Mapping[str, BaseDistri
         text=True,
         timeout=TIMEOUT_SECONDS,
         check=False,
+        # A Ctrl-C is the sweep's, which waits for this.
+        start_new_session=True,
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +67,8 @@ class Searcher:
 
     def _open(self, path: Path, told: Mapping[int, Told]) -> Study:
         # A killed supervisor's lock would be waited for half a minute; the sweep has one of its own.
-        path.with_name(path.name + ".lock").unlink(missing_ok=True)
+        lock = path.with_name(path.name + ".lock")
+        lock.unlink(missing_ok=True)
         # Optuna would append to half a line, and find out only when it next reads.
         if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
             path.unlink()
@@ -78,9 +80,11 @@ class Searcher:
         except (ValueError, KeyError, RuntimeError, OSError, AssertionError):
             pass
         path.unlink(missing_ok=True)
-        study = self._create(path)
-        for number, entry in sorted(told.items()):
-            study.add_trial(self._frozen(number, entry))
+        lock.unlink(missing_ok=True)
+        with _lock_told():
+            study = self._create(path)
+            for number, entry in sorted(told.items()):
+                study.add_trial(self._frozen(number, entry))
         return study
 
     def _fits(self, told: Told) -> bool:
@@ -129,7 +133,12 @@ class Searcher:
 
         Raises:
             SpaceExhaustedError: There is none left.
+            OSError: The study cannot be written.
         """
+        with _lock_told():
+            return self._ask(number, taken)
+
+    def _ask(self, number: int, taken: Collection[str]) -> Asked:
         chosen = self._next_start(taken) or self._next_climb(number, taken)
         name = self._sampler()
         trial = self._suggested(name, number, taken) if chosen is None else None
@@ -202,7 +211,15 @@ class Searcher:
         return left[draw.choice(sorted(left))]
 
     def tell(self, number: int, told: Told) -> None:
-        """Tells the study what became of trial `number`; one it was never asked for is added."""
+        """Tells the study what became of trial `number`; one it was never asked for is added.
+
+        Raises:
+            OSError: The study cannot be written.
+        """
+        with _lock_told():
+            self._tell(number, told)
+
+    def _tell(self, number: int, told: Told) -> None:
         trial = self._running.pop(number, None)
         if trial is None:
             if self._fits(told):
@@ -214,3 +231,18 @@ class Searcher:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, list(told.values))
+
+
+@contextlib.contextmanager
+def _lock_told() -> Iterator[None]:
+    """Raises the OSError behind Optuna's RuntimeError: on a full disk it lets go of a lock it never had."""
+    try:
+        yield
+    except RuntimeError as error:
+        found, seen = None, error.__context__
+        while seen is not None:
+            found = seen if isinstance(seen, OSError) else found
+            seen = seen.__context__
+        if found is None:
+            raise
+        raise OSError(found.errno, found.strerror, found.filename) from error

@@ -33,13 +33,16 @@ def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     return spec
 
 
-def read_yaml(path: Path, overrides: Sequence[str] = ()) -> Any:
+def read_yaml(path: Path, overrides: Sequence[str] = (), *, times: int = 1) -> Any:
     """Returns the plain value in a YAML or JSON file, by the same strict rules, with overrides applied.
+
+    Args:
+        times: By what the limits on its size are multiplied: what we write ourselves may be longer.
 
     Raises:
         UserError: It cannot be read, or an override breaks a rule.
     """
-    document = read_file(path)
+    document = read_file(path, times)
     if isinstance(document.value, dict):
         for item in overrides:
             override(document, item)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.secrets import struck
 
 Path = tuple[str | int, ...]
 """The keys and indices that lead to a value."""
@@ -53,8 +54,8 @@ def dotted(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """Returns `value` in one line of bounded length."""
-    text = repr(value)
+    """Returns `value` in one line of bounded length, with no secret in it."""
+    text = struck(repr(value))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 

@@ -7,9 +7,12 @@ from typing import Any
 
 from sweeper.core.config import FIELDS
 from sweeper.core.errors import UserError
+from sweeper.core.secrets import struck
 from sweeper.spec.mistakes import Path, dotted, show
 from sweeper.spec.reader import Document, Place, read_text
 from sweeper.spec.space import CategoricalParameter, FloatParameter
+
+LONGEST_LABEL = 200
 
 _WHOLE_KEY = ("data", "fix", "baseline", "also_try", "when")
 """Below these, all that is left of a dotted name is one key."""
@@ -22,7 +25,8 @@ def override(document: Document, item: str) -> None:
 
     The longest existing key wins, since names in a specification have dots of their own.
     """
-    label = f"--set {item if item.isprintable() else show(item)}"
+    said = struck(item)
+    label = f"--set {said if said.isprintable() and len(said) <= LONGEST_LABEL else show(said)}"
     key, equals, text = item.partition("=")
     place = Place(0, 0, label)
     path: Path = ("--set", item)

@@ -21,8 +21,12 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 20_000
 MAX_SCALAR = 8 * 1024
+OWN = 16
+"""By what the limits on size are multiplied for a file of our own: it holds a specification several times."""
 MAX_LINES = 100
 """Mistakes printed for one file."""
+MAX_LINE = 1000
+"""Characters printed of a mistake: a key may be long."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -77,10 +81,14 @@ class Document:
         noted = {mistake.path for _, mistake in self.mistakes}
         found = [(place, mistake.text) for place, mistake in self.mistakes]
         found += [(self.place(item), item.text) for item in mistakes if not within(item.path, noted)]
-        lines = [f"{place}: {text}" for place, text in sorted(found)]
+        lines = [f"{place}: {_bounded(text)}" for place, text in sorted(found)]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"... and {len(lines) - MAX_LINES} more."]
         return UserError("\n".join(lines))
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_LINE else text[: MAX_LINE - 3] + "..."
 
 
 class _UnreadableError(Exception):
@@ -91,23 +99,27 @@ class _UnreadableError(Exception):
         self.line, self.column, self.text = line, column, text
 
 
-def read_file(path: FilePath) -> Document:
+def read_file(path: FilePath, times: int = 1) -> Document:
     """Returns the document in the regular file `path`.
+
+    Args:
+        times: By what the limits on its size are multiplied: what we write ourselves may be longer.
 
     Raises:
         UserError: It is not there, too large, not text, or not YAML.
     """
+    most = times * MAX_BYTES
     try:
         with open(path, "rb", opener=_open) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{path}: must be a regular file, but got something else.")
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(most + 1)
     except OSError as error:
         raise UserError(f"{path}: must be a readable file, but got: {error.strerror}.") from error
     size = max(status.st_size, len(raw))
-    if size > MAX_BYTES:
-        raise UserError(f"{path}:1:1: must be at most {MAX_BYTES} bytes, but got {size}.")
+    if size > most:
+        raise UserError(f"{path}:1:1: must be at most {most} bytes, but got {size}.")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -116,11 +128,11 @@ def read_file(path: FilePath) -> Document:
             f"{path}:{line}:{column}: must be UTF-8, but got byte 0x{raw[error.start]:02x}."
             " Save the file as UTF-8."
         ) from error
-    return read_text(text, str(path))
+    return read_text(text, str(path), times)
 
 
-def read_text(text: str, origin: str) -> Document:
-    """Returns the one document in `text`; `origin` names it in messages.
+def read_text(text: str, origin: str, times: int = 1) -> Document:
+    """Returns the one document in `text`; `origin` names it in messages, `times` is as for a file.
 
     Raises:
         UserError: The text cannot be read as one YAML document within the limits.
@@ -128,7 +140,7 @@ def read_text(text: str, origin: str) -> Document:
     document = Document(origin)
     try:
         _check_text(text)
-        _build(document, yaml.parse(text, Loader=_LOADER))
+        _build(document, yaml.parse(text, Loader=_LOADER), times * MAX_NODES)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -177,7 +189,7 @@ class _Open:
     key_place: Place | None = None
 
 
-def _build(document: Document, events: Iterable[yaml.Event]) -> None:
+def _build(document: Document, events: Iterable[yaml.Event], max_nodes: int) -> None:
     """Fills `document` from parser events: no recursion, so that depth is only ever a number."""
     stack: list[_Open] = []
     num_nodes = num_documents = 0
@@ -195,9 +207,9 @@ def _build(document: Document, events: Iterable[yaml.Event]) -> None:
         if not isinstance(event, yaml.NodeEvent):
             continue
         num_nodes += 1
-        if num_nodes > MAX_NODES:
+        if num_nodes > max_nodes:
             raise _UnreadableError(
-                place.line, place.column, f"must have at most {MAX_NODES} values, but got more."
+                place.line, place.column, f"must have at most {max_nodes} values, but got more."
             )
         parent = stack[-1] if stack else None
         if parent and isinstance(parent.value, dict) and parent.key is None:

@@ -17,6 +17,7 @@ from sweeper.core.record import LOSS_METRICS, METRICS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
+from sweeper.spec.secrets import held_secrets
 from sweeper.spec.space import Parameter
 
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
@@ -39,6 +40,7 @@ def broken(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             text = f"`{name}` must be in `space` or in `fix`, but got both. Remove one."
             yield Mistake(("fix", name), text, at_key=True)
     yield from _goals(tree)
+    yield from held_secrets(tree)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

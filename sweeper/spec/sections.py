@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sweeper.core.machine import too_large
 from sweeper.core.measurement import DeviceInfo
+from sweeper.core.progress import LimitedStage
 from sweeper.core.quantities import QUANTITIES
 from sweeper.spec.space import FiniteFloat, Section, Sparse
 
@@ -51,6 +52,16 @@ def _gpus(value: Any) -> Any:
     return value
 
 
+def _variables(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of environment variables' names")
+    for each in value:
+        if not isinstance(each, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_*?]*", each):
+            raise ValueError("must be names such as `AWS_PROFILE`, or globs such as `MYLAB_*`")
+    return tuple(value)
+
+
+Variables = Annotated[tuple[str, ...], BeforeValidator(_variables)]
 SweepName = Annotated[str, AfterValidator(_name)]
 ModuleName = Annotated[str, AfterValidator(_module)]
 Datum = Annotated[Any, BeforeValidator(_datum)]
@@ -232,9 +243,21 @@ class Confirm(Section):
 
 
 class Execution(Section):
-    """Where trials run."""
+    """Where trials run, and how long they may take.
+
+    Attributes:
+        trial_timeout_minutes: For a whole trial.
+        stage_timeout_minutes: For stages of it, by name; those that are not named have no limit of their own.
+        stall_seconds: A trial whose steps stop coming is ended after so long, or after 20 times its usual
+            step where that is longer; its stacks are in its log. 0 turns it off.
+        pass_env: Environment variables that trials get beside the usual ones, by name or glob; one whose
+            name or value speaks of a secret must be named in full.
+    """
 
     launcher: Literal["local", "inline"] = "local"
     gpus: Annotated[int | Literal["all"] | list[int | str], BeforeValidator(_gpus)] = "all"
     isolation: Literal["fork", "exec"] = "fork"
     trial_timeout_minutes: Positive = 10.0
+    stage_timeout_minutes: dict[LimitedStage, Positive] = Field(default_factory=dict)
+    stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    pass_env: Variables = ()

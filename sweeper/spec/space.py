@@ -126,6 +126,8 @@ class _Numeric(Sparse):
             raise ValueError("needs `low <= high`")
         if self.log and self.low <= 0:
             raise ValueError("needs `low > 0` where `log: true`")
+        if not math.isfinite((self.high - self.low) / (self.step or 1)):
+            raise ValueError("needs a finite number of steps from `low` to `high`")
         return self
 
     def contains(self, value: Scalar) -> bool:

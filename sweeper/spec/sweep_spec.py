@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import math
+import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,6 +48,8 @@ from sweeper.spec.space import (
 References = dict[str, AnyScalar]
 """Dotted names of TrialConfig with their values."""
 
+
+MAX_TEMPLATE_BYTES = 1024 * 1024
 
 CARRIED = (*OPEN_SECTIONS, "optimizer")
 """Sections of the baseline that hold for other trials, too, unless they say otherwise."""
@@ -275,12 +278,15 @@ def _text(folder: Path, given: str | FileTemplate) -> str:
         return given
     path = folder / given.template
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(
-            f"`script.files` needs a template that can be read, but got {path} ({why})."
-        ) from None
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_TEMPLATE_BYTES:
+            return path.read_text(encoding="utf-8")
+        why: str | None = f"it is no regular file of at most {MAX_TEMPLATE_BYTES} bytes"
+    except OSError as error:
+        why = error.strerror
+    except ValueError:
+        why = "it is not UTF-8"
+    raise UserError(f"`script.files` needs a template that can be read, but got {path} ({why}).")
 
 
 def _at_most(value: Scalar, high: float) -> bool:

@@ -23,6 +23,7 @@ class TrainingOptions(Section):
         checkpoint_minutes: A checkpoint after each so many minutes.
         keep: Checkpoints that are kept.
         max_minutes: It ends after so many, those before a resumption included.
+        stall_seconds: It fails once no step has come for so long; 0 turns that off.
     """
 
     epochs: Count | None = None
@@ -32,6 +33,7 @@ class TrainingOptions(Section):
     checkpoint_minutes: Positive = 5.0
     keep: Count = 2
     max_minutes: Positive | None = None
+    stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
 
 
 class _Whole(Section):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sweeper.analysis.finalists import is_speed
 from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
 from sweeper.analysis.projection import with_derived
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import Job
+from sweeper.core.files import ours
+from sweeper.core.job import OUTCOME, RUNS_AGAIN, Job
 from sweeper.core.measurement import Measurement, Outcome, Quality, Report
 from sweeper.core.record import LOSS_METRICS, TrialRecord
 from sweeper.search import Told
@@ -176,6 +179,9 @@ class Book:
         """Reads the folder; returns the trials that were begun and have no outcome that stands."""
         unfinished = []
         for entry in self.journal.trials():
+            with ours(entry.folder / OUTCOME, RUNS_AGAIN):
+                if isinstance(entry.outcome, Report):
+                    raise ValueError("it is no trial's")
             again = entry.told is None and is_tried_again(entry.job, entry.outcome)
             self.enter(entry.number, entry.job, None if again else entry.outcome)
             if entry.told is not None:
@@ -191,9 +197,17 @@ def looks_at_loss(spec: SweepSpec) -> bool:
     return not goals.isdisjoint(LOSS_METRICS)
 
 
-def quality_of(outcome: Outcome | Report) -> Quality | None:
-    """Returns the quality in the outcome of a quality job, or None where it failed."""
-    return decode(Quality, outcome.values) if isinstance(outcome, Report) else None
+def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
+    """Returns the quality in the outcome of the quality job in `folder`, or None where it failed.
+
+    Raises:
+        EnvironmentStopError: The file was spoilt.
+    """
+    if not isinstance(outcome, Report):
+        return None
+    with ours(folder / OUTCOME, RUNS_AGAIN):
+        quality = decode(Quality, outcome.values)
+    return quality
 
 
 def trained_samples(baseline: Measurement) -> int:

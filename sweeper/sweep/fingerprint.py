@@ -64,7 +64,7 @@ def _digest_of_files_named(command: Sequence[str]) -> str:
     found: dict[str, str] = {}
     for item in command:
         path = Path(item)
-        if not path.is_file():
+        if not os.path.isfile(path):
             continue
         if path.suffix == ".py":
             found.update(_trees(".".join(path.with_suffix("").parts), path))
@@ -115,8 +115,9 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     """
     if "path" not in data:
         return ""
-    root = Path(str(data["path"])).expanduser()
-    if not root.exists():
+    # os.path, since a name that can be no file's is one that is not there.
+    root = Path(os.path.expanduser(str(data["path"])))
+    if not os.path.exists(root):
         raise UserError(
             f"`data.path` must exist, but got {str(data['path'])!r} (looked for {root.absolute()})."
         )
@@ -188,7 +189,7 @@ def file_of(module: str, beside: Sequence[str] = ()) -> Path | None:
     for root in map(Path, (*beside, *import_paths())):
         for path in (root / relative / "__init__.py", (root / relative).with_suffix(".py")):
             # The installed package is not the user's code; its version is not part of a sweep.
-            if path.exists() and relative.parts[0] != "sweeper":
+            if os.path.exists(path) and relative.parts[0] != "sweeper":
                 return path
     return None
 

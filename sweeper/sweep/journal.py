@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,17 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.files import read_json, write_atomic, write_json
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.files import ours, read_json, write_atomic, write_json
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.search import Told
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
+from sweeper.spec.reader import OWN
 
 SWEEP = "sweep.yaml"
 RESULT = "result.json"
 STOPPED = "stopped.json"
 BUDGET = "budget.json"
 TOLD = "told.json"
+STOPPED_ROUNDS = "stopped"
+"""Rounds of a confirmation in a hurry."""
+
+ENDS_ANEW = "Restore it, or remove it: the same command then ends the sweep anew"
+_RESTORE = "Restore it, or run the same YAML with --new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +82,33 @@ class Journal:
     @property
     def begun(self) -> bool:
         """Whether sweep.yaml is there."""
-        return (self.folder / SWEEP).exists()
+        # os.path, since a name that can be no file's is one that is not there.
+        return os.path.exists(self.folder / SWEEP)
 
     def read(self) -> Mapping[str, Any]:
-        """Returns sweep.yaml: `about`, `spec` and `fingerprint`."""
-        document: Mapping[str, Any] = read_yaml(self.folder / SWEEP)
+        """Returns sweep.yaml: `about`, `spec` and `fingerprint`.
+
+        Raises:
+            EnvironmentStopError: It was spoilt.
+        """
+        path = self.folder / SWEEP
+        with ours(path, _RESTORE):
+            document: Mapping[str, Any] = read_yaml(path, times=OWN)
+            for key in ("about", "spec", "fingerprint"):
+                _require_mapping(document[key])
+            _ = document["about"]["device"], document["about"]["synthetic"]
         return document
+
+    def spec(self) -> SweepSpec:
+        """Returns the specification in sweep.yaml.
+
+        Raises:
+            EnvironmentStopError: It was spoilt.
+        """
+        document = self.read()
+        with ours(self.folder / SWEEP, _RESTORE):
+            spec = SweepSpec.from_dict(document["spec"])
+        return spec
 
     def trials(self) -> Iterator[Entry]:
         """Yields the trials in order of their numbers."""
@@ -90,17 +119,20 @@ class Journal:
         return self._entries(self.rounds_folder(place))
 
     def _entries(self, parent: Path) -> Iterator[Entry]:
-        if not parent.exists():
+        if not os.path.lexists(parent):
             return
+        _require_folder(parent)
         for folder in sorted(parent.iterdir()):
-            if folder.name.isdigit() and (folder / CONFIG).exists():
-                told = folder / TOLD
+            if not (folder.name.isdecimal() and folder.name.isascii()):
+                continue
+            _require_folder(folder)
+            if (folder / CONFIG).exists():
                 yield Entry(
                     number=int(folder.name),
                     folder=folder,
                     job=read_job(folder),
                     outcome=read_outcome(folder),
-                    told=decode(Told, read_json(told)) if told.exists() else None,
+                    told=_told(folder / TOLD),
                 )
 
     def write_told(self, number: int, told: Told) -> None:
@@ -108,14 +140,23 @@ class Journal:
         write_json(self.trial_folder(number) / TOLD, encode(told))
 
     def result(self) -> Mapping[str, Any] | None:
-        """Returns how the sweep ended, or None while it has not."""
-        path = self.folder / RESULT
-        return read_json(path) if path.exists() else None
+        """Returns how the sweep ended, or None while it has not.
+
+        Raises:
+            EnvironmentStopError: Its file was spoilt.
+        """
+        return _mapping_in(self.folder / RESULT, ENDS_ANEW)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes how the sweep ended."""
         write_json(self.folder / RESULT, encode(result))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Takes back what was known where the sweep was stopped: nothing rests on it any more."""
         (self.folder / STOPPED).unlink(missing_ok=True)
+        # Rounds of a confirmation in a hurry, some of them cut off.
+        shutil.rmtree(self.folder / STOPPED_ROUNDS, ignore_errors=True)
 
     def stop(self, result: Mapping[str, Any]) -> None:
         """Writes what is known where the sweep was stopped; it has not ended."""
@@ -123,8 +164,7 @@ class Journal:
 
     def stopped(self) -> Mapping[str, Any] | None:
         """Returns what was known where the sweep was last stopped; None where it never was, or has ended."""
-        path = self.folder / STOPPED
-        return read_json(path) if path.exists() else None
+        return _mapping_in(self.folder / STOPPED, "Remove it")
 
     def reopen(self, trials: int) -> None:
         """Takes back that the sweep has ended: its budget was raised to `trials` searched trials."""
@@ -136,8 +176,45 @@ class Journal:
     def raised_budget(self) -> int | None:
         """Returns the searched trials the sweep was extended to; None where it never was."""
         path = self.folder / BUDGET
-        return int(read_json(path)["trials"]) if path.exists() else None
+        with ours(path, _RESTORE):
+            found = _mapping_in(path, _RESTORE)
+            trials = None if found is None else int(found["trials"])
+        return trials
 
     def remove(self) -> None:
         """Removes the folder: nothing in it was of use."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _told(path: Path) -> Told | None:
+    found = _mapping_in(path, "Remove it: the search is told anew")
+    if found is None:
+        return None
+    with ours(path, "Remove it: the search is told anew"):
+        told = decode(Told, found)
+    return told
+
+
+def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
+    """Returns the JSON object in a file of ours, or None where there is no such file."""
+    try:
+        with ours(path, remedy):
+            found = _require_mapping(read_json(path))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _require_mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"it must hold keys and values, but holds {type(value).__name__}")
+    return value
+
+
+def _require_folder(path: Path) -> None:
+    """Makes sure that nothing is read or written behind a link."""
+    if path.is_symlink() or not path.is_dir():
+        got = "a link" if path.is_symlink() else "a file"
+        raise EnvironmentStopError(
+            f"{path} must be a folder of the sweep, but it is {got}. Nothing was changed. Remove it."
+        )

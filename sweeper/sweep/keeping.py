@@ -65,7 +65,8 @@ def kept_round(
                 (turns / name).unlink(missing_ok=True)
             # Most of its life it waits: only its windows' number ends it, and its keeper's time limit.
             plan = dataclasses.replace(job.plan, repeats=WINDOWS, cap_seconds=job.timeout_seconds)
-            runner.start(number, folder, dataclasses.replace(job, turns=str(turns), plan=plan))
+            kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
+            runner.start(number, folder, kept)
             _wait_for(supervisor, folder, 0)
             waiting.append(folder)
         for taken in range(WINDOWS):

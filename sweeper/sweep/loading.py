@@ -12,12 +12,13 @@ from sweeper.analysis.finalists import beyond_production
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
+from sweeper.core.files import ours
 from sweeper.core.job import CONFIG, read_job, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.book import BASELINE, NUM_SEEDS, Book, quality_of
-from sweeper.sweep.journal import Journal
+from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Journal
 from sweeper.tracking import Confirmation
 
 
@@ -94,13 +95,12 @@ def varied(spec: SweepSpec) -> tuple[str, ...]:
 
 def load_sweep(journal: Journal) -> LoadedSweep:
     """Reads a sweep's folder; nothing is run and nothing is written."""
-    document = journal.read()
-    spec = SweepSpec.from_dict(document["spec"])
+    document, spec = journal.read(), journal.spec()
     book = Book(journal, spec)
     for i in range(NUM_SEEDS):
         folder = journal.setup_folder(f"loss-{i}")
         outcome = read_outcome(folder) if (folder / CONFIG).exists() else None
-        quality = quality_of(outcome) if outcome is not None else None
+        quality = quality_of(outcome, folder) if outcome is not None else None
         if quality is not None:
             book.quality_samples = read_job(folder).plan.quality_samples
             book.enter_quality(quality)
@@ -109,7 +109,31 @@ def load_sweep(journal: Journal) -> LoadedSweep:
     book.judge_all()
     ended, stopped = journal.result(), journal.stopped()
     state = "finished" if ended is not None else "stopped" if stopped is not None else "unfinished"
-    return LoadedSweep(journal, spec, document["about"], book, ended or stopped, state)
+    result = stopped if ended is None else ended
+    sweep = LoadedSweep(journal, spec, document["about"], book, result, state)
+    path = journal.folder / (STOPPED if ended is None else RESULT)
+    with ours(path, ENDS_ANEW):
+        _look_at_result(sweep)
+    return sweep
+
+
+def _look_at_result(sweep: LoadedSweep) -> None:
+    """Reads all that is read of how a sweep ended; raises what spoilt values come to."""
+    sweep.ratios(), sweep.confirmations(), sweep.stages()
+    result = sweep.result
+    if result is not None:
+        _disturbed(result)
+        text: str = result["reason"]
+        text.split()
+        numbers = [result["winner"], *sweep.ratios(), *map(int, result.get("tied", ()))]
+        for number in numbers:
+            if number is not None and sweep.book.records[number].outcome is None:
+                raise ValueError(f"it names trial {number}, which has no outcome")
+
+
+def _disturbed(result: Mapping[str, Any]) -> dict[int, int]:
+    """How many rounds of each trial something else disturbed."""
+    return {int(number): count for number, count in result.get("disturbed", {}).items()}
 
 
 def summarise(sweep: LoadedSweep) -> Summary:
@@ -122,7 +146,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
     looked_at = {r.number for r in records if r.quality is not None or not book.quality_samples}
 
-    disturbed = {int(number): count for number, count in result.get("disturbed", {}).items()}
+    disturbed = _disturbed(result)
 
     def row(title: str, record: TrialRecord) -> Row:
         ratio = ratios.get(record.number)

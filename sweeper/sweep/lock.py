@@ -6,13 +6,15 @@ import fcntl
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 from sweeper.core.errors import SweepConflictError
-from sweeper.core.files import write_atomic
+from sweeper.core.files import remove_temporaries, write_atomic
 
 LOCK = "lock"
 EPOCH = "epoch"
+CHECK_SECONDS = 1.0
 
 
 class SweepLock:
@@ -29,7 +31,8 @@ class SweepLock:
             SweepConflictError: Another process holds it; the message names it.
         """
         self._folder = folder
-        self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        self._checked_at = time.monotonic()
         try:
             self._take()
         except BaseException:
@@ -49,6 +52,7 @@ class SweepLock:
         os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         self._epoch = self._read_epoch() + 1
         write_atomic(self._folder / EPOCH, f"{self._epoch}\n")
+        remove_temporaries(self._folder)
 
     def _read_epoch(self) -> int:
         try:
@@ -56,12 +60,22 @@ class SweepLock:
         except (FileNotFoundError, ValueError):
             return 0
 
+    def check_now_and_then(self) -> None:
+        """Does what `check` does, once a second at most; monotonic time goes on while a process is stopped.
+
+        Raises:
+            SweepConflictError: The sweep is another process's now.
+        """
+        if time.monotonic() - self._checked_at >= CHECK_SECONDS:
+            self.check()
+
     def check(self) -> None:
         """Makes sure that the sweep is still this process's.
 
         Raises:
             SweepConflictError: It is not.
         """
+        self._checked_at = time.monotonic()
         if self._read_epoch() != self._epoch:
             raise SweepConflictError(
                 f"the sweep in {self._folder} was taken over by another process; this one stops. "
@@ -77,5 +91,5 @@ def _holder(text: bytes) -> str:
     try:
         found = json.loads(text)
         return f"process {found['pid']} on {found['host']}"
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return "another process"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from sweeper.sweep.fingerprint import differences
 from sweeper.sweep.journal import Journal, sweeps_folder
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Of a sweep's folder: `SweepName`, and what was added to it; no path."""
 
 
 def open_sweep(
@@ -112,7 +116,7 @@ def find_sweep(home: Path, name: str) -> Journal:
         UserError: There is none; the message names the nearest.
     """
     journal = Journal(sweeps_folder(home) / name)
-    if not journal.begun:
+    if not _NAME.fullmatch(name) or not journal.begun:
         known = [each.name for each in all_sweeps(home)]
         have = f" There are: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` makes one."
         raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, known) or have}")

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from sweeper.core.config import TrialConfig
+from sweeper.core.crashing import passing
 from sweeper.core.errors import NothingFeasibleError
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
@@ -50,8 +51,13 @@ def run_phases(supervisor: Supervisor) -> None:
         journal.stop(result)
         return
     if supervisor.spec.measure.trace and supervisor.spec.pipeline:
-        _trace(supervisor, [BASELINE, result["winner"]])
+        try:
+            _trace(supervisor, [BASELINE, result["winner"]])
+        except StopAskedError:
+            # The result is whole without them.
+            supervisor.runner.cancel()
     journal.finish(result)
+    passing("finished")
 
 
 def _up_to_the_search(supervisor: Supervisor) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from sweeper.analysis.card import card
 from sweeper.analysis.labels import run_name
 from sweeper.core.codec import encode
+from sweeper.core.crashing import passing
 from sweeper.core.files import write_atomic
 from sweeper.core.job import TRACE
 from sweeper.core.record import TrialRecord
@@ -95,7 +96,9 @@ class Publisher:
 
         def sent() -> None:
             send()
+            passing("sent")
             write_atomic(marker, digest)
+            passing("marked")
 
         self._sent[key] = digest
         self._sender.put(key, sent)

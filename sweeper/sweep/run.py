@@ -67,7 +67,10 @@ def run_sweep(
         SweeperError: As its classes say; what was measured is kept.
     """
     marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
-    journal, lock = open_sweep(home, spec, marks, observer, new=new)
+    try:
+        journal, lock = open_sweep(home, spec, marks, observer, new=new)
+    except OSError as error:
+        raise cannot_write(error, home) from error
     try:
         if journal.begun:
             if journal.result() is not None:

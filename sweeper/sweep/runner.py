@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.core.crashing import passing
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.files import write_atomic
 from sweeper.core.job import OUTCOME, Job, read_outcome, write_job, write_outcome
-from sweeper.core.measurement import RETRIED, Failure, FailureKind, Outcome, Report
+from sweeper.core.measurement import RETRIES, Failure, FailureKind, Outcome, Report
 from sweeper.execution.launcher import Handle, Launcher, wait_any
 
 MAX_ATTEMPTS = 3
 TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
+CUT_OFF = "cut-off"
+"""In a job's folder: it was ended because the sweep was told to end, and that counts as no attempt."""
+ROOM_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +50,27 @@ class JobRunner:
         slots: Sequence[Slot],
         tick: Callable[[], None],
         settle: Callable[[str], None] = lambda device: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Nothing is started yet.
 
         Args:
             tick: Called a few times a second while a job is waited for.
             settle: Called with a slot's device before the next job on it, where the last one failed.
+            check: Called before anything is started or written; raises where the sweep is another's.
         """
+        self._check = check
         self._launcher = launcher
         self._settle_device, self._unsettled = settle, set[str]()
         self._free = list(slots)
         self._tick = tick
         self._running: list[_Running] = []
+        self._waiting: list[tuple[int, Path, Job]] = []
 
     @property
     def has_room(self) -> bool:
         """Whether another job may start."""
-        return bool(self._free)
+        return len(self._free) > len(self._waiting)
 
     @property
     def running(self) -> Mapping[int, Job]:
@@ -68,6 +79,7 @@ class JobRunner:
 
     def start(self, key: int, folder: Path, job: Job) -> None:
         """Writes the job's config.json and starts it on a free slot."""
+        self._check()
         slot = self._free.pop(0)
         if slot.device in self._unsettled:
             self._unsettled.discard(slot.device)
@@ -76,7 +88,9 @@ class JobRunner:
         if not job.asked_at:
             job = dataclasses.replace(job, asked_at=time.time())
         write_job(folder, job)
+        passing("placed")
         self._running.append(_Running(key, job, folder, self._launcher.submit(folder), slot))
+        passing("submitted")
 
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Yields jobs that have ended, at least one; nothing where none is running."""
@@ -91,24 +105,43 @@ class JobRunner:
                 return
             self._tick()
             wait_any([each.handle for each in self._running], TICK_SECONDS)
+            self._check()
 
     def _settle(self, each: _Running) -> bool:
         """Takes an ended job off its slot, unless it is tried again; returns whether it is over."""
         outcome = each.handle.result()
         if isinstance(outcome, Failure):
             self._unsettled.add(each.slot.device)
-        if is_tried_again(each.job, outcome):
-            self._running.remove(each)
+        again = is_tried_again(each.job, outcome)
+        is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
+        self._running.remove(each)
+        others = bool(self._free or self._running)
+        if not is_gone or (again and not others):
+            # A device that is gone is left alone; but where there is no other, it may come back.
             self._free.append(each.slot)
+        if again:
+            if not (each.folder / OUTCOME).exists():
+                _try_disk(each.folder)
             retry(each.folder, each.job.attempt)
-            self.start(each.key, each.folder, dataclasses.replace(each.job, attempt=each.job.attempt + 1))
+            job = dataclasses.replace(each.job, attempt=each.job.attempt + 1)
+            self._waiting.append((each.key, each.folder, job))
+            self._start_waiting()
             return False
         if not (each.folder / OUTCOME).exists():
-            # The worker left nothing, and that three times: this is its outcome.
-            write_outcome(each.folder, outcome)
-        self._running.remove(each)
-        self._free.append(each.slot)
+            # The worker left nothing, and that three times: this is its outcome, and now its end.
+            write_outcome(each.folder, dataclasses.replace(outcome, finished_at=time.time()))
+        if is_gone and not others:
+            raise EnvironmentStopError(
+                f"GPU lost: {each.slot.device} did not come back in {each.job.attempt + 1} attempts. What was"
+                " measured is kept. Reset the GPU or restart the machine, and run the same command again."
+            )
+        self._start_waiting()
         return True
+
+    def _start_waiting(self) -> None:
+        """Starts jobs whose own device is gone on slots of others."""
+        while self._waiting and self._free:
+            self.start(*self._waiting.pop(0))
 
     def run(self, folder: Path, job: Job) -> Outcome | Report:
         """Runs one job to its outcome, or returns the outcome that is there already."""
@@ -123,16 +156,20 @@ class JobRunner:
     def cancel(self) -> None:
         """Ends every job under way; what leaves no outcome runs again when the sweep goes on."""
         for each in self._running:
+            with contextlib.suppress(OSError):
+                (each.folder / CUT_OFF).touch()
             each.handle.cancel()
         deadline = time.monotonic() + CANCEL_SECONDS
         while not all(each.handle.done() for each in self._running) and time.monotonic() < deadline:
             wait_any([each.handle for each in self._running if not each.handle.done()], TICK_SECONDS)
         self._free.extend(each.slot for each in self._running)
         self._running.clear()
+        self._waiting.clear()
 
     def resume(self, key: int, folder: Path, job: Job) -> None:
         """Starts a job again whose attempt was lost with an earlier supervisor."""
-        attempt = job.attempt + 1
+        attempt = job.attempt if (folder / CUT_OFF).exists() else job.attempt + 1
+        (folder / CUT_OFF).unlink(missing_ok=True)
         if attempt >= MAX_ATTEMPTS:
             lost = Failure(
                 kind=FailureKind.LOST,
@@ -146,9 +183,31 @@ class JobRunner:
         self.start(key, folder, dataclasses.replace(job, attempt=attempt, asked_at=0.0))
 
 
+def _try_disk(folder: Path) -> None:
+    """Raises OSError where a disk takes no more: an attempt that left nothing is then no attempt's fault."""
+    room = folder / ".room"
+    try:
+        write_atomic(room, " " * ROOM_BYTES)
+    finally:
+        room.unlink(missing_ok=True)
+
+
 def is_tried_again(job: Job, outcome: Outcome | Report | None) -> bool:
     """Returns whether `outcome` is the environment's doing, and the job has attempts left."""
-    return isinstance(outcome, Failure) and outcome.kind in RETRIED and job.attempt + 1 < MAX_ATTEMPTS
+    return isinstance(outcome, Failure) and job.attempt < RETRIES.get(outcome.kind, 0)
+
+
+def seconds_of(job: Job, outcome: Outcome | Report) -> float:
+    """Returns how long a job took.
+
+    By the monotonic clock where one attempt was all and that was kept; else by the wall's stamps, within
+    what the job was allowed: a clock that was set meanwhile neither takes the sweep's time nor gives any.
+    """
+    known: float = getattr(outcome, "seconds", 0.0)
+    if known and not job.attempt:
+        return known
+    most = (1 + job.attempt) * job.timeout_seconds
+    return max(known, min(outcome.finished_at - job.asked_at, most))
 
 
 def retry(folder: Path, attempt: int) -> None:
@@ -156,3 +215,4 @@ def retry(folder: Path, attempt: int) -> None:
     for name in (OUTCOME, "worker.log"):
         if (folder / name).exists():
             (folder / name).rename(folder / f"attempt-{attempt}-{name}")
+    passing("put-aside")

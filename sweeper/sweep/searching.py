@@ -6,6 +6,7 @@ import statistics
 
 from sweeper.analysis.regret import expected_regret
 from sweeper.core.config import TrialConfig
+from sweeper.core.crashing import passing
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
@@ -84,6 +85,7 @@ class Search:
             params, why = self._searcher.ask(number, self._taken())
         except SpaceExhaustedError:
             return f"the space is exhausted after {len(self._launched())} trials"
+        passing("asked")
         config = supervisor.spec.config(params)
         objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
         if objection is None:
@@ -168,8 +170,10 @@ class Search:
         if number in self._book.told:
             return
         told = self._book.tell(number)
+        passing("told")
         if told is not None:
             self._searcher.tell(number, told)
+            passing("studied")
 
 
 def _is_passed_over(record: TrialRecord) -> bool:

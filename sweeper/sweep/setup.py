@@ -94,8 +94,9 @@ def report_of(outcome: Outcome | Report, doing: str) -> Mapping[str, Any]:
     assert isinstance(outcome, Failure)
     if outcome.kind == FailureKind.USER_ERROR:
         raise UserError(outcome.message)
-    last = outcome.detail.strip().splitlines()[-1:] or [""]
-    raise EnvironmentStopError(f"{doing} failed ({outcome.kind}): {outcome.message}. {last[0]}".strip())
+    raise EnvironmentStopError(
+        f"{doing} failed ({outcome.kind}): {outcome.message}. {outcome.last_words}".strip()
+    )
 
 
 def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import encode
-from sweeper.core.errors import UserError
+from sweeper.core.crashing import passing
+from sweeper.core.environment import held_back_line
+from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
 from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import LocalLauncher, leftovers, own_environment
+from sweeper.execution.local import LocalLauncher, end_leftovers, own_environment
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.describing import info_of, provenance
@@ -28,7 +29,7 @@ from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
-from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.stopping import EndedError, Stopping
 from sweeper.sweep.supervisor import Supervisor
 from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
@@ -55,12 +56,16 @@ def supervised(
         EnvironmentStopError: The machine cannot run it.
     """
     began = time.monotonic()
-    end_leftovers(journal.folder)
+    end_earlier_run(journal.folder)
     prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
     launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
     with contextlib.closing(launcher):
         machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
         observer.line(f"Running on {machine.line}.")
+        if isinstance(launcher, LocalLauncher) and (
+            line := held_back_line(os.environ, spec.execution.pass_env)
+        ):
+            observer.line(line)
         for note in data["notes"]:
             observer.line(note)
         about = {
@@ -75,6 +80,7 @@ def supervised(
             observer.line(line)
         if not journal.begun:
             journal.begin(begun_spec, marks, about)
+            passing("begun")
         info = info_of(journal, begun_spec, marks, journal.read()["about"])
         publisher = Publisher(tracker, info, journal.folder)
         publisher.open()
@@ -82,7 +88,7 @@ def supervised(
             template_of(spec, home), prepared=str(prepared), cache=str(home.resolve() / "cache" / "compile")
         )
         with contextlib.closing(publisher), Stopping() as stopping:
-            yield Supervisor(
+            supervisor = Supervisor(
                 journal=journal,
                 lock=lock,
                 spec=spec,
@@ -95,6 +101,12 @@ def supervised(
                 began=began,
                 stopping=stopping,
             )
+            try:
+                yield supervisor
+            except (KeyboardInterrupt, EndedError):
+                # What is under way is cut off in order, and runs again later.
+                supervisor.runner.cancel()
+                raise
 
 
 def template_of(spec: SweepSpec, home: Path) -> Job:
@@ -148,16 +160,18 @@ def launcher_for(folder: Path, spec: SweepSpec) -> Launcher:
     """Returns what `execution.launcher` names, for the sweep in `folder`."""
     if spec.execution.launcher == "inline":
         return InlineLauncher()
-    return LocalLauncher(folder, isolation=spec.execution.isolation)
+    chosen = spec.execution
+    return LocalLauncher(folder, isolation=chosen.isolation, pass_env=chosen.pass_env)
 
 
-def end_leftovers(folder: Path) -> None:
-    """Ends what an earlier supervisor of `folder` left running; the lock says that it is gone."""
-    deadline = time.monotonic() + 15
-    while left := leftovers(folder):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise UserError(f"processes {left} of an earlier run of {folder.name!r} cannot be ended.")
-        time.sleep(0.05)
+def end_earlier_run(folder: Path) -> None:
+    """Ends what an earlier supervisor of `folder` left running; the lock says that it is gone.
+
+    Raises:
+        EnvironmentStopError: Some of it cannot be ended.
+    """
+    if left := end_leftovers(folder):
+        raise EnvironmentStopError(
+            f"processes {left} of an earlier run of {folder.name!r} cannot be ended. Nothing was started; "
+            "end them, or wait for the device that they wait for, and run the same command."
+        )

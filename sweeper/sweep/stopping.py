@@ -7,6 +7,10 @@ import threading
 from types import FrameType
 
 
+class EndedError(BaseException):
+    """SIGTERM or SIGHUP, as an exception that unwinds as Ctrl-C does; the command line raises it."""
+
+
 class StopAskedError(Exception):
     """Raised where a sweep waits, once it was asked to end."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from sweeper.analysis.labels import run_name
 from sweeper.core.config import TrialConfig
+from sweeper.core.crashing import passing
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, Job, MeasurePlan, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
@@ -21,7 +23,7 @@ from sweeper.sweep.journal import Entry, Journal
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer, Status
 from sweeper.sweep.publishing import Publisher, view_of
-from sweeper.sweep.runner import JobRunner
+from sweeper.sweep.runner import JobRunner, seconds_of
 from sweeper.sweep.settling import Settling
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.stopping import Stopping
@@ -55,7 +57,7 @@ class Supervisor:
         self.launcher = launcher
         self.book = Book(journal, spec)
         settling = Settling([slot.device for slot in machine.slots])
-        self.runner = JobRunner(launcher, machine.slots, self.tick, settling.wait)
+        self.runner = JobRunner(launcher, machine.slots, self.tick, settling.wait, lock.check_now_and_then)
         self.template = template
         self.varied = varied
         self.phase, self.done, self.total = "references", 0, 0
@@ -123,6 +125,10 @@ class Supervisor:
         least = LEAST_TIMEOUT_SECONDS if self._ends_at is None else 1.0
         return limit if left is None else min(limit, max(least, left))
 
+    def stage_seconds(self) -> Mapping[str, float]:
+        """Returns the limits of a trial's single stages."""
+        return {name: 60 * minutes for name, minutes in self.spec.execution.stage_timeout_minutes.items()}
+
     def job(
         self, stage: str, config: TrialConfig, params: Mapping[str, Any] | None = None, origin: str = ""
     ) -> Job:
@@ -136,6 +142,9 @@ class Supervisor:
             origin=origin,
             plan=self.plan(config, stage),
             timeout_seconds=self.timeout(),
+            # A soak's length is its own.
+            stage_seconds={} if stage == "soak" else self.stage_seconds(),
+            stall_seconds=self.spec.execution.stall_seconds,
         )
 
     def start(
@@ -151,8 +160,9 @@ class Supervisor:
         """Takes note of what became of a trial, and shows it."""
         self.lock.check()
         record = self.book.enter(number, job, outcome)
+        passing("entered")
         if job.stage == "search":
-            self.seconds_of_trials.append(outcome.finished_at - job.asked_at)
+            self.seconds_of_trials.append(seconds_of(job, outcome))
         self.publish(record)
         self.observer.trial(record, self.name(record), self.book.x_baseline(record))
         self._stop_on_repeated_error()
@@ -179,9 +189,16 @@ class Supervisor:
         self.publisher.publish(record, view_of(record, self.varied, self.book.x_baseline(record)))
 
     def _stop_on_repeated_error(self) -> None:
-        errors = [r.failure.message for r in self.book.finished() if r.failure and _is_users(r)]
-        measured = any(r.measurement for r in self.book.searched())
-        if errors and errors.count(errors[-1]) >= SAME_ERROR_STOPS and not measured:
+        """Ends a sweep whose first searched trials all meet one error: the code is broken, not a trial.
+
+        Once one was measured, it is the configurations.
+        """
+        searched = self.book.searched()
+        if any(record.measurement for record in searched):
+            return
+        errors = [r.failure.message for r in searched if r.failure and _is_users(r)]
+        alike = [error for error in errors if _without_numbers(error) == _without_numbers(errors[-1])]
+        if len(alike) >= SAME_ERROR_STOPS:
             raise EnvironmentStopError(
                 f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
                 f"All of it is in {self.journal.folder}/trials/*/worker.log."
@@ -213,9 +230,10 @@ class Supervisor:
 
     def load(self) -> None:
         """Reads what is in the folder: records, seconds spent, and trials that were cut off."""
+        self.journal.go_on()
         self.cut_off = {entry.number: entry for entry in self.book.load()}
         entries = [*self.journal.trials(), *self.journal.rounds("confirm")]
-        self._used = sum(max(0.0, e.outcome.finished_at - e.job.asked_at) for e in entries if e.outcome)
+        self._used = sum(seconds_of(e.job, e.outcome) for e in entries if e.outcome)
 
     def resume(self, number: int) -> None:
         """Starts a trial again that was cut off."""
@@ -241,13 +259,19 @@ class Supervisor:
                 plan = MeasurePlan(repeats=0, quality_samples=self.book.quality_samples)
                 runner = SCRIPT_QUALITY_RUNNER if self.spec.command else QUALITY_RUNNER
                 job = dataclasses.replace(self.job("loss", seeded), runner=runner, plan=plan)
-                outcome = self.runner.run(self.journal.setup_folder(f"{name}-{i}"), job)
-                known = quality_of(outcome)
+                folder = self.journal.setup_folder(f"{name}-{i}")
+                outcome = self.runner.run(folder, job)
+                known = quality_of(outcome, folder)
                 failure = outcome if isinstance(outcome, Failure) else failure
             if known is not None:
                 self.book.enter_quality(known)
                 losses.append(known.val_loss)
         return losses, failure
+
+
+def _without_numbers(error: str) -> str:
+    """`error` less what differs between two of its kind: addresses, sizes, times, process numbers."""
+    return re.sub(r"0x[0-9a-fA-F]+|\d+([.,_:]\d+)*", "#", error)
 
 
 def _is_users(record: TrialRecord) -> bool:

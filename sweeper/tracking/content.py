@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core.config import Scalar
+from sweeper.core.environment import secrets
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, rounded
+from sweeper.core.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
 
 MAX_SERIES_POINTS = 100
@@ -118,10 +121,11 @@ def sweep_tags(sweep: SweepInfo) -> dict[str, str]:
 
 
 def text(value: str, limit: int = MAX_TEXT) -> str:
-    """Returns `value` cut where it can be seen, and what does not print (NUL, ANSI, bidi) as escapes.
+    """Returns `value` without secrets, cut where it can be seen, what does not print as escapes.
 
-    So every database takes it, and it reorders nothing beside it on a page.
+    So every database takes it, and it reorders nothing (NUL, ANSI, bidi) beside it on a page.
     """
+    value = struck(value, secrets(os.environ))
     clean = "".join(
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
         for each in value

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sqlite3
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, urlencode
+
+from psutil import net_if_addrs
 
 from sweeper.core.errors import StorageError, UserError
 from sweeper.tracking.view import VIEW_KEY
@@ -19,6 +23,9 @@ UI_ENV = {
     # The job runner costs 230 MB and half a minute at the start, and serves nothing we show.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # A page elsewhere can have a browser speak to this machine: who asks, and for which host, is looked at.
+    "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
+    "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": "",
 }
 """Environment in which `ui_command` is meant to run."""
 
@@ -39,12 +46,41 @@ def artifact_root(home: Path) -> str:
     return str(home.resolve() / ARTIFACTS)
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach `host`; a name other than localhost may be any address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def reached_at(host: str) -> str:
+    """Returns where this machine reaches what listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _allowed_hosts(host: str, port: int) -> str:
+    """Returns the `Host` headers that are answered: MLflow's own list has names that anybody can register."""
+    names = {"localhost", "127.0.0.1", "::1", host}
+    if not is_loopback(host):
+        known = (each for found in net_if_addrs().values() for each in found)
+        addresses = (e.address for e in known if e.family in (socket.AF_INET, socket.AF_INET6))
+        names |= {socket.gethostname(), socket.getfqdn(), *(a.partition("%")[0] for a in addresses)}
+    shown = sorted(_in_url(name) for name in names - {"0.0.0.0", "::"})
+    return ",".join(part for name in shown for part in (name, f"{name}:{port}"))
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
     """Returns the command line that serves the interface over `home`; run it with `UI_ENV`."""
     options = {
         "--backend-store-uri": store_uri(home),
         "--default-artifact-root": artifact_root(home),
         "--host": host,
+        "--allowed-hosts": _allowed_hosts(host, port),
         "--port": str(port),
         "--workers": "1",
     }
@@ -53,7 +89,7 @@ def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
 
 def ui_url(port: int, experiment_id: str, key: str = VIEW_KEY, host: str = "127.0.0.1") -> str:
     """Returns the address at which the interface opens on the saved view of an experiment."""
-    return view_url(f"http://{host}:{port}", experiment_id, key)
+    return view_url(f"http://{_in_url(reached_at(host))}:{port}", experiment_id, key)
 
 
 def view_url(server: str, experiment_id: str, key: str = VIEW_KEY) -> str:

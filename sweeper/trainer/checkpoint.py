@@ -2,7 +2,7 @@
 
 checkpoints/000001234/   appears in one rename
 model.safetensors      the weights, for anyone
-state.pt               optimiser, scaler, random numbers, gradients of an accumulation under way
+state.safetensors      optimiser, scaler, random numbers, gradients of an accumulation under way
 position.json          how far it is
 """
 
@@ -21,11 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.codec import decode, encode
+from sweeper.core.errors import UserError
 from sweeper.core.files import read_json, write_json
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.trainer import tensors
 from sweeper.trainer.step import Stepper
 
-STATE, POSITION = "state.pt", "position.json"
+STATE, POSITION = "state.safetensors", "position.json"
+_PICKLED = "state.pt"
+"""The state of checkpoints up to version 0.1, which were pickled."""
+
 _MAKING = ".making"
 
 
@@ -88,7 +93,8 @@ def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
     name = f"{position.steps:09d}"
     making = _begun(home, name)
     _save_weights(stepper.model, making / WEIGHTS)
-    torch.save(state, making / STATE)
+    tensors.write(making / STATE, state)
+    _readable(making / STATE)
     _fsync(making / STATE)
     write_json(making / POSITION, encode(position))
     _appear(making, home / name)
@@ -138,7 +144,12 @@ def restore_random(checkpoint: Path, device: torch.device) -> None:
 
 
 def _state(checkpoint: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+    if not (checkpoint / STATE).exists() and (checkpoint / _PICKLED).exists():
+        raise UserError(
+            f"{checkpoint / _PICKLED} is of an older sweeper, and pickled: reading it could run any code."
+            " Begin another run with `--new`, or finish this one with the sweeper that began it."
+        )
+    state: dict[str, Any] = tensors.read(checkpoint / STATE)
     return state
 
 
@@ -163,9 +174,13 @@ def _save_weights(model: nn.Module, path: Path) -> None:
     from safetensors.torch import save_model
 
     save_model(model, str(path))
-    # For whoever may read the rest of the folder; the library lets nobody else.
-    path.chmod(path.parent.stat().st_mode & 0o666)
+    _readable(path)
     _fsync(path)
+
+
+def _readable(path: Path) -> None:
+    """Opens a file to whoever may read the rest of the folder; the library lets nobody else."""
+    path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def _begun(home: Path, name: str) -> Path:

@@ -85,7 +85,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     started = time.perf_counter()
     config, plan = job.config, job.plan
     progress.stage("build")
-    pipeline, stepper, watch = set_up(job)
+    pipeline, stepper, watch = set_up(job, progress)
     device = stepper.device
     loader = joined(job, group, pipeline, stepper)
     info = devices.describe(device)
@@ -194,7 +194,7 @@ def follow(
         begin: Batches that were taken before.
         restore: Brings the stepper to where it was then.
     """
-    pipeline, stepper, _ = set_up(job, group.rank)
+    pipeline, stepper, _ = set_up(job, rank=group.rank)
     loader = joined(job, group, pipeline, stepper, begin)
     if restore is not None:
         restore(stepper, loader)

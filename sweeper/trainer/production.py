@@ -24,7 +24,7 @@ from sweeper.core.contamination import of_host
 from sweeper.core.files import write_atomic
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Report, Window
-from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.progress import TRAINING_STAGE, Progress, TrialFailedError
 from sweeper.core.training import HISTORY, STOP, Schedule, Training
 from sweeper.trainer import checkpoint as checkpoints
 from sweeper.trainer import device as devices
@@ -108,7 +108,7 @@ class _Run:
     def to_its_end(self, found: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
         """Returns what the run came to."""
         self.progress.stage("build")
-        self.pipeline, self.stepper, _ = set_up(self.job)
+        self.pipeline, self.stepper, _ = set_up(self.job, self.progress)
         self.loader: Loader = joined(self.job, self.group, self.pipeline, self.stepper, self.at.steps)
         self.batches = self.loader.order.num_batches
         restore(self.stepper, self.loader)
@@ -124,7 +124,7 @@ class _Run:
         self.loader.start()
         self.timing = Timing(self.stepper, self.loader, self.group)
         self.progress.device(info)
-        self.progress.stage("training")
+        self.progress.stage(TRAINING_STAGE)
         ended = self._train()
         self.loader.close()
         self.group.close()
@@ -248,7 +248,9 @@ class _Run:
 
     def _save(self) -> None:
         self.at = dataclasses.replace(self.at, seconds=self._seconds(), history_bytes=self.history.flushed())
-        checkpoints.save(self.folder, self.stepper, self.at, self.plan.keep)
+        # A slow file system is not a step that does not come.
+        with self.progress.steps.paused():
+            checkpoints.save(self.folder, self.stepper, self.at, self.plan.keep)
         self.saved_at = time.perf_counter()
 
     def _seconds(self) -> float:
@@ -260,18 +262,18 @@ class _History:
 
     def __init__(self, path: Path, length: int, begin: Mapping[str, Any]) -> None:
         self._path = path
-        kept = path.read_text()[:length] if path.exists() else ""
+        kept = path.read_text(encoding="utf-8")[:length] if path.exists() else ""
         # Anew and in one go: whoever looks at it sees that another attempt has begun, and where.
         write_atomic(path, kept + _line(begin))
 
     def write(self, **facts: Any) -> None:
         """Adds a line, for whoever looks."""
-        with open(self._path, "a") as file:
+        with open(self._path, "a", encoding="utf-8") as file:
             file.write(_line(facts))
 
     def flushed(self) -> int:
         """Returns its length, once all of it is on the disk."""
-        with open(self._path, "a") as file:
+        with open(self._path, "a", encoding="utf-8") as file:
             os.fsync(file.fileno())
             return file.tell()
 

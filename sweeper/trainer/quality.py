@@ -33,7 +33,7 @@ CURVE_PARTS = 4
 def run(job: Job, progress: Progress) -> Report:
     """Runs the quality pass alone, as a job of its own."""
     progress.stage("build")
-    pipeline, stepper, _ = set_up(job)
+    pipeline, stepper, _ = set_up(job, progress)
     progress.stage("quality")
     result = measure(pipeline, stepper, job.plan.quality_samples)
     return Report(values=encode(result), finished_at=time.time())
@@ -122,7 +122,8 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
     """
     if pipeline.evaluate is None:
         return {}
-    with _evaluating(stepper.model, stepper):
+    # What it does beside the batches, and for how long, is the user's.
+    with _evaluating(stepper.model, stepper), stepper.progress.steps.paused():
         told = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
     try:
         numbers = {str(name): float(value) for name, value in told.items()}
@@ -143,6 +144,7 @@ def _batches(samples: Samples, stepper: Stepper) -> Iterator[tuple[Batch, int]]:
     """Yields each sample once, in batches on the device, with the number of samples in each."""
     reader = Reader(samples, stepper.device)
     for index, length in _in_order(samples, stepper.config).batches():
+        stepper.progress.steps.add()
         yield reader(index, length), len(index)
 
 

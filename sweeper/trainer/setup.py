@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from sweeper.core.job import Job
+from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer import prepare
 from sweeper.trainer.compiling import CompileWatch
@@ -16,10 +17,13 @@ from sweeper.trainer.pipeline import Pipeline, load_module
 from sweeper.trainer.step import Stepper
 
 
-def set_up(job: Job, rank: int = 0) -> tuple[Pipeline, Stepper, CompileWatch]:
+def set_up(
+    job: Job, progress: Progress | None = None, *, rank: int = 0
+) -> tuple[Pipeline, Stepper, CompileWatch]:
     """Returns the trial's pipeline, built from its seed, what steps it, and what watches the compiler.
 
     Args:
+        progress: Is told of steps and of compilation.
         rank: Which of the job's devices, where there are several.
     """
     device = devices.open_device(job.device, rank)
@@ -31,4 +35,4 @@ def set_up(job: Job, rank: int = 0) -> tuple[Pipeline, Stepper, CompileWatch]:
     np.random.seed(job.config.seed)
     random.seed(job.config.seed)
     pipeline: Pipeline = load_module(job).build(job.config, prepared)
-    return pipeline, Stepper(pipeline, job.config, device), watch
+    return pipeline, Stepper(pipeline, job.config, device, progress), watch

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sweeper.core.config import OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
-from sweeper.core.progress import TrialFailedError
+from sweeper.core.progress import Progress, Silent, TrialFailedError
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.data.loader import Handed, Loader
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
@@ -63,8 +63,15 @@ class Stepper:
         skipped: Optimiser steps the scaler left out, counted on the device.
     """
 
-    def __init__(self, pipeline: Pipeline, config: TrialConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        config: TrialConfig,
+        device: torch.device,
+        progress: Progress | None = None,
+    ) -> None:
         self.pipeline, self.config, self.device = pipeline, config, device
+        self.progress = progress or Silent()
         self.model = pipeline.model.to(device)
         self._channels_last = config.memory_format == "channels_last"
         if self._channels_last:
@@ -102,6 +109,7 @@ class Stepper:
         """Goes on alone: what the other ranks took of a step, this one accumulates."""
         self.config = self.config.on_one_device()
         self.compiled = self._compile(self.model)
+        self._shapes.clear()
 
     def reset(self) -> None:
         """Back to the seed's weights, with a new optimiser, uncaptured: what a quality pass begins from."""
@@ -171,8 +179,6 @@ class Stepper:
             clock.mark(GRAPH)
             return size
         batch = loader.materialise(batch, length)
-        if self._compiles and whole:
-            self._shapes.add(tuple(tensor.shape for tensor in batch.values()))
         self.train(batch, clock, self.compiled if whole else self.model)
         return size
 
@@ -190,11 +196,25 @@ class Stepper:
 
     def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""
+        if self._compiles and model is self.compiled:
+            shape = tuple(tensor.shape for tensor in batch.values())
+            if shape not in self._shapes:
+                self._shapes.add(shape)
+                self._compile_by_running(batch, clock)
+                return
         self._run(batch, clock, model, self._next())
+
+    def _compile_by_running(self, batch: Batch, clock: Clock) -> None:
+        """A first step of its shape takes as long as the compiler does: a stage of its own."""
+        before = self.progress.reached
+        self.progress.stage("compile")
+        self._run(batch, clock, self.compiled, self._next())
+        self.progress.stage(before)
 
     def _next(self) -> bool:
         """Counts a micro-step; returns whether the optimiser steps at its end, its rate set."""
         self.micro_steps += 1
+        self.progress.steps.add()
         if self.micro_steps % self.config.accumulate_steps:
             return False
         self._count_update()

@@ -99,7 +99,8 @@ class Timing:
         def take(seconds: float, num_kept: int) -> Taken:
             nonlocal canary
             if turns is not None:
-                turns.wait(num_kept)
+                with progress.steps.paused():
+                    turns.wait(num_kept)
             # Queues which filled up during a pause are drained again, untimed: whole, where it was long.
             self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS if turns is None else plan.window_seconds)
             clock = HostClock()

@@ -33,7 +33,7 @@ def run(job: Job, progress: Progress) -> Report:
     one; `device_busy_pct` is the share of the time in which a kernel ran, None on the CPU.
     """
     progress.stage("build")
-    pipeline, stepper, _ = set_up(job)
+    pipeline, stepper, _ = set_up(job, progress)
     device, config = stepper.device, job.config
     graph = config.compile.mode == "graph"
     loader = make_loader(

@@ -35,7 +35,7 @@ def run(job: Job, progress: Progress) -> Report:
     """
     progress.stage("build")
     try:
-        pipeline, stepper, _ = set_up(job)
+        pipeline, stepper, _ = set_up(job, progress)
     except UserError as error:
         return Report(values={"refused": str(error)}, finished_at=time.time())
     progress.device(devices.describe(stepper.device))

@@ -20,7 +20,10 @@ _TABLE: tuple[tuple[str, FailureKind], ...] = (
     (r"CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", FailureKind.OOM),
     (r"DataLoader worker.*(exited unexpectedly|killed by signal)", FailureKind.LOADER_WORKER_DIED),
     (
-        r"GPU is lost|has fallen off the bus|uncorrectable ECC|CUDA error: device.*lost",
+        # Xid as NVIDIA's catalogue has them: double-bit ECC, off the bus, GSP and contained errors.
+        r"GPU is lost|has fallen off the bus|uncorrectable ECC|CUDA error: device.*lost"
+        r"|GPU requires reset|NVML_ERROR_(GPU_IS_LOST|RESET_REQUIRED)"
+        r"|Xid \([^)]*\): (48|79|94|95|119|140|154)\b",
         FailureKind.DEVICE_LOST,
     ),
     (
@@ -73,7 +76,7 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
 
 def oom_kills() -> int:
     """Returns the machine's count of processes ended by the kernel's OOM killer."""
-    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])

@@ -22,12 +22,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sweeper.core.codec import decode
 from sweeper.core.contamination import of_gpu
+from sweeper.core.crashing import passing
+from sweeper.core.environment import secrets
 from sweeper.core.job import (
     LOG,
     OUTCOME,
@@ -52,30 +54,33 @@ from sweeper.telemetry.host import HostProbe
 from sweeper.telemetry.nvml import NvmlProbe
 from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise
-from sweeper.worker import classify
+from sweeper.worker import classify, stacks
 from sweeper.worker.log import BoundedLog, last_lines
+from sweeper.worker.overdue import Finding, Overdue
+from sweeper.worker.shared import SharedSteps, make_counter
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECES = 64
-MOST_SECONDS = 3600.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-Start = Callable[[Path, int], NoReturn]
-"""Becomes the trial in the forked child: `(folder, report descriptor)`."""
+Start = Callable[[Path, int, int], NoReturn]
+"""Becomes the trial in the forked child: `(folder, report descriptor, descriptor of the step counter)`."""
 
 
-def in_this_interpreter(folder: Path, descriptor: int) -> NoReturn:
+def in_this_interpreter(folder: Path, descriptor: int, steps: int) -> NoReturn:
     """Runs the trial in the forked process, with what its parent had imported (`isolation: fork`)."""
     from sweeper.worker.trial import main
 
-    main(folder, descriptor)
+    main(folder, descriptor, steps)
 
 
-def in_fresh_interpreter(folder: Path, descriptor: int) -> NoReturn:
+def in_fresh_interpreter(folder: Path, descriptor: int, steps: int) -> NoReturn:
     """Runs the trial in a new Python (`isolation: exec`)."""
-    os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-m", "sweeper.worker.trial", str(folder), str(descriptor)])
+    for each in (descriptor, steps):
+        os.set_inheritable(each, True)
+    arguments = ["-m", "sweeper.worker.trial", str(folder), str(descriptor), str(steps)]
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def adopt_orphans() -> None:
@@ -90,26 +95,32 @@ def die_with_parent(number: int, parent: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def keep(folder: Path, start: Start) -> None:
+def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
     """Runs the job in `folder` to its outcome.json; afterwards none of its processes is left.
 
     Told to end (SIGTERM), it ends the trial and leaves no outcome: the attempt is lost.
+
+    Args:
+        private: Descriptors that the trial must not have.
     """
     folder = folder.resolve()
     adopt_orphans()
     job = read_job(folder)
-    keeper = _Keeper(folder, job)
+    keeper = _Keeper(folder, job, private)
     signal.signal(signal.SIGTERM, keeper.abandon)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     outcome = keeper.run(start)
-    write_outcome(folder, outcome)
+    passing("ended")
+    write_outcome(folder, outcome, keeper.secrets)
+    passing("committed")
     assert (folder / OUTCOME).exists()
 
 
 class _Keeper:
-    def __init__(self, folder: Path, job: Job) -> None:
-        self.folder, self.job = folder, job
-        self.log = BoundedLog(folder / LOG)
+    def __init__(self, folder: Path, job: Job, private: Sequence[int]) -> None:
+        self.folder, self.job, self.private = folder, job, private
+        self.secrets = secrets({**os.environ, **job.env})
+        self.log = BoundedLog(folder / LOG, self.secrets)
         self.gpu = NvmlProbe()
         self.sampler = Sampler([HostProbe(), self.gpu])
         self.stage = "start"
@@ -125,35 +136,37 @@ class _Keeper:
 
     def run(self, start: Start) -> Outcome | Report:
         began = time.perf_counter()
+        job = self.job
+        self.overdue = Overdue(job.timeout_seconds, job.stage_seconds, job.stall_seconds, began)
         kills_before = classify.oom_kills()
         reports, report_end = (end.detach() for end in socket.socketpair())
         output, output_end = os.pipe()
+        counter = make_counter()
+        self.steps = SharedSteps(counter)
         me = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            self._become_trial(start, report_end, output_end, (reports, output), me)
-        os.close(report_end)
-        os.close(output_end)
+            self._become_trial(start, report_end, output_end, counter, (reports, output, *self.private), me)
+        for descriptor in (report_end, output_end, counter):
+            os.close(descriptor)
         for descriptor in (reports, output):
             os.set_blocking(descriptor, False)
         process = os.pidfd_open(self.pid)
-        deadline = began + self.job.timeout_seconds
-        timed_out = False
+        found: Finding | None = None
         poller = select.poll()
         for descriptor in (reports, output, process):
             poller.register(descriptor, select.POLLIN)
         while True:
-            left = deadline - time.perf_counter()
-            # What poll takes is bounded; a production run's time is not.
-            events = dict(poller.poll(min(max(0.0, left), MOST_SECONDS) * 1e3))
+            events = dict(poller.poll(self.overdue.seconds_to_look(time.perf_counter()) * 1e3))
             if reports in events and not self._drain(reports, lambda data: self._listen(data, reports)):
                 poller.unregister(reports)
             if output in events and not self._drain(output, self.log.write):
                 poller.unregister(output)
             if process in events:
                 break
-            if left <= 0:
-                timed_out = True
+            found = self.overdue.look(time.perf_counter(), self.steps.count, self.steps.is_paused)
+            if found is not None:
+                self._save_stacks(output)
                 os.kill(self.pid, signal.SIGKILL)
                 break
         _, status = os.waitpid(self.pid, 0)
@@ -162,14 +175,27 @@ class _Keeper:
         self._drain(output, self.log.write)
         self.log.close()
         self.sampler.stop()
+        self.steps.close()
         for descriptor in (reports, output, process):
             os.close(descriptor)
-        return self._conclude(
-            status, timed_out, time.perf_counter() - began, classify.oom_kills() - kills_before
-        )
+        return self._conclude(status, found, time.perf_counter() - began, classify.oom_kills() - kills_before)
+
+    def _save_stacks(self, output: int) -> None:
+        def listen(seconds: float) -> None:
+            time.sleep(seconds)
+            self._drain(output, self.log.write)
+
+        listen(0.0)
+        stacks.save(self.pid, listen, self.log.write)
 
     def _become_trial(
-        self, start: Start, report_end: int, output_end: int, others: tuple[int, ...], keeper: int
+        self,
+        start: Start,
+        report_end: int,
+        output_end: int,
+        counter: int,
+        others: tuple[int, ...],
+        keeper: int,
     ) -> NoReturn:
         try:
             os.setsid()
@@ -178,6 +204,7 @@ class _Keeper:
             die_with_parent(signal.SIGKILL, keeper)
             for descriptor in others:
                 os.close(descriptor)
+            self.steps.close()
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
             os.dup2(output_end, 1)
@@ -186,11 +213,11 @@ class _Keeper:
             os.close(output_end)
             os.environ.update(self.job.env)
             raise_open_files()
-            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-                file.write("500")
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
             if self.job.cpus:
                 os.sched_setaffinity(0, self.job.cpus)
-            start(self.folder, report_end)
+            start(self.folder, report_end, counter)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -221,6 +248,7 @@ class _Keeper:
             message = json.loads(line)
             if "stage" in message:
                 self.stage = message["stage"]
+                self.overdue.stage(self.stage, time.perf_counter())
                 if self.stage == "window" and self.device_uuid:
                     self.sampler.look_around()
             elif "device" in message:
@@ -229,6 +257,7 @@ class _Keeper:
                 if self.job.plan.repeats:
                     self.sampler.start(self.pid, info.uuid)
             elif "window" in message:
+                self.overdue.heard(time.perf_counter())
                 if answer is not None:
                     line = _line(self._disturbed(decode(Window, message["window"])))
                     # It may have ended meanwhile.
@@ -245,7 +274,9 @@ class _Keeper:
         count = self.job.config.device.count
         return {"other_gpus": f"only the first of {count} GPUs is looked at"} if count > 1 else {}
 
-    def _conclude(self, status: int, timed_out: bool, seconds: float, oom_kills: int) -> Outcome | Report:
+    def _conclude(
+        self, status: int, found: Finding | None, seconds: float, oom_kills: int
+    ) -> Outcome | Report:
         tail = last_lines(self.folder / LOG)
         columns = self.sampler.columns()
         save(columns, self.folder / SERIES)
@@ -258,6 +289,7 @@ class _Keeper:
             return dataclasses.replace(
                 self.result,
                 gpu_mem_peak_gib=peak,
+                seconds=seconds,
                 telemetry=summarise(columns, self.result.windows),
                 telemetry_missing={**self.sampler.missing(), **self._not_looked_at()},
             )
@@ -266,9 +298,8 @@ class _Keeper:
         if isinstance(self.result, Failure):
             kind = classify.with_oom_kills(self.result.kind, oom_kills)
             return dataclasses.replace(self.result, kind=kind, detail=tail, log=LOG, seconds=seconds)
-        if timed_out:
-            kind = FailureKind.TIMEOUT
-            message = f"no result within {self.job.timeout_seconds:g} s (in stage `{self.stage}`)"
+        if found is not None:
+            kind, message = found.kind, found.message
         else:
             kind, message = classify.of_exit(status, tail, oom_kills)
         if self.gpu.lost:

@@ -1,9 +1,12 @@
-"""The trial's own output in a file of bounded size: its head and its tail."""
+"""The trial's own output in a file of bounded size: its head and its tail, with no secret in it."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
+
+from sweeper.core.secrets import Striker
 
 HEAD_BYTES = 512 * 1024
 TAIL_BYTES = 256 * 1024
@@ -12,14 +15,23 @@ TAIL_BYTES = 256 * 1024
 class BoundedLog:
     """Keeps the first half megabyte as it comes, and the last quarter of what follows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Collection[str] = ()) -> None:
+        """Opens the file.
+
+        Args:
+            secrets: Values that are written as `***`, as is a password in a URL.
+        """
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._striker = Striker(secrets)
         self._room = HEAD_BYTES
         self._tail: deque[bytes] = deque()
         self._tail_bytes = self._left_out = 0
 
     def write(self, data: bytes) -> None:
         """Takes the next piece of output."""
+        self._keep(self._striker.take(data))
+
+    def _keep(self, data: bytes) -> None:
         head, rest = data[: self._room], data[self._room :]
         if head:
             self._file.write(head)
@@ -34,6 +46,7 @@ class BoundedLog:
 
     def close(self) -> None:
         """Writes the tail, with a line that says how much was left out before it."""
+        self._keep(self._striker.rest())
         if self._left_out:
             self._file.write(f"\n[... {self._left_out} bytes left out ...]\n".encode())
         for piece in self._tail:

@@ -17,8 +17,9 @@ from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.job import Job, read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report, Window
-from sweeper.core.progress import Progress, TrialFailedError
-from sweeper.worker import classify
+from sweeper.core.progress import Progress, Steps, TrialFailedError
+from sweeper.worker import classify, stacks
+from sweeper.worker.shared import SharedSteps
 
 # By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -31,10 +32,11 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 class PipeProgress:
     """Progress as JSON lines to the keeper, which answers one about a window with what disturbed it."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, steps: Steps) -> None:
         self._descriptor = descriptor
         self._answers = open(descriptor, "rb", closefd=False)  # noqa: SIM115
         self.reached = "start"
+        self.steps = steps
 
     def send(self, **message: Any) -> None:
         """Writes one line, whole."""
@@ -60,16 +62,15 @@ class PipeProgress:
 
 def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
     """Runs the job's runner in this process; what goes wrong becomes a Failure."""
-    stage = getattr(progress, "reached", "")
     try:
         module, _, function = job.runner.partition(":")
         result = getattr(importlib.import_module(module), function)(job, progress)
         assert isinstance(result, Measurement | Report)
         return result
     except TrialFailedError as error:
-        return _failure(FailureKind(error.kind), str(error), progress, stage)
+        return _failure(FailureKind(error.kind), str(error), progress)
     except UserError as error:
-        return _failure(FailureKind.USER_ERROR, str(error), progress, stage)
+        return _failure(FailureKind.USER_ERROR, str(error), progress)
     except Exception as error:
         # What the person sees first is one line; the traceback is in the log.
         traceback.print_exc()
@@ -77,7 +78,7 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         place = _place(error, job)
         known = classify.of_text(f"{type(error).__module__}.{first}")
         kind = known or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
-        return _failure(kind, _first_sentence(first) + place, progress, stage)
+        return _failure(kind, _first_sentence(first) + place, progress)
 
 
 def _as_raised(error: BaseException) -> str:
@@ -91,10 +92,8 @@ def _first_sentence(text: str) -> str:
     return text.splitlines()[0].partition(". ")[0][:300]
 
 
-def _failure(kind: FailureKind, message: str, progress: Progress, stage: str) -> Failure:
-    return Failure(
-        kind=kind, message=message, stage=getattr(progress, "reached", stage), finished_at=time.time()
-    )
+def _failure(kind: FailureKind, message: str, progress: Progress) -> Failure:
+    return Failure(kind=kind, message=message, stage=progress.reached, finished_at=time.time())
 
 
 def _place(error: BaseException, job: Job) -> str:
@@ -110,14 +109,17 @@ def _place(error: BaseException, job: Job) -> str:
     return ""
 
 
-def main(folder: Path, descriptor: int) -> NoReturn:
+def main(folder: Path, descriptor: int, steps: int) -> NoReturn:
     """Runs the job in `folder`, sends its result, and ends this process at once.
 
     Nothing after the result can matter: exit handlers of compilers and loaders are not waited for.
     """
     status = 1
     try:
-        progress = PipeProgress(descriptor)
+        stacks.enable()
+        progress = PipeProgress(descriptor, SharedSteps(steps))
+        # Mapped: whoever the trial starts has no use for it.
+        os.close(steps)
         result = run(read_job(folder), progress)
         progress.send(result={"type": type(result).__name__.lower(), **encode(result)})
         status = 0
@@ -130,4 +132,4 @@ def main(folder: Path, descriptor: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

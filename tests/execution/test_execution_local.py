@@ -16,7 +16,7 @@ from sweeper.core.job import LOG, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.process import children, tree
 from sweeper.execution.launcher import wait_any
-from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.execution.local import MOST_SERVERS, LocalLauncher, leftovers
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 
@@ -119,15 +119,42 @@ def test_a_killed_keeper_costs_no_other_job(own, tmp_path, wait_for):
     assert other.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
 
 
-def test_a_killed_server_resolves_every_handle_and_ends_every_trial(own, tmp_path, wait_for):
+def test_a_killed_server_loses_its_jobs_with_all_their_processes_and_is_replaced(own, tmp_path, wait_for):
     handle = sleeping(own, tmp_path / "a", wait_for)
     os.kill(own._process.pid, signal.SIGKILL)
     assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
-    own._process.wait()
-    with pytest.raises(EnvironmentStopError, match=r"the server of this sweep has ended; .*server\.log"):
-        own.submit(fault_job(tmp_path / "b"))
-    assert wait_for(lambda: not leftovers(tmp_path))
+    # None is left by the time the attempt is said to be lost: the keepers hold the server's pipe as well.
+    assert leftovers(tmp_path) == []
     assert read_outcome(tmp_path / "a") is None
+    assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
+
+
+def test_a_server_that_is_killed_again_and_again_ends_the_sweep(own, tmp_path, wait_for):
+    for number in range(MOST_SERVERS):
+        server = own.pid
+        handle = own.submit(fault_job(tmp_path / f"{number}", "sleep"))
+        assert own.pid != server or not number
+        os.kill(own.pid, signal.SIGKILL)
+        assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+    with pytest.raises(EnvironmentStopError, match=r"was ended 3 times; .*server\.log"):
+        own.submit(fault_job(tmp_path / "b"))
+
+
+def test_a_trial_does_not_hold_the_servers_pipe(own, tmp_path, wait_for):
+    """A daemon of a killed keeper must not keep the supervisor from hearing of the server's end."""
+    sleeping(own, tmp_path / "a", wait_for)
+    (keeper,) = children(own.pid)
+    held = os.readlink(f"/proc/{os.getpid()}/fd/{own._process.stdout.fileno()}")
+    assert held in {_link(path) for path in Path(f"/proc/{keeper}/fd").iterdir()}
+    for pid in [pid for pid in tree(keeper) if pid != keeper]:
+        assert held not in {_link(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def test_closing_ends_what_runs(tmp_path, wait_for):
@@ -169,3 +196,14 @@ def test_leftovers_are_those_of_this_home(own, tmp_path, wait_for):
     assert wait_for(lambda: leftovers(tmp_path))
     assert leftovers(tmp_path / "other") == []
     assert leftovers(tmp_path.parent) == []
+
+
+def test_what_outlives_keeper_and_server_is_ended_all_the_same(own, tmp_path, wait_for):
+    handle = sleeping(own, tmp_path / "a", wait_for)
+    (keeper,) = children(own.pid)
+    # The keeper first, but the server has no time to end what it leaves.
+    os.kill(own.pid, signal.SIGSTOP)
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(own.pid, signal.SIGKILL)
+    assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+    assert leftovers(tmp_path) == []

@@ -14,7 +14,7 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError
 from sweeper.core.measurement import FailureKind, Report, Stats
-from sweeper.export import Setting, exported, rendered
+from sweeper.export import Setting, exported, pass_env, read, rendered
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
 from sweeper.testing.noop import made_up
@@ -223,3 +223,17 @@ def test_no_credentials_are_written():
         f"`{path}` had a user and a password in its URL; they were left out. Give them where it runs."
         for path in ("data.path", "data.mirror[0]")
     ]
+
+
+def test_what_trials_were_passed_is_carried(bench):
+    spec = spec_of(execution={"pass_env": ["MYLAB_TOKEN", "AWS_*"]})
+    found = export_of({"batch_size": 512}, spec)
+    assert found["execution"] == {"pass_env": ["MYLAB_TOKEN", "AWS_*"]}
+    Path("best.yaml").write_text(rendered(found, "yaml"))
+    assert pass_env(read(Path("best.yaml"))) == ("MYLAB_TOKEN", "AWS_*")
+    assert pass_env(read(Path("best.yaml"), ["execution.pass_env=[X]"])) == ("X",)
+    assert "execution" not in export_of({"batch_size": 512})
+    assert pass_env({}) == ()
+    for wrong in ({"pass_env": "X"}, {"pass_env": [1]}, "X", ["X"]):
+        with pytest.raises(UserError, match=r"`execution.pass_env` must be a list"):
+            pass_env({"execution": wrong})

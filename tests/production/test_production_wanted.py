@@ -167,3 +167,12 @@ def test_a_command_takes_no_options(here: Path):
     )
     with pytest.raises(UserError, match="is the export of a command, which takes no options"):
         wanted(path)
+
+
+def test_it_is_passed_what_the_trials_were(ask: Any):
+    assert ask().pass_env == ()
+    found = ask(execution={"pass_env": ["MYLAB_TOKEN"]})
+    assert found.pass_env == ("MYLAB_TOKEN",)
+    # Another credential makes no other run of it, and no other speed.
+    assert found.identity() == ask().identity()
+    assert found.promise is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -126,9 +127,12 @@ def test_steps_of_an_unknown_size_ask_for_it(tmp_path, monkeypatch):
         under_test.run(job, Silent())
 
 
-def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch):
-    monkeypatch.setattr(under_test, "STALL_SECONDS", 0.5)
+def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(under_test, "STALL_RATIO", 1.0)
-    job = dataclasses.replace(job_of(EVIL, {"how": "hang", "batch_size": 32}), folder=str(tmp_path))
+    job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)
     with pytest.raises(TrialFailedError, match="has said nothing for 1 s"):
         under_test.run(job, Silent())
+    # Where it hung.
+    assert re.search(
+        r'--- stacks of process .*evil.py.*File ".*evil.py", line \d+ in', capfd.readouterr().out, re.S
+    )

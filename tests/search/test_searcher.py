@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 from pathlib import Path
@@ -241,6 +242,31 @@ def test_a_lock_left_by_a_killed_process_is_not_waited_for(tmp_path, spec, monke
     monkeypatch.setattr("time.sleep", no_waiting)
     search.again().run(2)
     assert not lock.is_symlink()
+
+
+@pytest.mark.parametrize("call", ["ask", "tell", "open"])
+@pytest.mark.parametrize("place", ["symlink", "rename"])
+def test_a_full_disk_is_told_and_not_optunas_lock(tmp_path, monkeypatch, place, call):
+    """Where Optuna cannot let go of its lock, it says that it does not have it, and no more."""
+    search = Search(tmp_path, spec_of(search={"trials": 20, "sampler": "random"}))
+    search.run(2)
+    told = Told(params=search.ask(3), values=(1.0,), constraints={})
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "study.log.lock")
+
+    calls = {
+        "ask": lambda: search.ask(4),
+        "tell": lambda: search.searcher.tell(3, told),
+        "open": lambda: Searcher(tmp_path / "another" / "study.log", search.spec, search.told),
+    }
+    (tmp_path / "another").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, place, full)
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            calls[call]()
+    assert raised.value.errno == errno.ENOSPC
+    assert search.again().run(4, 5)
 
 
 def test_constraints_are_on_every_trial(tmp_path, spec):

@@ -42,6 +42,8 @@ def test_contains_and_size(parameter, inside, outside, size):
         ({"type": "int", "low": 1, "high": 9, "log": True, "step": 2}, "either `log: true` or a `step`"),
         ({"type": "float", "low": 1, "high": 9, "log": True, "step": 2}, "either `log: true` or a `step`"),
         ({"type": "float", "low": 0, "high": float("inf")}, "finite number"),
+        ({"type": "float", "low": -1e308, "high": 1e308}, "finite number of steps"),
+        ({"type": "float", "low": 0, "high": 1e308, "step": 1e-9}, "finite number of steps"),
         ({"type": "int", "low": 1, "high": 2, "step": 0}, "greater than or equal to 1"),
         ({"type": "int", "low": True, "high": 2}, "valid integer"),
         ({"type": "categorical", "choices": []}, "list of 1 to 1000 values"),

@@ -14,6 +14,7 @@ def test_what_is_not_said_has_its_default():
     found = training_options({})
     assert (found.epochs, found.schedule, found.validate_epochs, found.patience) == (None, "constant", 1, 0)
     assert (found.checkpoint_minutes, found.keep, found.max_minutes) == (5.0, 2, None)
+    assert found.stall_seconds == 600.0
 
 
 def test_what_is_said_is_taken():
@@ -25,6 +26,7 @@ def test_what_is_said_is_taken():
         "checkpoint_minutes": 0.5,
         "keep": 1,
         "max_minutes": 90,
+        "stall_seconds": 0.0,
     }
     assert training_options(said).model_dump() == said
 

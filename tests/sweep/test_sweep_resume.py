@@ -193,6 +193,8 @@ def test_a_worker_that_leaves_nothing_is_tried_twice_more(bench, times, kinds):
     assert [job.attempt for job in bench.jobs("search")[:3]] == [0, 1, 2]
     entries = [e for e in Journal(folder_of(bench)).trials() if e.job.stage == "search"]
     assert {e.outcome.kind.value if isinstance(e.outcome, Failure) else "measured" for e in entries} == kinds
+    # Without an end its run would be RUNNING for ever.
+    assert all(e.outcome.finished_at >= e.job.asked_at > 0 for e in entries)
     finished_as_asked(bench)
 
 

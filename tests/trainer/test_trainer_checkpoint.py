@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sweeper.core.errors import UserError
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.trainer import checkpoint
 from sweeper.trainer.checkpoint import Position
@@ -109,7 +110,7 @@ def test_a_checkpoint_half_written_is_none(tmp_path: Path, stepper: Stepper, mon
     (tmp_path / CHECKPOINTS / ".making-000000002" / "rest").touch()
     checkpoint.save(tmp_path, stepper, Position(steps=2), keep=2)
     assert names(tmp_path / CHECKPOINTS) == ["000000001", "000000002"]
-    assert names(tmp_path / CHECKPOINTS / "000000002") == [WEIGHTS, "position.json", "state.pt"]
+    assert names(tmp_path / CHECKPOINTS / "000000002") == [WEIGHTS, "position.json", checkpoint.STATE]
 
 
 def test_old_checkpoints_go_only_once_the_new_one_is_there(
@@ -171,15 +172,48 @@ def test_weights_are_for_whoever_may_read_the_folder(mask: int, tmp_path: Path, 
     finally:
         os.umask(before)
     found = tmp_path / CHECKPOINTS / "000000001"
-    assert {(found / name).stat().st_mode & 0o777 for name in (WEIGHTS, "state.pt", "position.json")} == {
-        0o666 & ~mask
-    }
+    assert {
+        (found / name).stat().st_mode & 0o777 for name in (WEIGHTS, checkpoint.STATE, "position.json")
+    } == {0o666 & ~mask}
 
 
-def test_no_code_is_run_by_reading_a_checkpoint(tmp_path: Path, stepper: Stepper):
+class Tripwire:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE, "state.pt"])
+def test_no_code_is_run_by_reading_a_checkpoint(name: str, tmp_path: Path, stepper: Stepper):
     checkpoint.save(tmp_path, stepper, Position(steps=1), keep=1)
     found = checkpoint.newest(tmp_path)
     assert found is not None
-    torch.save({"random": Path("pickled")}, found / checkpoint.STATE)
-    with pytest.raises(Exception, match="Weights only load failed"):
+    (found / checkpoint.STATE).unlink()
+    torch.save({"random": Tripwire(tmp_path / "run")}, found / name)
+    message = "older sweeper, and pickled" if name == "state.pt" else "damaged, or no state"
+    with pytest.raises(UserError, match=message):
         checkpoint.restore_random(found, CPU)
+    with pytest.raises(UserError, match=message):
+        checkpoint.restore(found, stepper)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_optimiser_goes_on_where_it_was_to_the_bit(tmp_path: Path, make_job: Any):
+    first, second = (set_up(make_job())[1] for _ in range(2))
+    torch.manual_seed(7)
+    for parameter in first.parameters:
+        parameter.grad = torch.randn_like(parameter)
+    first.optimizer.step()
+    checkpoint.save(tmp_path, first, Position(steps=1), keep=1)
+    found = checkpoint.newest(tmp_path)
+    assert found is not None
+    checkpoint.restore(found, second)
+    one, other = first.optimizer.state_dict(), second.optimizer.state_dict()
+    assert one["param_groups"] == other["param_groups"]
+    assert one["state"].keys() == other["state"].keys() == set(range(len(first.parameters)))
+    for key, state in one["state"].items():
+        assert all(torch.equal(value, other["state"][key][name]) for name, value in state.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import statistics
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -167,7 +168,8 @@ def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
             pytest.skip("this machine is busy")
         return 2 * half / full - 1
 
-    small, large = fixed(8), fixed(8192)
+    # Of three: a neighbour that takes the core for a moment makes one of them mean nothing.
+    small, large = (statistics.median(fixed(size) for _ in range(3)) for size in (8, 8192))
     assert small > 0.6
     assert large < 0.4
 

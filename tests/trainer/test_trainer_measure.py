@@ -29,6 +29,7 @@ SHORT = {"window_seconds": 0.05, "repeats": 2, "warmup_cap_seconds": 0.05}
 
 class Listener(Silent):
     def __init__(self):
+        super().__init__()
         self.stages, self.windows, self.devices = [], [], []
 
     def stage(self, name):

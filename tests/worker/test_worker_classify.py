@@ -77,6 +77,11 @@ TEXTS = [
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "device_lost"),
     ("NVMLError_GpuIsLost: GPU is lost", "device_lost"),
     ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "device_lost"),
+    ("NVRM: Xid (PCI:0000:3b:00): 48, pid=12, Double Bit ECC Error", "device_lost"),
+    ("NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!", "device_lost"),
+    # An application's own fault; the device goes on.
+    ("NVRM: Xid (PCI:0000:3b:00): 31, MMU Fault", None),
+    ("Unable to query: GPU requires reset", "device_lost"),
     ("torch._dynamo.exc.Unsupported: call_function BuiltinVariable(print)", "compile_error"),
     ("torch._inductor.exc.InductorError: LoweringException: AssertionError:", "compile_error"),
     ("torch._inductor.exc.TritonMissing: Cannot find a working triton installation.", "compile_error"),

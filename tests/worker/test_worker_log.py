@@ -55,3 +55,25 @@ def test_last_lines_are_few_and_escaped(tmp_path: Path):
     assert last_lines(path) == ""
     path.write_bytes("a\u2028b".encode())
     assert last_lines(path) == "a\\x2028b"
+
+
+def test_a_secret_is_struck_from_head_and_tail_wherever_it_is_cut(tmp_path: Path):
+    secret = "correct-horse-battery"
+    line = f"the key is {secret}, really\n".encode()
+    data = line * (1 + (HEAD_BYTES + TAIL_BYTES) // len(line))
+    for piece in (7, 65_536):
+        path, pieces = tmp_path / f"log{piece}", (data[i : i + piece] for i in range(0, len(data), piece))
+        log = BoundedLog(path, {secret})
+        for each in pieces:
+            log.write(each)
+        log.close()
+        assert secret[:12].encode() not in path.read_bytes()
+        assert path.read_bytes().count(b"the key is ***, really\n") > 10_000
+
+
+def test_a_beginning_of_a_secret_is_written_once_it_is_none(tmp_path: Path):
+    log = BoundedLog(tmp_path / "log", {"correct-horse"})
+    log.write(b"all correct")
+    assert (tmp_path / "log").read_bytes() == b"all "
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"all correct"

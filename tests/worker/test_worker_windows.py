@@ -22,6 +22,7 @@ import torch
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SERIES, TELEMETRY_LOG, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import DeviceInfo, FailureKind, Measurement, Window
+from sweeper.core.progress import OwnSteps
 from sweeper.telemetry.sampler import Sampler, summarise
 from sweeper.testing.noop import made_up
 from sweeper.trainer.group import Group
@@ -253,7 +254,7 @@ def test_where_the_gpu_went_away_that_is_why_a_trial_failed(kept):
 def line() -> Iterator[tuple[PipeProgress, socket.socket]]:
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        yield PipeProgress(mine.fileno()), theirs
+        yield PipeProgress(mine.fileno(), OwnSteps()), theirs
 
 
 def test_a_window_is_told_before_its_answer_is_waited_for(line):

@@ -1,0 +1,143 @@
+"""Kills, faults, leaks, signals and bad input, counted over many runs; every seed is kept.
+
+    python benchmarks/chaos.py                          every part with the counts of PARTS, from a new seed
+    python benchmarks/chaos.py supervisors 200 --seed 7  one part
+    python benchmarks/chaos.py figures                  nothing is run; chaos.json is made anew
+    python benchmarks/chaos.py syscalls-kill 4 --seed 0  every fourth call, from a place that the seed gives
+
+A run adds a line to benchmarks/results/<device>/chaos-runs.jsonl; chaos.json is made from all lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, Figure, device_folder, publish
+
+REPOSITORY = Path(__file__).parents[1]
+HARNESS = REPOSITORY / "tests" / "chaos"
+RUNS = "chaos-runs.jsonl"
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of chaos.
+
+    Attributes:
+        words: The script in `tests/chaos` and its first arguments; the count and the seed follow.
+        count: How many of them the bar asks for; of system calls, every how many-th.
+        counted: Key of a run's count.
+        figures: Others of a run's keys whose largest values are published: key, unit, bar.
+    """
+
+    words: tuple[str, ...]
+    count: int
+    counted: str = "count"
+    figures: tuple[tuple[str, str, str], ...] = ()
+
+
+_GONE = (("slowest_gone_s", "s", "<= 3"),)
+
+PARTS = {
+    "supervisors": Part(("chaos_kills.py", "supervisors"), 1000, "kills", _GONE),
+    "trials": Part(("chaos_kills.py", "trials"), 1000, "kills", _GONE),
+    "real-supervisors": Part(("chaos_real.py", "supervisors"), 100, "kills", _GONE),
+    "real-trials": Part(("chaos_real.py", "trials"), 100, "kills", _GONE),
+    "syscalls-kill": Part(("chaos_syscalls.py", "KILL"), 1),
+    "syscalls-power": Part(("chaos_syscalls.py", "POWER"), 1),
+    "syscalls-enospc": Part(("chaos_syscalls.py", "ENOSPC"), 1),
+    "syscalls-eio": Part(("chaos_syscalls.py", "EIO"), 1),
+    "fuzz": Part(
+        ("chaos_fuzz.py",), 100_000, figures=(("p99_s", "s", "<= 0.5"), ("max_rss_mb", "MB", "<= 150"))
+    ),
+    "zoo": Part(("chaos_zoo.py",), 200, figures=_GONE),
+    "signals": Part(("chaos_signals.py",), 200),
+}
+
+
+def run(name: str, count: int, seed: int) -> dict[str, Any]:
+    """Runs a part; returns what its script has printed."""
+    part = PARTS[name]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, str(HARNESS / part.words[0]), *part.words[1:], str(count), str(seed)],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1) or not done.stdout.strip():
+        raise SystemExit(f"{part.words[0]} ended with {done.returncode} and no figures.")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=REPOSITORY
+    ).stdout.strip()
+    return {"part": name, "seed": seed, "commit": commit, **json.loads(done.stdout)}
+
+
+def figures(name: str, runs: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    """Yields the figures of a part over all its runs."""
+    part = PARTS[name]
+    count = sum(each[part.counted] for each in runs)
+    faults = sum(len(each["violations"]) for each in runs)
+    yield _figure(f"{name}: violations", faults, "<= 0", "", count)
+    if "step" in runs[0]:
+        calls = max(each["calls"] for each in runs)
+        met = {at for each in runs for at in range(each["start"], calls + 1, each["step"])}
+        yield _figure(f"{name}: calls that met the fault", 100 * len(met) / calls, ">= 100", "%", calls)
+    elif part.count:
+        yield _figure(f"{name}: how many", count, f">= {part.count}", "", len(runs))
+    if "inside" in runs[0]:
+        share = 100 * sum(each["inside"] for each in runs) / max(count, 1)
+        yield _figure(f"{name}: landed inside a sweep", share, ">= 95", "%", count)
+        windows: Counter[str] = Counter()
+        for each in runs:
+            windows.update(each["windows"])
+        for window, hits in sorted(windows.items()):
+            bar = ">= 20" if not name.startswith("real-") else ""
+            yield _figure(f"{name}: kills at `{window}`", hits, bar, "", len(runs))
+    for key, unit, bar in part.figures:
+        yield _figure(f"{name}: {key}", max(each[key] for each in runs), bar, unit, count)
+
+
+def _figure(figure: str, value: float, bar: str, unit: str, repeats: int) -> Figure:
+    return Figure(figure=figure, value=value, low=value, high=value, bar=bar, unit=unit, repeats=repeats)
+
+
+def main() -> int:
+    """Runs what is asked for, and publishes; returns 1 where a run found a fault."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", default="all", choices=["all", "figures", *PARTS])
+    parser.add_argument("count", nargs="?", type=int)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
+    asked = parser.parse_args()
+    path = device_folder(RESULTS) / RUNS
+    status = 0
+    for name in PARTS if asked.part in ("all", "figures") else [asked.part]:
+        if asked.part != "figures":
+            found = run(name, asked.count if asked.count is not None else PARTS[name].count, asked.seed)
+            for each in found["violations"][:MOST_NAMED]:
+                print(each, file=sys.stderr)
+            status |= bool(found["violations"])
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        runs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if mine := [each for each in runs if each["part"] == name]:
+            publish("chaos", list(figures(name, mine)), f"python benchmarks/chaos.py {name}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

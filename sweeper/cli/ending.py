@@ -1,0 +1,227 @@
+"""What signals do to the command line: an orderly end where there is time for one, else a hard one.
+
+first SIGINT, a sweep waits   the sweep takes it itself (`sweep.stopping`), and has 25 s
+first signal otherwise        an exception unwinds, and has 4 s (`sweeper train`, which saves: 25 s)
+another one                   1.5 s are left
+a third one                   the end
+
+The exit code is the first signal's. Whatever is late is ended by a thread: an exception may be swallowed
+on its way, or meet code that waits. Standard library alone: this is there before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from sweeper.sweep.stopping import EndedError
+
+CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
+_NAMES = {signal.SIGHUP: "the terminal is gone", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+BUG = 70
+UNWINDING_SECONDS = 4.0
+ORDERLY_SECONDS = 25.0
+"""What a sweep has that takes a Ctrl-C itself: 20 s for a confirmation, and to show what it has found."""
+AT_ONCE_SECONDS = 1.5
+_SHOW_CURSOR = b"\x1b[?25h\r"
+
+
+class Ending:
+    """Takes the signals of this process, for good; made in the main thread of a program alone.
+
+    Attributes:
+        first: The first signal that came; 0 before.
+        count: How many have come.
+        unwinding: Whether an exception was raised here for one.
+        unwinding_seconds: What it has before the end is hard.
+        orderly_seconds: What a Ctrl-C has that something else takes, such as a sweep; None: any time.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.count = 0
+        self.unwinding = False
+        self.unwinding_seconds = UNWINDING_SECONDS
+        self.orderly_seconds: float | None = ORDERLY_SECONDS
+        self._code: int | None = None
+        self._saying = threading.Lock()
+        self._wake, wake_end = os.pipe()
+        os.set_blocking(wake_end, False)
+        threading.Thread(target=self._watch, name="ending", daemon=True).start()
+        # A process forked off this one must not be taken for it: until it has given the signals back,
+        # it would write to this one's pipe.
+        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
+        sys.unraisablehook = self._on_unraisable
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        for number in CODES:
+            # `nohup` has a program started with SIGHUP ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+
+    def may_speak(self) -> bool:
+        """Whether the line about the end is still to be said; True once."""
+        return self._saying.acquire(blocking=False)
+
+    def end(self, code: int) -> NoReturn:
+        """Ends the process with `code`, which nothing changes any more.
+
+        Python's own way to the end would take a signal for an error, and print it.
+        """
+        self._code = code
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.unwinding or self._code is not None:
+            return
+        self.first = self.first or number
+        self.unwinding = True
+        if (logging := sys.modules.get("logging")) is not None:
+            # Libraries log what unwinds through them, with a traceback.
+            logging.disable(logging.CRITICAL)
+        raise KeyboardInterrupt if number == signal.SIGINT else EndedError
+
+    def _on_unraisable(self, unraisable: Any) -> None:
+        # Where an exception cannot go on, as in `__del__`, Python prints it; this one was asked for.
+        if not self.first:
+            sys.__unraisablehook__(unraisable)
+
+    def _watch(self) -> None:
+        deadline: float | None = None
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._wake], [], [], left)[0]:
+                self._end_hard()
+            for number in os.read(self._wake, 64):
+                if number not in CODES:
+                    continue
+                self.count += 1
+                self.first = self.first or number
+                seconds: float | None = AT_ONCE_SECONDS
+                if self.count == 1:
+                    elsewhere = signal.getsignal(number) != self._on_signal
+                    seconds = self.orderly_seconds if elsewhere else self.unwinding_seconds
+                elif self.count > 2:
+                    self._end_hard()
+                if seconds is not None:
+                    asked = time.monotonic() + seconds
+                    deadline = asked if deadline is None else min(deadline, asked)
+
+    def _end_hard(self) -> NoReturn:
+        """Ends the process and has its children end; waits for nothing, the streams' buffers included."""
+        code = self._code
+        if code is None:
+            code = code_of(self.first)
+            if self.may_speak():
+                _write(2, (line_of(self.first) + "\n").encode())
+        if os.isatty(1):
+            _write(1, _SHOW_CURSOR)
+        for pid in _children():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+        os._exit(code)
+
+
+_ending: Ending | None = None
+
+
+def current() -> Ending | None:
+    """Returns what takes this process's signals; None where it is no command line, as in a test."""
+    return _ending
+
+
+def code_of(number: int) -> int:
+    """Returns the exit code of a process that was told to end by the signal `number`."""
+    return CODES[signal.Signals(number)]
+
+
+def line_of(number: int) -> str:
+    """Returns the line about that end."""
+    name = _NAMES[signal.Signals(number)]
+    return f"sweeper: stopped ({name}). What is finished is kept; the same command continues."
+
+
+def stopped(number: int) -> int:
+    """Says that the signal `number`, or one before it, has ended the program; returns the exit code."""
+    number = _ending.first or number if _ending else number
+    if _ending is None or _ending.may_speak():
+        with contextlib.suppress(OSError):
+            print(line_of(number), file=sys.stderr, flush=True)
+    return code_of(number)
+
+
+def allow(unwinding_seconds: float, orderly_seconds: float | None) -> None:
+    """Gives this program other times than usual: see `Ending`."""
+    if _ending is not None:
+        _ending.unwinding_seconds, _ending.orderly_seconds = unwinding_seconds, orderly_seconds
+
+
+def run(program: Callable[[], object]) -> NoReturn:
+    """Runs `program`, which exits with its code, as all of this process."""
+    global _ending
+    _ending = ending = Ending()
+    try:
+        code = _outcome(program)
+    except BaseException:
+        # Between two lines of `_outcome`. A signal raises once only.
+        code = stopped(signal.SIGTERM)
+    ending.end(code)
+
+
+def _outcome(program: Callable[[], object]) -> int:
+    assert _ending is not None
+    try:
+        program()
+    except SystemExit as exited:
+        return exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
+    except BaseException as error:
+        if _ending.first:
+            # Whatever it has become on its way: some libraries raise another error for it.
+            return stopped(_ending.first)
+        print(f"sweeper: cannot start: {type(error).__name__}: {error}", file=sys.stderr)
+        return BUG
+    return 0
+
+
+def _hold() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, CODES)
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CODES)
+
+
+def _give_back() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in CODES:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
+    _let_go()
+
+
+def _children() -> list[int]:
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
+            found += [int(pid) for pid in file.read().split()]
+    return found
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    """Writes unless nobody reads: a full pipe would be waited for."""
+    with contextlib.suppress(OSError):
+        if select.select([], [descriptor], [], 0.2)[1]:
+            os.write(descriptor, text)

@@ -1,0 +1,162 @@
+"""Which environment variables a trial gets: an allow-list without credentials, and what the user names."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+MIN_SECRET_LENGTH = 8
+"""A shorter value is no secret: striking it would strike common words."""
+MOST_SHOWN = 8
+
+_PASSED = (
+    # The person, the shell and the place.
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "COLUMNS", "LINES", "NO_COLOR"),
+    *("LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "TMP", "TEMP", "XDG_*", "SCRATCH"),
+    # Libraries, and compilers: Triton and Inductor start one.
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"),
+    *("CC", "CXX", "CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "MAX_JOBS", "MALLOC_*", "PKG_CONFIG_PATH"),
+    *("PYTHON*", "VIRTUAL_ENV", "CONDA_*", "MAMBA_*", "MODULEPATH", "LOADEDMODULES", "_LMFILES_"),
+    # Devices, communication and threads.
+    *("CUDA_*", "CUDNN_*", "CUBLAS_*", "NVIDIA_*", "NV_*", "NCCL_*", "GLOO_*", "UCX_*", "FI_*", "KINETO_*"),
+    *(
+        "TORCH*",
+        "PYTORCH_*",
+        "TRITON_*",
+        "INDUCTOR_*",
+        "ACCELERATE_*",
+        "HIP_*",
+        "HSA_*",
+        "ROCR_*",
+        "MIOPEN_*",
+    ),
+    *("OMP_*", "MKL_*", "OPENBLAS_*", "KMP_*", "GOMP_*", "NUMEXPR_*", "BLIS_*", "ONEDNN_*", "DNNL_*"),
+    *("NUMBA_*", "NPY_*", "RAYON_*", "TOKENIZERS_*", "OPENCV_*", "TQDM_*", "MPLBACKEND", "MPLCONFIGDIR"),
+    # Schedulers and launchers.
+    *("SLURM_*", "SLURMD_*", "PBS_*", "LSB_*", "SGE_*", "OMPI_*", "PMI_*", "PMIX_*", "I_MPI_*", "SWEEPER_*"),
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    # Where models and data are found, and how the network is reached.
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "HF_ENDPOINT"),
+    *("HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE", "WANDB_MODE", "WANDB_DIR"),
+    *(
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    ),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE"),
+)
+_NOT_OURS = ("SWEEPER_*URI*", "SWEEPER_*URL*")
+_CLOUD = (
+    *(
+        "AWS_*",
+        "AZURE_*",
+        "GOOGLE_*",
+        "GCP_*",
+        "GCS_*",
+        "S3_*",
+        "MINIO_*",
+        "RCLONE_*",
+        "B2_*",
+        "HF_*",
+        "HUGGING*",
+    ),
+    *("WANDB_*", "COMET_*", "NEPTUNE_*", "KAGGLE_*", "CLEARML_*", "PG*", "DATABASE_URL", "REDIS_URL"),
+)
+"""Of services a trial may want to speak to: missed sooner than the rest."""
+
+_DESKTOP = ("SSH_*", "GPG_*", "DBUS_*", "XAUTHORITY", "*KEYRING*", "PGDATA", "OLDPWD", "MLFLOW_*")
+"""What nobody's training needs; MLflow is the supervisor's to speak to."""
+
+_SECRET = re.compile(
+    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT|TOKEN(?!IZ)|AUTH(?!OR(?!IZ))"
+    r"|KEYS?(?![A-Z])|(?<=_)(?:PWD|PASS)(?![A-Z])|^PGPASS",
+    re.IGNORECASE,
+)
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*:)?//(?P<user>[^/?#\s@:]*)(:(?P<password>[^/?#\s@]*))?@")
+
+
+def is_secret_name(name: str) -> bool:
+    """Returns whether a variable's name speaks of a key, a token, a password or the like."""
+    return bool(_SECRET.search(name))
+
+
+def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str, str]:
+    """Returns what of `environ` a trial gets.
+
+    Args:
+        pass_env: Names, or globs, that the user adds. A secret must be named in full: what a glob
+            finds is passed only where neither name nor value speaks of one.
+    """
+    return {
+        name: value
+        for name, value in _snapshot(environ).items()
+        if name in pass_env or (_matches(name, (*_PASSED, *pass_env)) and _is_harmless(name, value))
+    }
+
+
+def secrets(environ: Mapping[str, str]) -> set[str]:
+    """Returns the values in `environ` that nobody may read in a log: of secret names, and passwords in URLs.
+
+    Of a value of several lines each longer line is one as well. Values of fewer than
+    `MIN_SECRET_LENGTH` characters are left aside.
+    """
+    return set(_secrets(frozenset(_snapshot(environ).items())))
+
+
+def _snapshot(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns it as it is now: names are listed at once, as another thread may change `os.environ`."""
+    return {name: value for name in list(environ) if (value := environ.get(name)) is not None}
+
+
+@functools.lru_cache(maxsize=4)
+def _secrets(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
+    found: set[str] = set()
+    for name, value in environ:
+        if is_secret_name(name) and name not in ("SSH_AUTH_SOCK",):
+            found |= {value, value.strip(), *(line.strip() for line in value.splitlines())}
+        found |= set(_in_urls(value))
+    return frozenset(value for value in found if len(value) >= MIN_SECRET_LENGTH)
+
+
+def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns the names a trial does not get that a person may miss: credentials, and those of clouds."""
+    given = passed(environ, pass_env)
+    return tuple(
+        name
+        for name, value in sorted(environ.items())
+        if name not in given and not _matches(name, _DESKTOP)
+        if _matches(name, _CLOUD) or not _is_harmless(name, value)
+    )
+
+
+def held_back_line(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> str:
+    """Returns the line that says what is held back; empty where nothing is."""
+    names = held_back(environ, pass_env)
+    shown = ", ".join(names[:MOST_SHOWN]) + (
+        f" and {more} more" if (more := len(names) - MOST_SHOWN) > 0 else ""
+    )
+    return f"Not passed to trials: {shown} (execution.pass_env names what they need)." if names else ""
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    return not (is_secret_name(name) or _USERINFO.search(value) or _matches(name, _NOT_OURS))
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _in_urls(value: str) -> Iterator[str]:
+    for found in _USERINFO.finditer(value):
+        # A token may stand in the user's place, as in https://TOKEN@HOST.
+        is_web = (found["scheme"] or "").lower() in ("http:", "https:")
+        secret = found["password"] or (found["user"] if is_web else "")
+        yield from {secret, unquote(secret)}

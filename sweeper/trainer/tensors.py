@@ -1,0 +1,139 @@
+"""Nested values with tensors in one safetensors file and back, exactly; nothing is pickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sweeper.core.errors import UserError
+
+_TREE = "tree"
+"""Key in the file's metadata: the nested value as JSON, its tensors by their names in the file.
+
+Every container says what it is (`{"dict": [[key, value], ...]}`, `{"tuple": [...]}`, `{"list": [...]}`,
+`{"tensor": name, "order": [...]}`), so that integer keys and tuples come back as such.
+"""
+
+_DTYPES = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+        *("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex64"),
+    )
+)
+
+
+def write(path: Path, tree: Any) -> None:
+    """Writes dictionaries, lists, tuples, numbers, texts, None and tensors of any device to `path`.
+
+    Tensors that are the same memory in the same shape are written once, and are one again when read;
+    other views of shared memory are written as copies. Strides are kept where dimensions are only
+    permuted, as in channels_last.
+
+    Raises:
+        UserError: A value can only be pickled; the message says where it is.
+    """
+    from safetensors.torch import save_file
+
+    writer = _Writer()
+    described = writer.describe(tree, "")
+    save_file(writer.tensors, path, metadata={_TREE: json.dumps(described)})
+
+
+def read(path: Path) -> Any:
+    """Returns what `write` was given, its tensors on the host.
+
+    Raises:
+        UserError: The file is damaged, or something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # Read and not mapped: what is mapped would change with the file, and go with a network's.
+        with safe_open(path, framework="pt", backend="pread") as file:
+            described = json.loads((file.metadata() or {})[_TREE])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is damaged, or no state of a training run ({error}).") from error
+    return _built(described, tensors)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._kept: list[Tensor] = []
+
+    def describe(self, value: Any, place: str) -> Any:
+        """Returns `value` as JSON, and takes its tensors."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value, place)
+        if isinstance(value, Mapping):
+            return {
+                "dict": [
+                    [self._key(key, place), self.describe(each, f"{place}[{key!r}]")]
+                    for key, each in value.items()
+                ]
+            }
+        # A named tuple would come back as a plain one.
+        if type(value) in (list, tuple):
+            items = [self.describe(each, f"{place}[{i}]") for i, each in enumerate(value)]
+            return {type(value).__name__: items}
+        raise _refused(f"a {type(value).__module__}.{type(value).__qualname__}", place)
+
+    @staticmethod
+    def _key(key: Any, place: str) -> Any:
+        if key is not None and not isinstance(key, bool | int | float | str):
+            raise _refused(f"the key {key!r}", place)
+        return key
+
+    def _tensor(self, value: Tensor, place: str) -> dict[str, Any]:
+        if value.layout != torch.strided or value.dtype not in _DTYPES or value.is_meta:
+            raise _refused(f"a tensor of {value.layout} {value.dtype} on {value.device}", place)
+        where = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        if where in self._known:
+            return self._known[where]
+        strides = value.stride()
+        name, order = str(len(self.tensors)), sorted(range(value.ndim), key=lambda d: -strides[d])
+        dense = value.detach().permute(order)
+        described: dict[str, Any] = {"tensor": name}
+        if dense.is_contiguous() and order != list(range(value.ndim)):
+            described["order"] = order
+        else:
+            dense = value.detach().contiguous()
+        dense = dense.cpu().resolve_conj().resolve_neg()
+        # The library takes no two tensors from one piece of memory.
+        if dense.untyped_storage().nbytes() != dense.numel() * dense.element_size():
+            dense = dense.clone()
+        self._kept.append(value)  # So that no other tensor gets its address.
+        self.tensors[name] = dense
+        self._known[where] = described
+        return described
+
+
+def _refused(what: str, place: str) -> UserError:
+    return UserError(
+        "a checkpoint keeps numbers, texts, lists, dictionaries and tensors, but"
+        f" `{place or 'the state'}` is {what}, which could only be pickled. Keep it as one of those."
+    )
+
+
+def _built(described: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(described, Mapping):
+        return described
+    if "tensor" in described:
+        tensor, order = tensors[described["tensor"]], described.get("order")
+        # The same description may come twice, for what is one tensor: permuted views share its memory.
+        return tensor.permute([order.index(d) for d in range(len(order))]) if order else tensor
+    if "dict" in described:
+        return {key: _built(value, tensors) for key, value in described["dict"]}
+    (kind, items), *_ = described.items()
+    built = [_built(item, tensors) for item in items]
+    return tuple(built) if kind == "tuple" else built

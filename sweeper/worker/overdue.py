@@ -1,0 +1,124 @@
+"""When a job is overdue, and why: its whole time, the time of a stage, or steps that have stopped coming."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import STEPPING
+
+STALL_RATIO = 20.0
+"""Times the usual step: slow steps are not missed as soon as fast ones."""
+LOOK_SECONDS = 1.0
+"""Between two looks at the steps."""
+MOST_SECONDS = 3600.0
+"""Between two looks where only a far limit is waited for: what poll() takes is bounded."""
+LATE_SECONDS = 5.0
+"""Beyond what was asked for: then the machine, or the keeper, was stopped meanwhile."""
+_INTERVALS = 101
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a job is ended, as kind and message of its Failure."""
+
+    kind: FailureKind
+    message: str
+
+
+class Overdue:
+    """Is told what a job does, and says when it has taken too long. All moments are monotonic seconds.
+
+    Time in which nobody could look does not count: neither a suspended machine nor a stopped keeper
+    says anything about the job.
+
+    Args:
+        timeout_seconds: For the whole job.
+        stage_seconds: For stages, all of their parts together.
+        stall_seconds: Without a step, once one was taken in the stage; 0 for no such limit.
+        now: The job's begin.
+    """
+
+    def __init__(
+        self, timeout_seconds: float, stage_seconds: Mapping[str, float], stall_seconds: float, now: float
+    ) -> None:
+        self._timeout, self._limits, self._stall = timeout_seconds, stage_seconds, stall_seconds
+        self._began = self._stage_began = self._looked = self._stepped = now
+        self._asked = 0.0
+        self._stage = "start"
+        self._spent: dict[str, float] = {}
+        self._count = self._first_count = 0
+        self._step_seconds: deque[float] = deque(maxlen=_INTERVALS)
+
+    def stage(self, name: str, now: float) -> None:
+        """The job has reached a stage."""
+        self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._stage_began
+        self._stage, self._stage_began = name, now
+        self._first_count = self._count
+        self._step_seconds.clear()
+        self.heard(now)
+
+    def heard(self, now: float) -> None:
+        """The job has said something: it is alive."""
+        self._stepped = now
+
+    def look(self, now: float, count: int, is_paused: bool) -> Finding | None:
+        """Returns why the job is overdue; None while it is not.
+
+        Args:
+            count: Its steps so far.
+            is_paused: It means to take none just now.
+        """
+        self._leave_out(now)
+        self._looked = now
+        if count != self._count:
+            self._step_seconds.append((now - self._stepped) / (count - self._count))
+            self._count, self._stepped = count, now
+        elif is_paused:
+            self._stepped = now
+        if now - self._began >= self._timeout:
+            return Finding(
+                FailureKind.TIMEOUT, f"no result within {self._timeout:g} s (in stage `{self._stage}`)"
+            )
+        limit = self._limits.get(self._stage)
+        if limit is not None and self._in_stage(now) >= limit:
+            return Finding(FailureKind.TIMEOUT, f"stage `{self._stage}` took longer than its {limit:g} s")
+        silent = now - self._stepped
+        # The median last: this runs with every piece of output.
+        if self._looks_for_steps and silent >= self._stall and silent >= STALL_RATIO * self._usual:
+            return Finding(
+                FailureKind.STALLED,
+                f"no step for {silent:.3g} s after {self._count:,} steps (in stage `{self._stage}`)",
+            )
+        return None
+
+    def seconds_to_look(self, now: float) -> float:
+        """Returns in how many seconds to look again."""
+        left = [MOST_SECONDS, self._timeout - (now - self._began)]
+        if (limit := self._limits.get(self._stage)) is not None:
+            left.append(limit - self._in_stage(now))
+        if self._stall and self._stage in STEPPING:
+            left.append(min(LOOK_SECONDS, self._stall))
+        self._asked = max(0.0, min(left))
+        return self._asked
+
+    def _leave_out(self, now: float) -> None:
+        late = now - self._looked - self._asked
+        if late > LATE_SECONDS:
+            self._began += late
+            self._stage_began += late
+            self._stepped = now
+
+    @property
+    def _looks_for_steps(self) -> bool:
+        return bool(self._stall) and self._stage in STEPPING and self._count > self._first_count
+
+    @property
+    def _usual(self) -> float:
+        return statistics.median(self._step_seconds) if self._step_seconds else 0.0
+
+    def _in_stage(self, now: float) -> float:
+        return self._spent.get(self._stage, 0.0) + now - self._stage_began

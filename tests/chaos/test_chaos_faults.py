@@ -1,0 +1,21 @@
+"""System calls that fail, and processes that are left behind: a few of each."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from chaos.chaos_harness import harness
+
+
+def test_a_leak_zoo():
+    found = harness("chaos_zoo.py", 4, 1)
+    assert found["violations"] == []
+    assert found["count"] == 4
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no `cc` to compile the shim with")
+def test_system_calls_that_fail():
+    found = harness("chaos_syscalls.py", "ALL", 310, 60)
+    assert found["violations"] == []
+    assert found["met"] >= found["count"] - 1 >= 3
