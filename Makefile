@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# In the order of their names: sorted by how many tests they have, the longest files of all come last.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup sweep test check bench soak clean
 
@@ -21,14 +23,14 @@ sweep: $(READY)
 	$(BIN)/sweeper run search_spaces/a10.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not browser"
 
 check: $(READY) test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or browser"
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow or browser"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

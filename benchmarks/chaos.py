@@ -5,7 +5,8 @@
     python benchmarks/chaos.py figures                  nothing is run; chaos.json is made anew
     python benchmarks/chaos.py syscalls-kill 4 --seed 0  every fourth call, from a place that the seed gives
 
-A run adds a line to benchmarks/results/<device>/chaos-runs.jsonl; chaos.json is made from all lines.
+A run adds a line to benchmarks/results/chaos-runs.jsonl; chaos.json is made from all lines, of whatever
+device: a fault is one everywhere.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, Figure, device_folder, publish
+from common import RESULTS, Figure, device_model, publish
 
 REPOSITORY = Path(__file__).parents[1]
 HARNESS = REPOSITORY / "tests" / "chaos"
-RUNS = "chaos-runs.jsonl"
+RUNS = RESULTS / "chaos-runs.jsonl"
 MOST_NAMED = 5
 
 
@@ -82,7 +83,13 @@ def run(name: str, count: int, seed: int) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=REPOSITORY
     ).stdout.strip()
-    return {"part": name, "seed": seed, "commit": commit, **json.loads(done.stdout)}
+    return {
+        "part": name,
+        "seed": seed,
+        "commit": commit,
+        "device": device_model(),
+        **json.loads(done.stdout),
+    }
 
 
 def figures(name: str, runs: Sequence[dict[str, Any]]) -> Iterator[Figure]:
@@ -123,7 +130,6 @@ def main() -> int:
     parser.add_argument("count", nargs="?", type=int)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     asked = parser.parse_args()
-    path = device_folder(RESULTS) / RUNS
     status = 0
     for name in PARTS if asked.part in ("all", "figures") else [asked.part]:
         if asked.part != "figures":
@@ -131,11 +137,11 @@ def main() -> int:
             for each in found["violations"][:MOST_NAMED]:
                 print(each, file=sys.stderr)
             status |= bool(found["violations"])
-            with open(path, "a", encoding="utf-8") as file:
+            with open(RUNS, "a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")
-        runs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
         if mine := [each for each in runs if each["part"] == name]:
-            publish("chaos", list(figures(name, mine)), f"python benchmarks/chaos.py {name}")
+            publish("chaos", list(figures(name, mine)), f"python benchmarks/chaos.py {name}", RESULTS)
     return status
 
 

@@ -60,12 +60,12 @@ def device_folder(parent: Path) -> Path:
     return folder
 
 
-def publish(name: str, figures: Sequence[Figure], command: str) -> None:
-    """Writes `results/<device>/<name>.json`, and prints it as a table.
+def publish(name: str, figures: Sequence[Figure], command: str, folder: Path | None = None) -> None:
+    """Writes `results/<device>/<name>.json`, or in another folder, and prints it as a table.
 
     Figures of other parts of the same benchmark stay as they are.
     """
-    device, folder = device_model(), device_folder(RESULTS)
+    device, folder = device_model(), folder or device_folder(RESULTS)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -72,8 +72,8 @@ SMALL = {
     "pipelines.sequence": {"data.rows": 26_000, "data.columns": 2},
     "pipelines.stocks": {"data.stocks": 9, "data.days": 900},
     "pipelines.kuairand": {"data.rows": 90_000, "data.users": 50, "data.videos": 500},
-    "pipelines.behaviour": {"data.recordings": 12, "data.seconds": 150},
-    "pipelines.sign_language": {"data.clips": 150, "data.glosses": 5, "data.max_frames": 60},
+    "pipelines.behaviour": {"data.recordings": 6, "data.seconds": 60},
+    "pipelines.sign_language": {"data.clips": 80, "data.glosses": 4, "data.max_frames": 40},
 }
 """Data on which a trial is a matter of seconds."""
 
@@ -85,6 +85,7 @@ SHORT = {
     "measure.warmup_cap_seconds": 0.1,
     "measure.quality_samples": 0,
     "measure.reference_cap_seconds": 1,
+    "measure.trace": False,
     "constraints": {},
     "also_try": [],
     "fix.device.cpu_threads": 1,
@@ -125,6 +126,7 @@ def test_quick_runs(tmp_path):
         "data.rows": 3000,
         "search.trials": 2,
         "confirm.rounds": 2,
+        "confirm.precision": 0.9,
         "confirm.top": 1,
         "measure.window_seconds": 0.05,
         "measure.warmup_cap_seconds": 0.1,

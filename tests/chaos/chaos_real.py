@@ -30,7 +30,7 @@ space:
 baseline: {{batch_size: 32, loader.kind: rows, loader.num_workers: 1}}
 constraints: {{val_loss: {{max_ratio_to_baseline: 9.0}}}}
 search: {{trials: {trials}, minutes: null, sampler: {sampler}}}
-confirm: {{top: 1, rounds: 2}}
+confirm: {{top: 1, rounds: 2, precision: 0.9}}
 measure: {{window_seconds: 0.1, repeats: 2, warmup_cap_seconds: 0.5, quality_samples: 2000, trace: false}}
 execution: {{gpus: 0}}
 """

@@ -24,7 +24,7 @@ fix: {model.hidden_size: 8}
 baseline: {loader.kind: rows, batch_size: 32}
 measure: {window_seconds: 0.05, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.1, trace: false}
 search: {trials: 2, minutes: 5}
-confirm: {top: 1, rounds: 2}
+confirm: {rounds: 0}
 execution: {gpus: 0}
 """
 QUIET = "from pipelines.tabular import build, prepare\n"

@@ -28,7 +28,7 @@ fix: {model.hidden_size: 8}
 baseline: {loader.kind: rows, batch_size: 32}
 measure: {window_seconds: 0.05, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.1, trace: false}
 search: {trials: 2, minutes: 5}
-confirm: {top: 1, rounds: 2}
+confirm: {top: 1, rounds: 2, precision: 0.9}
 """
 
 RAISING = """\

@@ -30,7 +30,7 @@ baseline: {loader.kind: rows, batch_size: 32, loader.drop_last: true}
 also_try: [{loader.kind: rows, batch_size: 48, loader.drop_last: false}]
 measure: {window_seconds: 0.05, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.1, trace: false}
 search: {trials: 2, minutes: 5}
-confirm: {top: 1, rounds: 2}
+confirm: {top: 1, rounds: 2, precision: 0.9}
 execution: {pass_env: [MYLAB_*, GIVEN]}
 """
 

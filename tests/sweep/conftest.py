@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,5 +12,7 @@ from replays import PIPELINE, Bench
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
+    # No power is cut here; tests/chaos does that.
+    monkeypatch.setattr(os, "fsync", lambda file: None)
     Path("toy_pipeline.py").write_text(PIPELINE)
     return Bench(tmp_path / "home")
