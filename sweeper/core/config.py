@@ -280,7 +280,9 @@ class TrialConfig:
 
     def work(self) -> dict[str, Scalar]:
         """Returns what changes the work itself: samples/s compare only where this is equal."""
-        return {n: v for n, v in self.flatten().items() if n.partition(".")[0] in OPEN_SECTIONS}
+        if self.args is not None:
+            return {n: v for n, v in self.flatten().items() if n.partition(".")[0] in OPEN_SECTIONS}
+        return {f"{top}.{n}": v for top in OPEN_SECTIONS for n, v in sorted(getattr(self, top).items())}
 
     def work_key(self) -> str:
         """Returns a digest of `work`."""

@@ -38,6 +38,11 @@ def reported(problem: str, place: Place) -> Iterator[None]:
                 f"MLflow at {place.shown} does not let us in (HTTP {status}). Set MLFLOW_TRACKING_USERNAME"
                 " and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
             ) from error
+        if 300 <= status < 400:
+            raise RefusedError(
+                f"MLflow at {place.shown} sends requests elsewhere (HTTP {status}), where sweeper does not go."
+                " Set --tracking-uri to the address at which MLflow itself answers."
+            ) from error
         kind = RejectedError if 400 <= status < 500 and status not in _LATER else StorageError
         raise kind(place.hide(f"{problem}: {_reason(error, place)}")) from error
 

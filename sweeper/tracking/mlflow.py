@@ -36,6 +36,8 @@ _ENV = {
     # Not one retry inside MLflow: a repeated POST of a create whose answer was lost makes a second run.
     # The caller repeats `track`, which searches first.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    # Neither the password nor a trial goes where another than the user has pointed.
+    "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
 }
 
 

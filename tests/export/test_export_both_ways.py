@@ -133,6 +133,7 @@ def expected(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["flags", "lines"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_exported_is_what_is_set(observed, name, way):

@@ -75,6 +75,8 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         body = self.text.encode()
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(body)))
+        if 300 <= self.status < 400:
+            self.send_header("Location", "/login")
         self.end_headers()
         self.wfile.write(body)
 
@@ -104,6 +106,8 @@ def refusing() -> Iterator[tuple[type[Refusing], str]]:
             r"\(Invalid Host header\)\. Start it with `--allowed-hosts 127\.0",
         ),
         (401, "no", RefusedError, "MLFLOW_TRACKING_USERNAME"),
+        (302, "over there", RefusedError, "elsewhere .HTTP 302.*--tracking-uri"),
+        (308, "over there", RefusedError, "elsewhere .HTTP 308"),
         (400, '{"error_code": "INVALID_PARAMETER_VALUE", "message": "too odd"}', RejectedError, "too odd"),
         (413, "too much", RejectedError, "error code 413"),
         (404, "not here", StorageError, "error code 404"),

@@ -45,6 +45,7 @@ def ranks(launcher) -> list[int]:
     raise AssertionError("no trial with two followers")
 
 
+@pytest.mark.slow
 def test_a_whole_trial_of_three_ranks(launcher, tmp_path, prepared):
     plan = MeasurePlan(window_seconds=0.2, repeats=1, warmup_cap_seconds=0.1, quality_samples=600)
     # 2,000 samples are not a multiple of 3 x 64.

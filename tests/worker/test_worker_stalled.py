@@ -115,7 +115,7 @@ def run(tmp_path: Path, name: str, **limits):
             ),
             marks=pytest.mark.slow,
         ),
-        ("gil", "quality", ["in holding_the_gil"]),
+        pytest.param("gil", "quality", ["in holding_the_gil"], marks=pytest.mark.slow),
         pytest.param("blocked", "warmup", ["--- stacks of process"], marks=pytest.mark.slow),
     ],
 )
@@ -195,7 +195,8 @@ def build(config, prepared):
 """
 
 
-@pytest.mark.parametrize("how", ["sleep", pytest.param("stop", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["sleep", "stop"])
 def test_a_hung_loader_worker(launcher, tmp_path, how):
     (tmp_path / f"mine_{how}.py").write_text(PIPELINE)
     common = {
