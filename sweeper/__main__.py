@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import NoReturn
 
 from sweeper.cli import ending
@@ -10,7 +12,18 @@ from sweeper.cli import main as command_line
 
 def main() -> NoReturn:
     """Runs the command line as all of this process."""
+    _open_what_is_closed()
     ending.run(command_line)
+
+
+def _open_what_is_closed() -> None:
+    """Started with a standard stream closed, it is /dev/null: the next file must not take its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 if __name__ == "__main__":

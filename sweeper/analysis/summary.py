@@ -50,6 +50,7 @@ class Summary:
         state: `finished`, `stopped` (what is known is the best so far), or `unfinished`.
         winner: None where nothing is better than the baseline, or nothing was confirmed.
         ratio: The winner's confirmed ratio; None where it is not confirmed.
+        undecided: Where there is no winner, the name and ratio of the fastest that confirmation measured.
         tied: Names of those that cannot be told apart from it.
         baseline_throughput: The baseline's over the rounds of confirmation.
         reason: Why the search ended.
@@ -75,6 +76,7 @@ class Summary:
     counts: Mapping[str, int]
     production_samples: float | None
     records: tuple[TrialRecord, ...]
+    undecided: tuple[str, Ratio] | None = None
     tied: tuple[str, ...] = ()
     disturbed: Mapping[int, int] = field(default_factory=dict)
     objectives: tuple[str, ...] = ()

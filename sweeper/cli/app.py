@@ -15,7 +15,7 @@ import typer
 # Imported for the commands that they add, in the order in which help lists them.
 from sweeper.cli import commands, deciding, ending
 from sweeper.cli.options import app
-from sweeper.core.errors import EnvironmentStopError, SweeperError
+from sweeper.core.errors import EnvironmentStopError, SweeperError, UserError
 
 __all__ = ["commands", "deciding", "main"]
 
@@ -38,6 +38,7 @@ def main() -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     code: int
     try:
+        _stand_somewhere()
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
             # How typer passes Ctrl-C on.
@@ -52,6 +53,18 @@ def main() -> NoReturn:
         # Such as the output's own disk being full.
         code = code or _told(_of_disk(error))
     sys.exit(code)
+
+
+def _stand_somewhere() -> None:
+    """Pipelines are looked for where the command is given.
+
+    Raises:
+        UserError: That folder is gone.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the current folder has been removed. Go to another one with `cd`.") from None
 
 
 def _code_of(error: BaseException) -> int:

@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from sweeper import __version__
+from sweeper.core.errors import UserError
+
+MOST_SHOWN = 80
 
 app = typer.Typer(
     name="sweeper",
@@ -19,7 +22,28 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Home = Annotated[Path, typer.Option("--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True)]
+
+def _folder(home: Path) -> Path:
+    """Returns a state folder that is there, or can be made.
+
+    Raises:
+        UserError: It is something else.
+    """
+    try:
+        if not home.exists() or home.is_dir():
+            return home
+        why = "which is no folder"
+    except OSError as error:
+        why = f"of which the system says: {error.strerror}"
+    raise UserError(
+        f"`--home` must be a folder, but got {str(home)[:MOST_SHOWN]!r}, {why}. Name another one."
+    )
+
+
+Home = Annotated[
+    Path,
+    typer.Option("--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True, callback=_folder),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Space = Annotated[Path, typer.Argument(help="The search space: a YAML file.", metavar="SPACE.yaml")]
 Name = Annotated[str, typer.Argument(help="Name of a sweep (see `sweeper list`).")]

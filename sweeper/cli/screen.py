@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis.confirmation import TIE
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.words import figure, loss, seconds, times
@@ -30,7 +31,9 @@ class _Console(Console):
 
 def console() -> Console:
     """Returns the console all commands print to; a file gets plain lines, not cut."""
-    made = _Console(highlight=False, soft_wrap=False)
+    # A terminal that does not know how wide it is says 0.
+    width = None if os.environ.get("COLUMNS", "").strip() != "0" else 80
+    made = _Console(highlight=False, soft_wrap=False, width=width)
     return made if made.is_terminal else _Console(highlight=False, width=120)
 
 
@@ -167,6 +170,15 @@ def decision(summary: Summary) -> list[str]:
                 f"unconfirmed; {summary.reason}.",
                 *stopped,
                 *why_lines(summary, best.record),
+            ]
+        if summary.undecided and math.log(summary.undecided[1].ratio) > TIE:
+            name, tried = summary.undecided
+            return [
+                f"{summary.name}: no winner is confirmed: {name} is {tried.ratio:.3g}x your baseline, but "
+                f"with a 95 % interval of {tried.low:.3g} to {tried.high:.3g} after {len(tried.rounds)} rounds; "
+                f"{summary.reason}.",
+                *stopped,
+                *why_lines(summary, None),
             ]
         return [
             f"{summary.name}: nothing is better than your baseline "

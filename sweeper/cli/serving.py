@@ -107,12 +107,12 @@ def _check_free(host: str, port: int) -> None:
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise UserError(f"`--port` must be free, but got {port}. Name another one.") from None
         raise UserError(
             f"`--host` and `--port` must be an address of this machine, but got {host}:{port}"
-            f" ({error.strerror}). Name another one."
+            f" ({getattr(error, 'strerror', None) or 'not a name of one'}). Name another one."
         ) from None
 
 

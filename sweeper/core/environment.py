@@ -80,7 +80,10 @@ _SECRET = re.compile(
     r"|KEYS?(?![A-Z])|(?<=_)(?:PWD|PASS)(?![A-Z])|^PGPASS",
     re.IGNORECASE,
 )
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*:)?//(?P<user>[^/?#\s@:]*)(:(?P<password>[^/?#\s@]*))?@")
+_USERINFO = re.compile(
+    # A scheme begins where no other character of one stands before it: a long word is read once.
+    r"(?:(?<![\w+.-])(?P<scheme>[A-Za-z][\w+.-]*:))?//(?P<user>[^/?#\s@:]*)(:(?P<password>[^/?#\s@]*))?@"
+)
 
 
 def is_secret_name(name: str) -> bool:

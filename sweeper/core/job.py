@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.files import ours, read_json, write_json
+from sweeper.core.files import make_folder, ours, read_json, write_json
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.script import Script
 from sweeper.core.secrets import struck_tree
@@ -129,7 +129,7 @@ class Job:
 
 def write_job(folder: Path, job: Job) -> None:
     """Writes `folder/config.json`, making the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if folder.is_symlink():
         raise EnvironmentStopError(f"{folder} must be a folder, but it is a link. Remove the link.")
     write_json(folder / CONFIG, {"schema": SCHEMA, **encode(job)})

@@ -14,9 +14,9 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
     "an AWS access key": re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     "a GitHub token": re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
-    "an API key": re.compile(r"\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]*[A-Za-z0-9]{20,}"),
+    "an API key": re.compile(r"(?<![\w-])sk-[\w-]{0,200}?[A-Za-z0-9]{20,}[\w-]*", re.ASCII),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?-----END [A-Z ]*-----)?"),
-    "a JSON web token": re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    "a JSON web token": re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}", re.ASCII),
 }
 _URL_BYTES = re.compile(_USERINFO.pattern.encode())
 _URL_BEGUN = re.compile(rb"(?::/?|://[^/?#\s@\"']{0,300})\Z")

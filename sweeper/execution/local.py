@@ -159,17 +159,18 @@ class LocalLauncher:
                 continue
             with self._lock:
                 handle = self._handles.pop(message["ended"])
-            handle.set_result(outcome_or_lost(Path(message["ended"])))
+            _settle(handle, Path(message["ended"]))
         # The keepers hold the pipe as well: none of them, and so no trial, is left. Only where one was
         # killed together with the server are its orphans.
         if not self._stdin.closed:
-            end_leftovers(self._home)
+            with contextlib.suppress(OSError):
+                end_leftovers(self._home)
         with self._lock:
             left = list(self._handles.items())
             self._handles.clear()
             self._has_ended = True
         for name, handle in left:
-            handle.set_result(outcome_or_lost(Path(name)))
+            _settle(handle, Path(name))
 
     def close(self) -> None:
         """Ends the server, and with it every keeper and every trial."""
@@ -188,6 +189,14 @@ class LocalLauncher:
         self._reader.join(timeout=10)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
+
+
+def _settle(handle: LocalHandle, folder: Path) -> None:
+    """Gives a handle its outcome, or why that cannot be read: whoever waits must hear of either."""
+    try:
+        handle.set_result(outcome_or_lost(folder))
+    except Exception as error:
+        handle.set_exception(error)
 
 
 def end_leftovers(home: Path, seconds: float = 15.0) -> Sequence[int]:

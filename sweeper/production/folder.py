@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import SweepConflictError
-from sweeper.core.files import read_json, write_json
+from sweeper.core.files import make_folder, read_json, write_json
 from sweeper.core.job import OUTCOME, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.training import CHECKPOINTS, HISTORY
@@ -125,7 +125,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
                 + "\n".join(f"  {change}" for change in changes[path])
                 + "\nGo on with what it was begun with, or begin another one with --new."
             )
-    free.mkdir(parents=True, exist_ok=True)
+    make_folder(free)
     lock = SweepLock(free)
     about = {"uid": uuid.uuid4().hex, "began_at": time.time(), "identity": identity}
     write_json(free / RUN, {"schema": 1, **about})

@@ -35,7 +35,7 @@ from sweeper.core.measurement import (
 )
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER
-from sweeper.core.secrets import struck_tree
+from sweeper.core.secrets import struck, struck_tree
 from sweeper.core.template import arguments, render
 from sweeper.script.hearing import Hearing
 from sweeper.script.process import ScriptProcess
@@ -363,7 +363,7 @@ class _Trial:
         if kind is FailureKind.CRASH and os.WIFEXITED(status):
             kind = FailureKind.USER_ERROR
         last = raised or (lines[-1].strip() if lines else "it printed nothing")
-        raise TrialFailedError(kind, f"{message}: {last[:300]}")
+        raise TrialFailedError(kind, f"{message}: {struck(last, secrets(os.environ))[:300]}")
 
 
 def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:

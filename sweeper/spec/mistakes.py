@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.secrets import struck
 
@@ -55,7 +57,7 @@ def dotted(path: Path) -> str:
 
 def show(value: object) -> str:
     """Returns `value` in one line of bounded length, with no secret in it."""
-    text = struck(repr(value))
+    text = struck(repr(value), secrets(os.environ))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 

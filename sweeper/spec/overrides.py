@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from sweeper.core.config import FIELDS
+from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
 from sweeper.core.secrets import struck
 from sweeper.spec.mistakes import Path, dotted, show
@@ -25,7 +27,7 @@ def override(document: Document, item: str) -> None:
 
     The longest existing key wins, since names in a specification have dots of their own.
     """
-    said = struck(item)
+    said = struck(item, secrets(os.environ))
     label = f"--set {said if said.isprintable() and len(said) <= LONGEST_LABEL else show(said)}"
     key, equals, text = item.partition("=")
     place = Place(0, 0, label)

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sweeper.core.environment import MIN_SECRET_LENGTH, is_secret_name
+from sweeper.core.environment import MIN_SECRET_LENGTH, is_secret_name, secrets
 from sweeper.core.secrets import kind_of, struck
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 
-_REMEDY = (
+SECRET_REMEDY = (
     "Everything here is logged: put it into an environment variable, name that in"
     " `execution.pass_env: [NAME]`, and read it in your code."
 )
+_ENV: Path = ("script", "env")
+_PASSWORD = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY", re.IGNORECASE)
+"""Keys under which nothing else stands, unlike `sort_key` and `pad_token`."""
+
+
+def secret_in(text: str, known: Collection[str]) -> str:
+    """Returns what secret a text holds: one of `known`, or a shape; empty where none."""
+    if any(value in text for value in known):
+        return "the value of a secret environment variable"
+    return kind_of(text)
 
 
 def held_secrets(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each text that has a secret's shape, and for each secret in `script.env`."""
-    options = tree.get("script")
-    own = options.get("env") if isinstance(options, Mapping) else None
-    for name, value in own.items() if isinstance(own, Mapping) else ():
-        # A template's value comes from the space, which is looked at itself.
-        given = isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH and "{" not in value
-        if given and is_secret_name(str(name)) and not kind_of(value):
-            yield Mistake(
-                ("script", "env", name), f"`script.env.{name}` must hold no secret, but got ***. {_REMEDY}"
-            )
-    yield from _in(tree, ())
+    """Yields a mistake for each text that is a secret: by its shape, by its name, or known to this shell."""
+    yield from _in(tree, (), secrets(os.environ))
 
 
-def _in(value: Any, path: Path) -> Iterator[Mistake]:
+def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
     if isinstance(value, Mapping):
         for key, each in value.items():
+            place = (*path, key)
             # The message must not say it either.
-            if kind := kind_of(str(key)):
-                yield Mistake((*path, key), f"A key must hold no secret, but got {kind}. {_REMEDY}", True)
+            if kind := secret_in(str(key), known):
+                yield Mistake(place, f"A key must hold no secret, but got {kind}. {SECRET_REMEDY}", True)
+            elif _is_named(place, each) and not secret_in(each, known):
+                yield Mistake(place, f"`{dotted(place)}` must hold no secret, but got ***. {SECRET_REMEDY}")
             else:
-                yield from _in(each, (*path, key))
+                yield from _in(each, place, known)
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
-            yield from _in(each, (*path, index))
-    elif isinstance(value, str) and (kind := kind_of(value)):
-        text = f"`{dotted(path)}` must hold no secret, but got {kind}, {show(struck(value))}. {_REMEDY}"
+            yield from _in(each, (*path, index), known)
+    elif isinstance(value, str) and (kind := secret_in(value, known)):
+        shown = show(struck(value, known))
+        text = f"`{dotted(path)}` must hold no secret, but got {kind}, {shown}. {SECRET_REMEDY}"
         yield Mistake(path, text)
+
+
+def _is_named(place: Path, value: Any) -> bool:
+    """Returns whether the key says that the text is a secret."""
+    # A template's value comes from the space, which is looked at itself.
+    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH or "{" in value:
+        return False
+    name = str(place[-1])
+    return is_secret_name(name) if place[:-1] == _ENV else bool(_PASSWORD.search(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import math
+import os
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,10 +14,12 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
+from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
 from sweeper.core.script import FOLDER, Script
 from sweeper.spec import rules
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
+from sweeper.spec.secrets import SECRET_REMEDY, secret_in
 from sweeper.spec.sections import (
     Command,
     Confirm,
@@ -277,6 +280,13 @@ def _text(folder: Path, given: str | FileTemplate) -> str:
     if isinstance(given, str):
         return given
     path = folder / given.template
+    text = _template(path)
+    if kind := secret_in(text, secrets(os.environ)):
+        raise UserError(f"`script.files` must hold no secret, but {path} has {kind}. {SECRET_REMEDY}")
+    return text
+
+
+def _template(path: Path) -> str:
     try:
         status = path.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_TEMPLATE_BYTES:

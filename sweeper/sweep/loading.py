@@ -147,6 +147,8 @@ def summarise(sweep: LoadedSweep) -> Summary:
     looked_at = {r.number for r in records if r.quality is not None or not book.quality_samples}
 
     disturbed = _disturbed(result)
+    unfit = result.get("unfit", ())
+    tried = next((each for number, each in ratios.items() if number not in unfit), None)
 
     def row(title: str, record: TrialRecord) -> Row:
         ratio = ratios.get(record.number)
@@ -186,6 +188,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         winner=book.records[winner] if winner is not None else None,
         tied=tuple(sweep.name_of(book.records[number]) for number in result.get("tied", ())),
         ratio=ratios.get(winner) if winner is not None else None,
+        undecided=(sweep.name_of(book.records[tried.number]), tried) if tried and winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
         per_size=tuple(
             row(work_title(r.config.work(), common), r)

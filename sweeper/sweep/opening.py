@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
+from sweeper.core.files import make_folder
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
 from sweeper.sweep.fingerprint import differences
@@ -87,7 +88,7 @@ def _stillborn(journal: Journal) -> bool:
 
 def _locked(journal: Journal) -> SweepLock:
     try:
-        journal.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(journal.folder)
         return SweepLock(journal.folder)
     except OSError as error:
         if not journal.begun:

@@ -40,7 +40,7 @@ def reported(problem: str, place: Place) -> Iterator[None]:
             ) from error
         if 300 <= status < 400:
             raise RefusedError(
-                f"MLflow at {place.shown} sends requests elsewhere (HTTP {status}), where sweeper does not go."
+                f"MLflow at {place.shown} sends requests elsewhere (HTTP {status}); sweeper does not follow."
                 " Set --tracking-uri to the address at which MLflow itself answers."
             ) from error
         kind = RejectedError if 400 <= status < 500 and status not in _LATER else StorageError

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.errors import UserError
-from sweeper.core.files import read_json, write_json
+from sweeper.core.files import make_folder, read_json, write_json
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.trainer import tensors
 from sweeper.trainer.step import Stepper
@@ -187,7 +187,7 @@ def _begun(home: Path, name: str) -> Path:
     """Returns an empty folder to be renamed to `name`."""
     making = home / f"{_MAKING}-{name}"
     shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(parents=True)
+    make_folder(making)
     return making
 
 

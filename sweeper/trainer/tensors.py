@@ -68,6 +68,7 @@ class _Writer:
         self.tensors: dict[str, Tensor] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._kept: list[Tensor] = []
+        self._taken: set[int] = set()
 
     def describe(self, value: Any, place: str) -> Any:
         """Returns `value` as JSON, and takes its tensors."""
@@ -97,7 +98,8 @@ class _Writer:
     def _tensor(self, value: Tensor, place: str) -> dict[str, Any]:
         if value.layout != torch.strided or value.dtype not in _DTYPES or value.is_meta:
             raise _refused(f"a tensor of {value.layout} {value.dtype} on {value.device}", place)
-        where = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        flags = (value.is_conj(), value.is_neg())
+        where = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), flags)
         if where in self._known:
             return self._known[where]
         strides = value.stride()
@@ -110,8 +112,10 @@ class _Writer:
             dense = value.detach().contiguous()
         dense = dense.cpu().resolve_conj().resolve_neg()
         # The library takes no two tensors from one piece of memory.
-        if dense.untyped_storage().nbytes() != dense.numel() * dense.element_size():
+        memory = dense.untyped_storage()
+        if memory.nbytes() != dense.numel() * dense.element_size() or memory.data_ptr() in self._taken:
             dense = dense.clone()
+        self._taken.add(dense.untyped_storage().data_ptr())
         self._kept.append(value)  # So that no other tensor gets its address.
         self.tensors[name] = dense
         self._known[where] = described

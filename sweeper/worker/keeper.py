@@ -248,7 +248,7 @@ class _Keeper:
             message = json.loads(line)
             if "stage" in message:
                 self.stage = message["stage"]
-                self.overdue.stage(self.stage, time.perf_counter())
+                self.overdue.stage(self.stage, time.perf_counter(), self.steps.count)
                 if self.stage == "window" and self.device_uuid:
                     self.sampler.look_around()
             elif "device" in message:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweeper.core.measurement import FailureKind
-from sweeper.core.progress import STEPPING
+from sweeper.core.progress import STEPPING, TRAINING_STAGE
 
 STALL_RATIO = 20.0
 """Times the usual step: slow steps are not missed as soon as fast ones."""
@@ -38,7 +38,8 @@ class Overdue:
     Args:
         timeout_seconds: For the whole job.
         stage_seconds: For stages, all of their parts together.
-        stall_seconds: Without a step, once one was taken in the stage; 0 for no such limit.
+        stall_seconds: Without a step, once one was taken in the stage (a production run has no whole
+            time: the first one counts as well); 0 for no such limit.
         now: The job's begin.
     """
 
@@ -53,11 +54,11 @@ class Overdue:
         self._count = self._first_count = 0
         self._step_seconds: deque[float] = deque(maxlen=_INTERVALS)
 
-    def stage(self, name: str, now: float) -> None:
-        """The job has reached a stage."""
+    def stage(self, name: str, now: float, count: int) -> None:
+        """The job has reached a stage, after so many steps; what came before is no measure of its own."""
         self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._stage_began
         self._stage, self._stage_began = name, now
-        self._first_count = self._count
+        self._count = self._first_count = count
         self._step_seconds.clear()
         self.heard(now)
 
@@ -114,7 +115,8 @@ class Overdue:
 
     @property
     def _looks_for_steps(self) -> bool:
-        return bool(self._stall) and self._stage in STEPPING and self._count > self._first_count
+        awaited = self._count > self._first_count or self._stage == TRAINING_STAGE
+        return bool(self._stall) and self._stage in STEPPING and awaited
 
     @property
     def _usual(self) -> float:

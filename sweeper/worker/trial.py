@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sweeper.core.codec import encode
+from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
 from sweeper.core.job import Job, read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report, Window
 from sweeper.core.progress import Progress, Steps, TrialFailedError
+from sweeper.core.secrets import struck
 from sweeper.worker import classify, stacks
 from sweeper.worker.shared import SharedSteps
 
@@ -89,7 +91,8 @@ def _as_raised(error: BaseException) -> str:
 
 def _first_sentence(text: str) -> str:
     """Returns what an exception says first; the rest of it is in the log."""
-    return text.splitlines()[0].partition(". ")[0][:300]
+    # Struck before it is cut: of what is cut through, the rest would be left.
+    return struck(text.splitlines()[0], secrets(os.environ)).partition(". ")[0][:300]
 
 
 def _failure(kind: FailureKind, message: str, progress: Progress) -> Failure:

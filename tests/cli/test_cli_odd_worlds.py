@@ -142,8 +142,33 @@ def one_line(done: subprocess.CompletedProcess[bytes], code: int, *says: str) ->
 def test_a_home_that_is_a_file(tmp_path: Path):
     folder = staged(tmp_path / "quiet", QUIET)
     (folder / "home").write_text("mine")
-    one_line(sweeper("run", "tiny.yaml", "--home", "home", cwd=folder), 6, "home", "Not a directory")
+    for command in (["run", "tiny.yaml"], ["list"], ["show", "tiny"]):
+        one_line(sweeper(*command, "--home", "home", cwd=folder), 2, "`--home` must be a folder", "'home'")
     assert (folder / "home").read_text() == "mine"
+    one_line(sweeper("list", "--home", "x" * 300, cwd=folder), 2, "`--home` must be", "File name too long")
+
+
+def test_a_folder_that_is_gone(tmp_path: Path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m sweeper list"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    one_line(
+        subprocess.run(["sh", "-c", command], env=environment, capture_output=True),
+        2,
+        "cd",
+        "has been removed",
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams(finished_home: Path, tmp_path: Path, closed: str):
+    command = f"{sys.executable} -m sweeper show toy --json --home {finished_home} {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    assert bool(done.stdout) == (closed in ("2>&-", "<&-"))
 
 
 @pytest.mark.parametrize("name", ["../toy", "toy/../toy", "/", "", ".", "x" * 300, "toy\n", "tøy"])

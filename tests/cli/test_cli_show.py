@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import sys
@@ -167,6 +168,24 @@ def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
     out = cli("show", "toy", "--home", "home")[1]
     assert "nothing is better than your baseline" in out
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
+
+
+def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, monkeypatch):
+    """Faster in the search, and in the rounds now faster, now slower."""
+    from sweeper.testing.noop import made_up
+
+    speeds = itertools.cycle([400.0, 30.0, 900.0])
+
+    def answer(config):
+        return made_up(100.0 if config.loader.kind == "rows" else next(speeds))
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
+    Bench(tmp_path / "home").run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
+    out = cli("show", "toy", "--home", "home")[1]
+    assert "no winner is confirmed: " in out
+    assert "x your baseline, but with a 95 % interval of 0." in out
+    assert "nothing is better" not in out
 
 
 def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):

@@ -45,6 +45,14 @@ def test_the_refusal_is_one_line_and_exit_code_2(sweeper, finished_home: Path):
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize("host", ["..", "a" * 70, "a b", "host.invalid"])
+def test_what_is_no_address_is_refused_in_words(host: str, finished_home: Path):
+    from sweeper.cli.serving import _check_free
+
+    with pytest.raises(UserError, match="must be an address of this machine, but got"):
+        _check_free(host, 5000)
+
+
 def test_with_i_know_it_goes_on(finished_home: Path):
     from sweeper.cli.serving import ui_command
 

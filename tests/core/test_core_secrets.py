@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
+from sweeper.core.environment import secrets
 from sweeper.core.secrets import Striker, kind_of, struck, struck_tree
 
 SHAPES = [
@@ -33,11 +35,44 @@ def test_a_key_is_known_by_its_shape(secret: str, shown: str, kind: str):
 
 @pytest.mark.parametrize(
     "text",
-    ["risk-free", "sk-learn", "hf_home", "AKIAK", "http://host:80/a@b", "ssh://git@github.com", "me@host: x"],
+    [
+        "risk-free",
+        "disk-" + "a1" * 12,
+        "sk-learn",
+        "hf_home",
+        "AKIAK",
+        "http://host:80/a@b",
+        "ssh://git@github.com",
+        "me@host: x",
+    ],
 )
 def test_ordinary_text_stays(text: str):
     assert kind_of(text) == ""
     assert struck(text) == text
+
+
+BEGINNINGS = (
+    "sk-",
+    "sk-a ",
+    "eyJ-",
+    "eyJaaaaaaaa.",
+    "ghp_",
+    "hf_a",
+    "-----BEGIN ",
+    "://a:",
+    "A",
+    "a@",
+    "+.-",
+)
+
+
+@pytest.mark.parametrize("text", [each * (20_000 // len(each)) for each in BEGINNINGS], ids=repr)
+def test_what_only_begins_like_a_secret_takes_no_time(text: str):
+    began = time.process_time()
+    struck(text)
+    kind_of(text)
+    secrets({"NAME": text})
+    assert time.process_time() - began < 0.5
 
 
 def test_values_are_struck_the_longest_first():

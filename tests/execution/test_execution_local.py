@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.job import LOG, read_outcome
+from sweeper.core.job import LOG, OUTCOME, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.process import children, tree
 from sweeper.execution.launcher import wait_any
@@ -64,6 +64,15 @@ def test_a_job_leaves_outcome_and_log_and_no_process(shared, tmp_path):
     assert isinstance(outcome, Measurement)
     assert (folder / LOG).exists()
     assert "sleep" not in names(tree(shared._process.pid))
+
+
+def test_an_outcome_that_cannot_be_read_is_heard_of_and_holds_up_no_other_job(own, tmp_path):
+    torn = fault_job(tmp_path / "torn", "")
+    (torn / OUTCOME).mkdir()
+    with pytest.raises(EnvironmentStopError, match=r"outcome\.json is not as it was written"):
+        own.submit(torn).result(timeout=WAIT_SECONDS)
+    after = own.submit(fault_job(tmp_path / "after", "")).result(timeout=WAIT_SECONDS)
+    assert isinstance(after, Measurement)
 
 
 def test_two_jobs_at_once_and_the_first_to_end(shared, tmp_path):

@@ -13,6 +13,7 @@ from sweeper.spec import SweepSpec, load
 CANARY = "canaryPass77"
 URL = f"postgresql://me:{CANARY}@db/x"
 TOKEN = "ghp_" + "c4nA" * 9
+SHELL = "of-this-shell-99"
 
 TREE: dict[str, Any] = {
     "name": "s",
@@ -45,11 +46,17 @@ COMMAND: dict[str, Any] = {
         ({**COMMAND, "script": {"env": {"WANDB_API_KEY": CANARY}}}, "script.env.WANDB_API_KEY"),
         ({**COMMAND, "script": {"files": {"c.ini": f"url={URL}"}}}, "script.files.c.ini"),
         ({**TREE, "execution": {"gpus": [TOKEN]}}, "execution.gpus[0]"),
+        ({**TREE, "data": {"password": CANARY}}, "data.password"),
+        ({**TREE, "baseline": {"batch_size": 1, "model.api_key": CANARY}}, "baseline.model.api_key"),
+        ({**COMMAND, "command": [*COMMAND["command"], f"--key=x{SHELL}"]}, "command[4]"),
         # Where other rules are broken as well, these do not show it either.
+        ({**TREE, "execution": {"pass_env": [f"MY_TOKEN={SHELL}"]}}, "execution.pass_env[0]"),
+        ({**TREE, "data": {"path": {"x": f"/x/{SHELL}"}}}, "data.path.x"),
         ({**TREE, "name": URL}, "name"),
     ],
 )
-def test_a_secret_is_refused_and_not_shown(tree: dict[str, Any], place: str):
+def test_a_secret_is_refused_and_not_shown(tree: dict[str, Any], place: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MY_TOKEN", SHELL)
     with pytest.raises(UserError) as raised:
         SweepSpec.from_dict(tree)
     message = str(raised.value)
@@ -58,6 +65,15 @@ def test_a_secret_is_refused_and_not_shown(tree: dict[str, Any], place: str):
     assert "***" in message
     assert CANARY not in message
     assert TOKEN not in message
+    assert SHELL not in message
+
+
+def test_a_template_is_looked_at(tmp_path: Path):
+    (tmp_path / "conf.in").write_text(f"size: {{bs}}\nkey: {TOKEN}\n")
+    spec = SweepSpec.from_dict({**COMMAND, "script": {"files": {"c.yaml": {"template": "conf.in"}}}})
+    with pytest.raises(UserError, match=r"`script.files` must hold no secret.*a GitHub token") as raised:
+        spec.script_in(tmp_path)
+    assert TOKEN not in str(raised.value)
 
 
 def test_a_key_of_a_mapping_is_looked_at(tmp_path: Path):
@@ -85,6 +101,7 @@ def test_what_is_no_secret_stays():
         "script": {"env": {"API_KEY": "none", "AUTH_MODE": "{bs}-and-more", "HOST": "long-enough"}},
     }
     assert SweepSpec.from_dict(tree).script.env["AUTH_MODE"] == "{bs}-and-more"
+    SweepSpec.from_dict({**TREE, "data": {"sort_key": "timestamp_ms", "pad_token": "<padding>"}})
     SweepSpec.from_dict({**TREE, "data": {"path": "s3://bucket/x@y", "host": "http://h:80/"}})
 
 

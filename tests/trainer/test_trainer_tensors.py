@@ -110,6 +110,14 @@ def test_tied_tensors_are_written_once_and_are_one_again(tmp_path: Path):
     assert not found["a"].requires_grad
     assert len(load_file(tmp_path / "state.safetensors")) == 3
     assert torch.equal(found["part"], part[2:5])
+    views = through(tmp_path, {"whole": part, "other": part.view(2, 5), "turned": part.view(2, 5).t()})
+    assert torch.equal(views["other"], part.view(2, 5))
+    assert torch.equal(views["turned"], part.view(2, 5).t())
+    number = torch.randn(3, dtype=torch.complex64)
+    for found, wanted in zip(
+        through(tmp_path, [number, number.conj()]), [number, number.conj()], strict=True
+    ):
+        assert torch.equal(found, wanted)
     empty = through(tmp_path, [torch.empty(0), torch.empty(0, 3)])
     assert [each.shape for each in empty] == [(0,), (0, 3)]
 

@@ -9,7 +9,7 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan
 from sweeper.core.progress import Silent
-from sweeper.worker.trial import run
+from sweeper.worker.trial import _first_sentence, run
 
 PIPELINE = """
 import numpy as np, torch
@@ -48,3 +48,12 @@ def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatc
     failure = run(Job(uid="t", config=config, **common), Silent())
     assert failure.kind == "user_error"
     assert failure.message == f"KeyError: 'missing' ({name}.py:9)"
+
+
+def test_a_secret_is_struck_before_a_message_is_cut(monkeypatch):
+    secret = "s3cret-canary-of-some-length"
+    monkeypatch.setenv("MY_TOKEN", secret)
+    for at in range(260, 310):
+        message = _first_sentence("x" * at + f"?api={secret}&more")
+        assert len(message) <= 300
+        assert "s3c" not in message

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sweeper.core.measurement import INFEASIBLE, RETRIED, FailureKind
-from sweeper.core.progress import STAGES, STEPPING, OwnSteps
+from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, OwnSteps
 from sweeper.worker.overdue import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, Finding, Overdue
 from sweeper.worker.shared import SharedSteps, make_counter
 
@@ -20,7 +20,7 @@ class Bench:
         self.overdue = Overdue(timeout, stages or {}, stall, self.now)
 
     def reach(self, name):
-        self.overdue.stage(name, self.now)
+        self.overdue.stage(name, self.now, self.count)
 
     def run(self, seconds, step_seconds=0.0) -> Finding | None:
         """Lets time pass, with a step each so often; returns the first finding."""
@@ -86,6 +86,24 @@ def test_no_stall_before_a_stages_first_step_nor_where_it_is_turned_off():
     off.reach("window")
     assert off.run(10, step_seconds=0.1) is None
     assert off.run(500) is None
+
+
+def test_steps_before_a_stage_that_nobody_had_looked_at_are_none_of_it():
+    bench = Bench(stall=5)
+    bench.reach("warmup")
+    assert bench.run(10, step_seconds=0.1) is None
+    bench.count += 1
+    bench.reach("quality")
+    assert bench.run(300) is None
+
+
+def test_a_production_run_is_to_take_a_first_step_as_well():
+    bench = Bench(timeout=1e9, stall=600)
+    bench.reach("build")
+    assert bench.run(3000) is None
+    bench.reach(TRAINING_STAGE)
+    assert bench.run(599) is None
+    assert bench.run(3).message == "no step for 600 s after 0 steps (in stage `training`)"
 
 
 @pytest.mark.parametrize("step_seconds", [4.0, 9.0])
