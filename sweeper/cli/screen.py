@@ -175,8 +175,8 @@ def decision(summary: Summary) -> list[str]:
             name, tried = summary.undecided
             return [
                 f"{summary.name}: no winner is confirmed: {name} is {tried.ratio:.3g}x your baseline, but "
-                f"with a 95 % interval of {tried.low:.3g} to {tried.high:.3g} after {len(tried.rounds)} rounds; "
-                f"{summary.reason}.",
+                f"with a 95 % interval of {tried.low:.3g} to {tried.high:.3g} after {len(tried.rounds)} "
+                f"rounds; {summary.reason}.",
                 *stopped,
                 *why_lines(summary, None),
             ]
