@@ -125,7 +125,7 @@ def _look_at_result(sweep: LoadedSweep) -> None:
         _disturbed(result)
         text: str = result["reason"]
         text.split()
-        numbers = [result["winner"], *sweep.ratios(), *map(int, result.get("tied", ()))]
+        numbers = [result["winner"], *sweep.ratios(), *map(int, result.get("tied", ())), *_unfit(result)]
         for number in numbers:
             if number is not None and sweep.book.records[number].outcome is None:
                 raise ValueError(f"it names trial {number}, which has no outcome")
@@ -134,6 +134,11 @@ def _look_at_result(sweep: LoadedSweep) -> None:
 def _disturbed(result: Mapping[str, Any]) -> dict[int, int]:
     """How many rounds of each trial something else disturbed."""
     return {int(number): count for number, count in result.get("disturbed", {}).items()}
+
+
+def _unfit(result: Mapping[str, Any]) -> set[int]:
+    """The candidates whose loss did not hold over the seeds."""
+    return set(map(int, result.get("unfit", ())))
 
 
 def summarise(sweep: LoadedSweep) -> Summary:
@@ -147,7 +152,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
     looked_at = {r.number for r in records if r.quality is not None or not book.quality_samples}
 
     disturbed = _disturbed(result)
-    unfit = result.get("unfit", ())
+    unfit = _unfit(result)
     tried = next((each for number, each in ratios.items() if number not in unfit), None)
 
     def row(title: str, record: TrialRecord) -> Row:

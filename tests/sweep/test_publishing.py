@@ -278,7 +278,7 @@ def test_the_commit_and_the_data_are_known_and_no_secret_is(bench, monkeypatch):
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     shelf = Shelf()
     # A password in it is refused before; a name is left out.
-    data = {"source": "https://me@host/rows", "api_key": "hunter2x", "rows": 5}
+    data = {"source": "https://me@host/rows", "hub_token": "hunter2x", "rows": 5}
     bench.run(spec_of(data=data), tracker=shelf)
     info = shelf.info
     assert info is not None
