@@ -56,7 +56,7 @@ def job_of(script: Script, params: Mapping[str, Any], plan: MeasurePlan = PLAN, 
 
 QUICK: dict[str, Any] = {
     "measure": {"window_seconds": 0.2, "repeats": 1, "warmup_cap_seconds": 1},
-    "search": {"trials": 4, "minutes": None},
+    "search": {"trials": 3, "minutes": None},
     "confirm": {"top": 1, "rounds": 3, "precision": 0.5},
 }
 SIZES = {"type": "int", "low": 8, "high": 512, "log": True}
