@@ -299,8 +299,6 @@ RETRIES: Mapping[FailureKind, int] = {
 }
 """The environment's doing: how often the same trial number runs again. All other kinds never do."""
 
-RETRIED = frozenset(RETRIES)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.environment import secrets
 from sweeper.spec.mistakes import SpecError
 from sweeper.spec.overrides import override
 from sweeper.spec.reader import read_file
@@ -25,7 +27,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
         for item in overrides:
             override(document, item)
     try:
-        spec = SweepSpec.from_dict(document.value)
+        spec = SweepSpec.from_dict(document.value, secrets(os.environ))
     except SpecError as error:
         raise document.error(error.mistakes) from error
     if document.mistakes:

@@ -23,8 +23,8 @@ from sweeper.spec.space import Parameter
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 
 
-def broken(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each rule that the specification `tree` breaks."""
+def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistake]:
+    """Yields a mistake for each rule that the specification `tree` breaks; `secrets` must not be in it."""
     yield from _subject(tree)
     yield from _space(tree)
     yield from _when(tree)
@@ -40,7 +40,7 @@ def broken(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             text = f"`{name}` must be in `space` or in `fix`, but got both. Remove one."
             yield Mistake(("fix", name), text, at_key=True)
     yield from _goals(tree)
-    yield from held_secrets(tree)
+    yield from held_secrets(tree, secrets)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

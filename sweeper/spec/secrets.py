@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sweeper.core.environment import MIN_SECRET_LENGTH, is_secret_name, secrets
+from sweeper.core.environment import MIN_SECRET_LENGTH, is_secret_name
 from sweeper.core.secrets import kind_of, struck
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 
@@ -27,9 +26,9 @@ def secret_in(text: str, known: Collection[str]) -> str:
     return kind_of(text)
 
 
-def held_secrets(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each text that is a secret: by its shape, by its name, or known to this shell."""
-    yield from _in(tree, (), secrets(os.environ))
+def held_secrets(tree: Mapping[str, Any], known: Collection[str]) -> Iterator[Mistake]:
+    """Yields a mistake for each text that is a secret: by its shape, by its name, or one of `known`."""
+    yield from _in(tree, (), known)
 
 
 def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:

@@ -96,8 +96,11 @@ class SweepSpec(Section):
         return {key: value for key, value in data.items() if key != "source" or "path" not in data}
 
     @classmethod
-    def from_dict(cls, value: Any) -> SweepSpec:
+    def from_dict(cls, value: Any, secrets: Collection[str] = ()) -> SweepSpec:
         """Returns the specification in a plain tree (from YAML, JSON or `to_dict`).
+
+        Args:
+            secrets: Values that must not be in it; of what is stored already, today's shell says nothing.
 
         Raises:
             SpecError: It breaks rules: all of them, one line each.
@@ -105,7 +108,7 @@ class SweepSpec(Section):
         if not isinstance(value, Mapping):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
-        mistakes = list(rules.broken(value))
+        mistakes = list(rules.broken(value, secrets))
         try:
             spec = cls.model_validate(value)
         except ValidationError as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
 from sweeper.spec import SweepSpec, load
 
@@ -58,7 +61,7 @@ COMMAND: dict[str, Any] = {
 def test_a_secret_is_refused_and_not_shown(tree: dict[str, Any], place: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MY_TOKEN", SHELL)
     with pytest.raises(UserError) as raised:
-        SweepSpec.from_dict(tree)
+        SweepSpec.from_dict(tree, secrets(os.environ))
     message = str(raised.value)
     assert f"`{place}` must" in message
     assert place == "name" or "`execution.pass_env: [NAME]`" in message
@@ -66,6 +69,15 @@ def test_a_secret_is_refused_and_not_shown(tree: dict[str, Any], place: str, mon
     assert CANARY not in message
     assert TOKEN not in message
     assert SHELL not in message
+
+
+def test_of_what_is_stored_todays_shell_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET_MODE", "synthetic")
+    tree = {**TREE, "data": {"source": "synthetic"}}
+    assert SweepSpec.from_dict(tree).data == {"source": "synthetic"}
+    (tmp_path / "s.yaml").write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="the value of a secret environment variable"):
+        load(tmp_path / "s.yaml")
 
 
 def test_a_template_is_looked_at(tmp_path: Path):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sweeper.core.measurement import INFEASIBLE, RETRIED, FailureKind
+from sweeper.core.measurement import INFEASIBLE, RETRIES, FailureKind
 from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, OwnSteps
 from sweeper.worker.overdue import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, Finding, Overdue
 from sweeper.worker.shared import SharedSteps, make_counter
@@ -163,7 +163,7 @@ def test_time_in_which_nobody_could_look_does_not_count():
 
 def test_neither_is_tried_again_and_both_are_learnt_from():
     assert {FailureKind.TIMEOUT, FailureKind.STALLED} <= INFEASIBLE
-    assert not {FailureKind.TIMEOUT, FailureKind.STALLED} & set(RETRIED)
+    assert not {FailureKind.TIMEOUT, FailureKind.STALLED} & set(RETRIES)
 
 
 def test_a_counter_is_seen_by_another_process():
