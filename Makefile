@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # In the order of their names: sorted by how many tests they have, the longest files of all come last.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup sweep test check bench soak clean
+.PHONY: setup services sweep test check bench soak clean
 
 setup: $(READY)
 
@@ -19,18 +19,22 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
+# What some tests need beside the package; without it they are skipped.
+services: $(READY)
+	tests/services/install.sh $(BIN)/python
+
 sweep: $(READY)
 	$(BIN)/sweeper run search_spaces/a10.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not browser"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or browser or slurm or soak)"
 
 check: $(READY) test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(PARALLEL) -m "slow or browser"
+	$(BIN)/python -m pytest $(PARALLEL) -m "(slow or browser or slurm) and not soak"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
@@ -44,6 +48,7 @@ bench: $(READY)
 
 soak: $(READY)
 	$(BIN)/python benchmarks/chaos.py
+	$(BIN)/python -m pytest -m soak
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -43,7 +43,7 @@ SPEC = {
 
 def trial(book: Book, searcher: Searcher, launcher: LocalLauncher, number: int) -> None:
     """One whole trial that does nothing, as the supervisor does it."""
-    params, _ = searcher.ask(number, book.taken())
+    params, _ = searcher.ask(number, book.asked)
     job = Job(
         uid=str(number),
         runner=RUNNER,

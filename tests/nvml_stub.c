@@ -346,6 +346,20 @@ int nvmlDeviceGetComputeMode(Unit *unit, unsigned *into)
     return tell_unsigned("nvmlDeviceGetComputeMode", unit, "compute_mode", into);
 }
 
+/* A key `cpus_0` is the mask of cores 0 to 63, `cpus_1` that of the next 64; words without one are empty. */
+int nvmlDeviceGetCpuAffinity(Unit *unit, unsigned words, unsigned long *into)
+{
+    int known = 0, code = ask("nvmlDeviceGetCpuAffinity", unit);
+    for (unsigned i = 0; !code && i < words; i++) {
+        char key[TEXT];
+        double found = 0;
+        snprintf(key, TEXT, "cpus_%u", i);
+        known |= !value_of(unit, key, &found);
+        into[i] = (unsigned long)found;
+    }
+    return code ? code : known ? SUCCESS : NOT_SUPPORTED;
+}
+
 static unsigned instances(const Unit *unit)
 {
     unsigned count = 0;

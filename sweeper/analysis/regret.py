@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 
 from sweeper.analysis.effects import Effects
 from sweeper.core.record import TrialRecord
@@ -15,7 +15,7 @@ FEWEST_MEASURED = 8
 
 
 def expected_regret(
-    best: TrialRecord, records: Sequence[TrialRecord], spec: SweepSpec, taken: Collection[str]
+    best: TrialRecord, records: Sequence[TrialRecord], spec: SweepSpec, taken: Container[str]
 ) -> float | None:
     """Returns what the most promising untried neighbour of `best` is expected to gain in throughput.
 

@@ -10,7 +10,9 @@ from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.judge import Yardstick
 from sweeper.analysis.pareto import Rule
 from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
+from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
+from sweeper.core.place import Place
 from sweeper.core.record import METRICS, TOLD_DIGITS, TrialRecord, rounded
 
 
@@ -174,6 +176,7 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
         **_verdict(record),
         "stage": stage,
         **({"origin": record.origin} if record.origin else {}),
+        **({"place": encode(record.place)} if record.place != Place() else {}),
         "config": record.config.canonical().flatten(),
         "metrics": metrics_of(record),
         "notes": dict(record.notes),

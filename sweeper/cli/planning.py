@@ -79,6 +79,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for number, config in enumerate(plan.first, start=len(plan.references)):
         yield f"  {run_name(number, 'search', config, names)}"
     yield f"It takes {expected(plan)}, without preparing the data."
+    if plan.script:
+        yield f"At most {plan.spec.execution.at_once} jobs at once, each with this script:"
+        yield from (f"  {line}" for line in plan.script.splitlines())
 
 
 def expected(plan: Plan) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -21,8 +22,10 @@ from sweeper.core.codec import encode
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
+from sweeper.sweep.journal import sweeps_folder
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
+from sweeper.sweep.placing import jobs_of
 from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
 
@@ -30,7 +33,7 @@ from sweeper.tables import frame, written
 def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
     """Prints what a search space asks for, and returns it; every mistake in it is raised."""
     spec = load(space, overrides)
-    device = device_model(spec.execution.gpus)
+    device = device_model(spec.execution)
     fingerprint(spec, device)
     if silent:
         return spec
@@ -51,7 +54,8 @@ def list_command(home: Path, *, as_json: bool) -> None:
         except EnvironmentStopError as error:
             spoilt.append(error)
     if as_json:
-        print(json.dumps([brief(summary) for summary in summaries], indent=1))
+        found = [{**brief(each), **jobs_of(sweeps_folder(home) / each.name)} for each in summaries]
+        print(json.dumps(found, indent=1))
     else:
         _print_list(home, summaries, any_spoilt=bool(spoilt))
     if spoilt:
@@ -67,6 +71,20 @@ def _print_list(home: Path, summaries: Sequence[Summary], *, any_spoilt: bool) -
         trials = sum(each.counts.values())
         line = f"{each.name:<24} {each.state:<11} {trials:>4} trials  {confirmed:<18} {each.device}"
         out.print(Text(line), soft_wrap=True)
+        for said in _job_lines(jobs_of(sweeps_folder(home) / each.name)):
+            out.print(Text(f"  {said}"), soft_wrap=True)
+
+
+def _job_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the jobs and workers of a sweep that runs on a cluster."""
+    workers = found.get("workers", [])
+    there = {each["job"] for each in workers}
+    for each in workers:
+        gpu = f", GPU {each['gpu']}" if each["gpu"] else ""
+        job = f"job {each['job']}: " if each["job"] else ""
+        yield f"{job}{each['host']}{gpu}, {'busy' if each['busy'] else 'idle'}"
+    if waiting := [job for job in found.get("jobs", []) if job not in there]:
+        yield f"waiting for a place: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"
 
 
 def show_command(home: Path, name: str, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from sweeper.cli.screen import rate
 from sweeper.core.files import read_json
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement
+from sweeper.core.place import said
 from sweeper.core.record import METRICS, TrialRecord
 
 _CHARTED = (
@@ -43,6 +44,8 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
     yield f"{name} ({stage})"
     if record.origin:
         yield f"  tried because: {record.origin}"
+    if where := said(record.place):
+        yield f"  ran on: {where}"
     for field, value in record.config.canonical().flatten().items():
         yield f"  {field}: {value}"
     if (Path(record.folder) / RECORD).exists():

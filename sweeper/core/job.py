@@ -26,6 +26,9 @@ TRACE = "trace.json.gz"
 RECORD = "script.json"
 """Of a script: what exactly ran, and what was heard of it."""
 
+ANYWHERE = "auto"
+"""As a job's device: the worker's own, wherever that is."""
+
 RUNS_AGAIN = "Restore it, or remove it: what it told of then runs again"
 
 TRIAL_RUNNER = "sweeper.trainer.measure:run"
@@ -88,7 +91,7 @@ class Job:
         turns: Folder through which the windows are asked for one by one (`sweeper.trainer.turns`);
             empty where they follow each other.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
-            takes the first `device.count` of them.
+            takes the first `device.count` of them. `auto` is whatever the worker has.
         cpus: Cores to stay on; empty means all that are usable.
         env: Environment variables of the trial, set before anything is imported.
         timeout_seconds: For the whole job.

@@ -252,6 +252,7 @@ class FailureKind(StrEnum):
     UNSUPPORTED = "unsupported"
     IMPLAUSIBLE = "implausible"
     DEVICE_LOST = "device_lost"
+    DEVICE_BUSY = "device_busy"
     PREEMPTED = "preempted"
     LOST = "lost"
     NO_RESULT = "no_result"
@@ -296,6 +297,7 @@ RETRIES: Mapping[FailureKind, int] = {
     FailureKind.LOST: 2,
     FailureKind.PREEMPTED: 2,
     FailureKind.DEVICE_LOST: 2,
+    FailureKind.DEVICE_BUSY: 2,
 }
 """The environment's doing: how often the same trial number runs again. All other kinds never do."""
 

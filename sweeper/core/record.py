@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
+from sweeper.core.place import Place
 from sweeper.core.verdict import Verdict, verdict_of
 
 
@@ -29,6 +30,7 @@ class TrialRecord:
             for, on the baseline's loss. Infinite where the trial would never get there.
         notes: How a derived metric came about: `time_to_loss_how` is `measured` or `extrapolated`.
         folder: Where its files are.
+        place: Where it ran, and beside how many others.
     """
 
     number: int
@@ -43,6 +45,7 @@ class TrialRecord:
     derived: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
+    place: Place = field(default_factory=Place)
 
     @property
     def measurement(self) -> Measurement | None:

@@ -12,7 +12,10 @@ from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 
 
 class Handle(Protocol):
-    """A job under way: what concurrent.futures.Future has of it."""
+    """A job under way: what concurrent.futures.Future has of it.
+
+    One that runs elsewhere has an attribute `place` as well (`sweeper.core.place.Place`).
+    """
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -32,7 +35,7 @@ class Launcher(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many jobs may run at once."""
+        """How many jobs may run at once now: workers may come and go."""
 
     def submit(self, folder: Path) -> Handle:
         """Starts the job whose config.json is in `folder`."""

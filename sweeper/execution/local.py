@@ -74,9 +74,10 @@ class LocalLauncher:
         self,
         home: Path,
         *,
-        capacity: int = 1,
+        capacity: int = sys.maxsize,
         isolation: str = "fork",
         pass_env: Sequence[str] = (),
+        environ: Mapping[str, str] = os.environ,
         program: Sequence[str] = ("-m", "sweeper.execution.server"),
     ) -> None:
         """Starts a server; another one, where that is killed and a job is submitted afterwards.
@@ -84,6 +85,7 @@ class LocalLauncher:
         Args:
             pass_env: Environment variables that trials get beside the usual ones
                 (`sweeper.core.environment.passed`).
+            environ: What they are taken from.
             program: What Python runs as the server.
         """
         self.capacity = capacity
@@ -93,7 +95,7 @@ class LocalLauncher:
         self._num_servers = 0
         self._handles: dict[str, LocalHandle] = {}
         self._lock = threading.Lock()
-        environment = {**TRIAL_ENV, **passed(os.environ, pass_env)}
+        environment = {**TRIAL_ENV, **passed(environ, pass_env)}
         environment.update(SERVER_ENV)
         environment[MARK] = str(home.resolve())
         self._log = open(home / "server.log", "ab")  # noqa: SIM115 - closed by close()

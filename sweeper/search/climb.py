@@ -1,10 +1,13 @@
-"""Hill-climbing: the neighbours of the best configuration so far, one parameter changed at a time."""
+"""Hill-climbing: the neighbours of the best configurations so far, one parameter changed at a time."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import insort
+from collections import deque
+from collections.abc import Container, Hashable, Iterator, Mapping
+from typing import NamedTuple
 
 from sweeper.core.config import OPEN_SECTIONS, Scalar
 from sweeper.search.distributions import distribution, spelled
@@ -14,47 +17,101 @@ from sweeper.spec.neighbours import is_number, neighbours
 
 Params = dict[str, Scalar]
 
+MOST_BASES = 100
+"""Configurations whose neighbours are tried, the best first: noise does not make more of them the best."""
+MOST_ALIKE = 100
+"""Of the configurations that differ from a new one in one parameter, the latest it is compared with."""
 
-def climb(spec: SweepSpec, told: Mapping[int, Told], taken: Collection[str], seed: int) -> Params | None:
-    """Returns an untried neighbour of the best configuration so far; None where there is none.
 
-    Of the next best, where all of the best one's are known: by noise, it may be the best. What has gained
-    most when it was changed is changed first, and in the direction that gained.
+class Asked(NamedTuple):
+    """Parameters to try, and why those."""
 
-    Args:
-        told: What became of the trials so far.
-        taken: Keys of the configurations that were asked for.
+    params: Params
+    why: str
+
+
+class _Neighbour(NamedTuple):
+    name: str
+    value: Scalar
+    key: str
+
+
+class Climb:
+    """The feasible configurations so far in order, and what changes of one parameter have gained.
+
+    Each is looked at when it is told, so that the next question costs the same after ten thousand.
     """
-    order = ranked(spec, told)
-    if not order:
+
+    def __init__(self, spec: SweepSpec) -> None:
+        self._spec = spec
+        self._sign = 1 if spec.objectives[0].direction == "maximize" else -1
+        self._work = spec.baseline_config().work_key()
+        self._names = [name for name in spec.space if name.partition(".")[0] not in OPEN_SECTIONS]
+        self._params: dict[int, Params] = {}
+        self._order: list[tuple[bool, float, int]] = []
+        self._beside: dict[int, list[_Neighbour]] = {}
+        self._alike: dict[Hashable, deque[tuple[Scalar, float]]] = {}
+        self._gains: dict[tuple[str, object], list[float]] = {}
+
+    def tell(self, number: int, told: Told) -> None:
+        """Takes in what became of a trial; one that is not feasible is nothing to climb from.
+
+        Samples per second compare only where the work is the same: of all, the smallest model is the
+        fastest. So the configurations of the baseline's own work go first.
+        """
+        if not told.values or any(violation > 0 for violation in told.constraints.values()):
+            return
+        value = told.values[0]
+        other_work = self._spec.config(told.params).work_key() != self._work
+        self._params[number] = dict(told.params)
+        insort(self._order, (other_work, -self._sign * value, number))
+        for name in self._names:
+            rest = (name, *(told.params[other] for other in self._spec.space if other != name))
+            alike = self._alike.setdefault(rest, deque(maxlen=MOST_ALIKE))
+            mine = told.params[name]
+            for theirs, reached in alike:
+                if theirs != mine:
+                    gain = self._sign * math.log(max(value, 1e-300) / max(reached, 1e-300))
+                    self._add(name, theirs, mine, gain)
+                    self._add(name, mine, theirs, -gain)
+            alike.append((mine, value))
+
+    def _add(self, name: str, before: Scalar, after: Scalar, gain: float) -> None:
+        total = self._gains.setdefault((name, _direction(before, after)), [0.0, 0.0])
+        total[0] += gain
+        total[1] += 1
+
+    def ask(self, taken: Container[str], seed: int) -> Asked | None:
+        """Returns an untried neighbour of the best configuration so far, and why; None where there is none.
+
+        Of the next best, where all of the best one's are known: by noise, it may be the best. What has
+        gained most when it was changed is changed first, and in the direction that gained.
+
+        Args:
+            taken: Keys of the configurations that were asked for.
+        """
+        draw = random.Random(seed)
+        for _, _, number in self._order[:MOST_BASES]:
+            base = self._params[number]
+            left = [each for each in self._neighbours(number) if each.key not in taken]
+            if left:
+                name, value, _ = max(left, key=lambda each: (self._gain(base, each), draw.random()))
+                why = f"one step from trial {number}: {name} {base[name]} -> {value}"
+                return Asked({**base, name: value}, why)
         return None
-    draw = random.Random(seed)
-    steps = _steps(order)
-    for base in order:
-        options: list[tuple[float, float, Params]] = []
-        for name, value in changes(spec, base.params):
-            params = {**base.params, name: value}
-            if spec.config(params).key() not in taken:
-                gain = steps.get((name, _direction(base.params[name], value)), 0.0)
-                options.append((gain, draw.random(), params))
-        if options:
-            return max(options, key=lambda option: option[:2])[2]
-    return None
 
+    def _neighbours(self, number: int) -> list[_Neighbour]:
+        if number not in self._beside:
+            base = self._params[number]
+            self._beside[number] = [
+                _Neighbour(name, value, self._spec.config({**base, name: value}).key())
+                for name, value in changes(self._spec, base)
+            ]
+        return self._beside[number]
 
-def ranked(spec: SweepSpec, told: Mapping[int, Told]) -> list[Told]:
-    """Returns the feasible ones: those of the baseline's own work first, best first by the first objective.
-
-    Samples per second compare only where the work is the same: of all, the smallest model is the fastest.
-    """
-    sign = 1 if spec.objectives[0].direction == "maximize" else -1
-    work = spec.baseline_config().work_key()
-    fine = [
-        (spec.config(each.params).work_key() != work, -sign * each.values[0], number)
-        for number, each in told.items()
-        if each.values and all(v <= 0 for v in each.constraints.values())
-    ]
-    return [told[number] for _, _, number in sorted(fine)]
+    def _gain(self, base: Params, to: _Neighbour) -> float:
+        total, count = self._gains.get((to.name, _direction(base[to.name], to.value)), (0.0, 1.0))
+        return total / count
 
 
 def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar]]:
@@ -72,36 +129,8 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
                 yield name, value
 
 
-def reason(spec: SweepSpec, told: Mapping[int, Told], params: Mapping[str, Scalar]) -> str:
-    """Returns which trial `params`, as `climb` gave them, are a neighbour of, and what was changed."""
-    numbers = {id(each): number for number, each in told.items()}
-    for each in ranked(spec, told):
-        changed = [name for name in params if params[name] != each.params[name]]
-        if len(changed) == 1:
-            (name,) = changed
-            number = numbers[id(each)]
-            return f"one step from trial {number}: {name} {each.params[name]} -> {params[name]}"
-    return "one step from a good trial"
-
-
 def _direction(before: Scalar, after: Scalar) -> object:
     """Returns which way a number went, or which choice was made."""
     if is_number(before) and is_number(after):
         return math.copysign(1, after - before)
     return after
-
-
-def _steps(order: Sequence[Told]) -> dict[tuple[str, object], float]:
-    """Returns what single changes have gained so far (mean log ratio), by parameter and direction."""
-    gains: dict[tuple[str, object], list[float]] = {}
-    for i, one in enumerate(order):
-        for other in order[i + 1 :]:
-            changed = [name for name in one.params if one.params[name] != other.params[name]]
-            if len(changed) != 1 or not one.values or not other.values:
-                continue
-            name = changed[0]
-            ratio = abs(math.log(max(one.values[0], 1e-300) / max(other.values[0], 1e-300)))
-            up, down = (other.params[name], one.params[name]), (one.params[name], other.params[name])
-            gains.setdefault((name, _direction(*up)), []).append(ratio)
-            gains.setdefault((name, _direction(*down)), []).append(-ratio)
-    return {key: sum(values) / len(values) for key, values in gains.items()}

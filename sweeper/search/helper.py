@@ -1,72 +1,109 @@
 """Asking a sampler that needs torch, in a process of its own: the supervisor must not import it.
 
-stdin   {"study": FILE, "name": STUDY, "seed": N, "distributions": {NAME: JSON}}
-stdout  {NAME: VALUE}
+stdin, a line a question     {"seed": N, "directions": [...], "distributions": {NAME: JSON}, "trials": [...]}
+stdout, a line an answer     {NAME: VALUE}, or {"failed": WHY}
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import select
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
 from sweeper.core.errors import EnvironmentStopError
 
 TIMEOUT_SECONDS = 300.0
+LOCAL_SEARCHES = 3
+"""Points from where Optuna climbs to the one to ask for; 10 by default, nine tenths of a GP's time."""
 
 
-def ask(path: Path, name: str, seed: int, distributions: Mapping[str, BaseDistribution]) -> dict[str, Scalar]:
-    """Returns what Optuna's GPSampler suggests for the study in `path`, which stays as it is.
+class Helper:
+    """A process that answers what Optuna's GPSampler suggests; torch is imported in it once."""
 
-    Raises:
-        EnvironmentStopError: The process failed; its last line says why.
-    """
-    request = {
-        "study": str(path),
-        "name": name,
-        "seed": seed,
-        "distributions": {key: distribution_to_json(each) for key, each in distributions.items()},
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "sweeper.search.helper"],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-        # A Ctrl-C is the sweep's, which waits for this.
-        start_new_session=True,
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise EnvironmentStopError(f"`search.sampler: gp` failed: {last}. Name another sampler.")
-    params: dict[str, Scalar] = json.loads(done.stdout)
-    return params
+    def __init__(self, directions: Sequence[str], distributions: Mapping[str, BaseDistribution]) -> None:
+        """Starts the process."""
+        self._known = {
+            "directions": list(directions),
+            "distributions": {key: distribution_to_json(each) for key, each in distributions.items()},
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sweeper.search.helper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            # Matrices this small are no work for several threads.
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # A Ctrl-C is the sweep's, which waits for this.
+            start_new_session=True,
+        )
+
+    def ask(self, seed: int, trials: Sequence[FrozenTrial]) -> dict[str, Scalar]:
+        """Returns the suggestion after `trials`; those that run are taken for mediocre (constant liar).
+
+        Raises:
+            EnvironmentStopError: The process failed.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        ended = [each for each in trials if each.state == TrialState.COMPLETE]
+        lie = [sum(values) / len(ended) for values in zip(*(each.values for each in ended), strict=True)]
+        holds = dict.fromkeys(ended[0].constraints, 0.0) if ended else {}
+        told = [
+            {
+                "params": each.params,
+                "values": each.values if each.state == TrialState.COMPLETE else lie,
+                "constraints": each.constraints if each.state == TrialState.COMPLETE else holds,
+            }
+            for each in (trials if ended else ())
+        ]
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"seed": seed, **self._known, "trials": told}) + "\n")
+            self._process.stdin.flush()
+            if select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
+                answer = self._process.stdout.readline()
+        found: dict[str, Scalar] = json.loads(answer or '{"failed": "it ended, or took too long"}')
+        if "failed" in found:
+            raise EnvironmentStopError(
+                f"`search.sampler: gp` failed: {found['failed']}. Name another sampler."
+            )
+        return found
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Scalar]:
-    storage = JournalStorage(JournalFileBackend(request["study"]))
-    known = optuna.load_study(study_name=request["name"], storage=storage)
-    copied = optuna.create_study(directions=known.directions)
-    finished = (optuna.trial.TrialState.COMPLETE,)
-    copied.add_trials(known.get_trials(deepcopy=False, states=finished))
+    distributions = {key: json_to_distribution(each) for key, each in request["distributions"].items()}
+    study = optuna.create_study(directions=request["directions"])
+    study.add_trials(create_trial(**each, distributions=distributions) for each in request["trials"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        copied.sampler = optuna.samplers.GPSampler(seed=request["seed"])
-    distributions = {key: json_to_distribution(each) for key, each in request["distributions"].items()}
-    return dict(copied.ask(distributions).params)
+        made = optuna.samplers.GPSampler(seed=request["seed"])
+    made._n_local_search = LOCAL_SEARCHES
+    study.sampler = made
+    return dict(study.ask(distributions).params)
 
 
 if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    print(json.dumps(_answer(json.load(sys.stdin))))
+    for line in sys.stdin:
+        try:
+            found = _answer(json.loads(line))
+        except Exception as error:
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), flush=True)

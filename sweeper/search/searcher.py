@@ -5,30 +5,36 @@ from __future__ import annotations
 import contextlib
 import random
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
-from sweeper.search.climb import climb, reason
+from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distribution, drawn
-from sweeper.search.helper import ask
+from sweeper.search.helper import Helper
+from sweeper.search.history import RUNNING, History, Past
 from sweeper.search.presets import Hints, presets
 from sweeper.search.samplers import IN_A_HELPER, mixed, sampler
 from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 
 NUMBER = "sweeper.number"
-REPEATS_BEFORE_LISTING = 20
+CMA = "cma:"
+"""Beginning of the attributes in which CMA-ES keeps where it stands."""
+REPEATS_BEFORE_LISTING = 10
 SOBOL_POINTS = 2
 LISTED_AT_MOST = 50_000
 DRAWN_AT_MOST = 5_000
+DRAWN_BEFORE_LISTING = 100
+GP_LATEST, GP_RUNNING = 50, 50
+"""What a GP is shown: its effort grows with the cube of it."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -36,34 +42,39 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 _SAID = {"qmc": "spread over the space (Sobol)", "random": "drawn at random"}
 
 
-class Asked(NamedTuple):
-    """Parameters to try, and why those."""
-
-    params: dict[str, Scalar]
-    why: str
-
-
 class SpaceExhaustedError(Exception):
     """Every configuration of the space has been asked for."""
 
 
 class Searcher:
-    """Asks Optuna for configurations of `spec`'s space.
+    """Asks for configurations of `spec`'s space: the usual starts, Optuna's samplers, a hill-climber.
 
-    The study file is a projection: where it disagrees with `told` (a crash, a torn line), it is made
-    anew from it.
+    The study file is a projection of what was told, and nothing is asked of it: where it disagrees (a
+    crash, a torn line), it is made anew.
     """
 
     def __init__(
         self, path: Path, spec: SweepSpec, told: Mapping[int, Told], hints: Hints | None = None
     ) -> None:
-        self._spec = spec
-        self._told = told
-        self._starts = presets(spec, hints) if spec.search.sampler == "auto" else []
-        self._path = path
+        self._spec, self._told = spec, told
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
-        self._running: dict[int, Trial] = {}
+        starts = presets(spec, hints) if spec.search.sampler == "auto" else []
+        self._starts = {spec.config(each.params).key(): each for each in starts}
+        self._directions = [objective.direction for objective in spec.objectives]
+        self._climb = Climb(spec) if len(self._directions) == 1 else None
+        self._history = History(self._directions)
+        self._running: dict[int, FrozenTrial] = {}
+        self._helper: Helper | None = None
+        self._listed: Mapping[str, dict[str, Scalar]] = {}
         self._study = self._open(path, told)
+        known = {t.user_attrs.get(NUMBER): t.system_attrs for t in self._study.get_trials(deepcopy=False)}
+        for number, entry in sorted(told.items()):
+            self._learn(number, entry, known.get(number))
+
+    def close(self) -> None:
+        """Ends the sampler's process, where it has one."""
+        if self._helper is not None:
+            self._helper.close()
 
     def _open(self, path: Path, told: Mapping[int, Told]) -> Study:
         # A killed supervisor's lock would be waited for half a minute; the sweep has one of its own.
@@ -98,7 +109,7 @@ class Searcher:
         return optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(path))),
             study_name=self._spec.name,
-            directions=[objective.direction for objective in self._spec.objectives],
+            directions=self._directions,
             load_if_exists=True,
         )
 
@@ -118,49 +129,46 @@ class Searcher:
             for number, trial in found.items()
         )
 
-    def _frozen(self, number: int, told: Told) -> FrozenTrial:
+    def _frozen(self, number: int, told: Told, attributes: Mapping[str, Any] | None = None) -> FrozenTrial:
         return create_trial(
             state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
             values=told.values,
             params=dict(told.params),
             distributions=self._distributions,
             user_attrs={NUMBER: number},
+            system_attrs={key: each for key, each in (attributes or {}).items() if key.startswith(CMA)},
             constraints=dict(told.constraints),
         )
 
-    def ask(self, number: int, taken: Collection[str]) -> Asked:
+    def ask(self, number: int, taken: Container[str]) -> Asked:
         """Returns parameters for trial `number` whose configuration is not in `taken` (keys), and why those.
 
         Raises:
             SpaceExhaustedError: There is none left.
-            OSError: The study cannot be written.
         """
-        with _lock_told():
-            return self._ask(number, taken)
+        asked = self._next_start(taken) or self._next_climb(number, taken)
+        if asked is None and (asked := self._suggested(number, taken)) is not None:
+            return asked
+        asked = asked or Asked(self._untried(number, taken), "drawn from what was not tried yet")
+        # As Optuna spells them: a 1 that stands for 1.0 in a start is one here.
+        params = {
+            name: of.to_external_repr(of.to_internal_repr(asked.params[name]))
+            for name, of in self._distributions.items()
+        }
+        self._running[number] = create_trial(
+            state=TrialState.RUNNING, params=params, distributions=self._distributions
+        )
+        return Asked(params, asked.why)
 
-    def _ask(self, number: int, taken: Collection[str]) -> Asked:
-        chosen = self._next_start(taken) or self._next_climb(number, taken)
-        name = self._sampler()
-        trial = self._suggested(name, number, taken) if chosen is None else None
-        if trial is None:
-            chosen = chosen or Asked(self._untried(number, taken), "drawn from what was not tried yet")
-            self._study.enqueue_trial(chosen.params)
-            trial = self._study.ask(self._distributions)
-        trial.set_user_attr(NUMBER, number)
-        self._running[number] = trial
-        return Asked(dict(trial.params), chosen.why if chosen else _SAID.get(name, f"asked of {name}"))
-
-    def _next_start(self, taken: Collection[str]) -> Asked | None:
+    def _next_start(self, taken: Container[str]) -> Asked | None:
         """Returns the first of the usual starts that was not asked for."""
-        left = (each for each in self._starts if self._spec.config(each.params).key() not in taken)
-        return next((Asked(each.params, f"start: {each.why}") for each in left), None)
+        left = (each for key, each in self._starts.items() if key not in taken)
+        return next((Asked(dict(each.params), f"start: {each.why}") for each in left), None)
 
-    def _next_climb(self, number: int, taken: Collection[str]) -> Asked | None:
-        search = self._spec.search
-        if self._sampler() != "climb" or len(self._spec.objectives) > 1:
+    def _next_climb(self, number: int, taken: Container[str]) -> Asked | None:
+        if self._sampler() != "climb" or self._climb is None:
             return None
-        params = climb(self._spec, self._told, taken, search.seed * 1_000_003 + number)
-        return Asked(params, reason(self._spec, self._told, params)) if params is not None else None
+        return self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
 
     def _sampler(self) -> str:
         """Returns the sampler's name; what `auto` stands for depends on how far the search is."""
@@ -169,29 +177,37 @@ class Searcher:
             return name
         return "qmc" if len(self._told) < len(self._starts) + SOBOL_POINTS else "climb"
 
-    def _suggested(self, name: str, number: int, taken: Collection[str]) -> Trial | None:
-        """Returns a trial that Optuna suggests; None where it only has what was asked for already."""
-        search = self._spec.search
+    def _suggested(self, number: int, taken: Container[str]) -> Asked | None:
+        """Returns what Optuna suggests; None where it only has what was asked for already."""
+        search, name = self._spec.search, self._sampler()
+        running = list(self._running.values())[-RUNNING:]
         if name == IN_A_HELPER:
-            params = ask(
-                self._path, self._study.study_name, mixed(search.seed, number, 0), self._distributions
-            )
+            self._helper = self._helper or Helper(self._directions, self._distributions)
+            shown = [*self._history.trials(GP_LATEST), *running[-GP_RUNNING:]]
+            params = self._helper.ask(mixed(search.seed, number, 0), shown)
             if self._spec.config(params).key() not in taken:
-                self._study.enqueue_trial(params)
-                return self._study.ask(self._distributions)
+                self._running[number] = create_trial(
+                    state=TrialState.RUNNING, params=params, distributions=self._distributions
+                )
+                return Asked(params, f"asked of {name}")
             name = "climb"
+        shown = [*self._history.trials(), *running]
         for attempt in range(REPEATS_BEFORE_LISTING):
-            self._study.sampler = sampler(name, search.seed, number, attempt, search.trials)
+            study = optuna.create_study(
+                storage=Past(shown),
+                sampler=sampler(name, search.seed, number, attempt, search.trials),
+                directions=self._directions,
+            )
             with warnings.catch_warnings():
                 # CMA-ES says that it passes over constraints: it learns from the values it is told.
                 warnings.simplefilter("ignore", UserWarning)
-                trial = self._study.ask(self._distributions)
-            if self._spec.config(trial.params).key() not in taken:
-                return trial
-            self._study.tell(trial, state=TrialState.FAIL)
+                params = dict(study.ask(self._distributions).params)
+            if self._spec.config(params).key() not in taken:
+                self._running[number] = study.get_trials(deepcopy=False)[-1]
+                return Asked(params, _SAID.get(name, f"asked of {name}"))
         return None
 
-    def _untried(self, number: int, taken: Collection[str]) -> dict[str, Scalar]:
+    def _untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
         """Draws one of the configurations that are left: from a list of them, where that is not too long.
 
         A space too large to list may yet hold few configurations, where `when` puts most of its
@@ -199,38 +215,43 @@ class Searcher:
         """
         draw = random.Random(self._spec.search.seed * 1_000_003 + number)
         size = self._spec.size()
-        if size is None or size > LISTED_AT_MOST:
-            for _ in range(DRAWN_AT_MOST):
-                params = {name: drawn(of, draw) for name, of in self._distributions.items()}
-                if self._spec.config(params).key() not in taken:
-                    return params
-            raise SpaceExhaustedError
-        left = {key: params for key, params in combinations(self._spec).items() if key not in taken}
-        if not left:
-            raise SpaceExhaustedError
-        return left[draw.choice(sorted(left))]
+        listed = size is not None and size <= LISTED_AT_MOST
+        for _ in range(DRAWN_BEFORE_LISTING if listed else DRAWN_AT_MOST):
+            params = {name: drawn(of, draw) for name, of in self._distributions.items()}
+            if self._spec.config(params).key() not in taken:
+                return params
+        if listed:
+            self._listed = self._listed or dict(sorted(combinations(self._spec).items()))
+            left = [params for key, params in self._listed.items() if key not in taken]
+            if left:
+                return draw.choice(left)
+        raise SpaceExhaustedError
 
     def tell(self, number: int, told: Told) -> None:
-        """Tells the study what became of trial `number`; one it was never asked for is added.
+        """Tells the search what became of trial `number`, whether it was asked for or not.
 
         Raises:
             OSError: The study cannot be written.
         """
-        with _lock_told():
-            self._tell(number, told)
+        running = self._running.pop(number, None)
+        trial = self._learn(number, told, running.system_attrs if running else None)
+        if trial is not None:
+            with _lock_told():
+                self._study.add_trial(trial)
 
-    def _tell(self, number: int, told: Told) -> None:
-        trial = self._running.pop(number, None)
-        if trial is None:
-            if self._fits(told):
-                self._study.add_trial(self._frozen(number, told))
-            return
-        for name, violation in told.constraints.items():
-            trial.set_constraint(name, violation)
-        if told.values is None:
-            self._study.tell(trial, state=TrialState.FAIL)
-        else:
-            self._study.tell(trial, list(told.values))
+    def _learn(self, number: int, told: Told, attributes: Mapping[str, Any] | None) -> FrozenTrial | None:
+        """Takes in what became of a trial; returns it as the study has it, if it has it.
+
+        Args:
+            attributes: What a sampler left with it.
+        """
+        if self._climb is not None:
+            self._climb.tell(number, told)
+        if not self._fits(told):
+            return None
+        trial = self._frozen(number, told, attributes)
+        self._history.add(number, trial)
+        return trial
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from sweeper.core.machine import too_large
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import LimitedStage
 from sweeper.core.quantities import QUANTITIES
+from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.spec.space import FiniteFloat, Section, Sparse
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -242,10 +244,26 @@ class Confirm(Section):
     pick: Literal["knee", "lowest_loss"] = "knee"
 
 
+BATCH: Mapping[str, str] = {"slurm": "SLURM", "pbs": "PBS", "lsf": "LSF", "sge": "SGE"}
+"""Batch systems, by the name of their launcher."""
+Launcher = Literal["local", "inline", "slurm", "pbs", "lsf", "sge", "dask", "ray"]
+START_SECONDS = 120.0
+"""A job's, beside the trial that must fit into its time."""
+
+
 class Execution(Section):
     """Where trials run, and how long they may take.
 
     Attributes:
+        launcher: `local`: on this machine; `inline`: in this process, for breakpoints; `slurm`, `pbs`,
+            `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: a cluster there is.
+        address: Of the cluster's scheduler (`tcp://host:8786`), for `dask`; of the head, for `ray`, which
+            starts a cluster on this machine where it is left out.
+        same_gpu: Whether devices of another model than the first are left alone; otherwise each model has
+            a sweep of its own.
+        gpus: `all`, how many, or which: indices, or UUIDs or parts of them; 0 leaves the CPU.
+        slots: Trials at once on a machine without GPUs, each on cores of its own; a GPU is a slot by
+            itself.
         trial_timeout_minutes: For a whole trial.
         stage_timeout_minutes: For stages of it, by name; those that are not named have no limit of their own.
         stall_seconds: A trial whose steps stop coming is ended after so long, or after 20 times its usual
@@ -254,10 +272,55 @@ class Execution(Section):
             name or value speaks of a secret must be named in full.
     """
 
-    launcher: Literal["local", "inline"] = "local"
+    launcher: Launcher = "local"
+    address: str = ""
+    tls: Tls | None = None
+    job: BatchJob | None = None
+    same_gpu: bool = True
     gpus: Annotated[int | Literal["all"] | list[int | str], BeforeValidator(_gpus)] = "all"
+    slots: Count = 1
     isolation: Literal["fork", "exec"] = "fork"
     trial_timeout_minutes: Positive = 10.0
     stage_timeout_minutes: dict[LimitedStage, Positive] = Field(default_factory=dict)
     stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     pass_env: Variables = ()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether trials run on the workers of a cluster."""
+        return self.launcher not in ("local", "inline")
+
+    @property
+    def at_once(self) -> int | None:
+        """Jobs of a batch system, or trials of a cluster, at once; None for as many as there are workers."""
+        if self.gpus == 0:
+            return self.slots
+        return self.gpus if isinstance(self.gpus, int) else None
+
+    @model_validator(mode="after")
+    def _fits_the_launcher(self) -> Execution:
+        batch = self.launcher in BATCH
+        if self.job is not None and not batch:
+            raise ValueError(f"takes `job` with a batch system ({', '.join(BATCH)}) alone")
+        if self.address and self.launcher not in ("dask", "ray"):
+            raise ValueError("takes `address` with `launcher: dask` or `ray` alone")
+        if self.launcher == "dask" and not self.address:
+            raise ValueError("needs `address: tcp://HOST:8786`, the scheduler's, with `launcher: dask`")
+        if self.tls is not None and self.launcher != "dask":
+            raise ValueError("takes `tls` with `launcher: dask` alone")
+        if self.is_remote and isinstance(self.gpus, list):
+            raise ValueError("must say in `gpus` how many, with a cluster: which they are, it decides")
+        if batch and self.gpus == "all":
+            raise ValueError(
+                "must say in `gpus` how many GPUs, a job each; with `gpus: 0`, `slots` says how many jobs"
+            )
+        if self.slots > 1 and self.gpus not in ("all", 0):
+            raise ValueError("takes `slots` without GPUs alone (`gpus: 0`): each GPU is a slot of its own")
+        if batch:
+            seconds = (self.job or BatchJob()).time_seconds
+            if seconds < self.trial_timeout_minutes * 60 + START_SECONDS:
+                raise ValueError(
+                    f"needs a `job.time` in which a trial can end: `trial_timeout_minutes` "
+                    f"({self.trial_timeout_minutes:g}) and two more"
+                )
+        return self

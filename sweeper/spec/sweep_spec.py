@@ -18,6 +18,7 @@ from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
 from sweeper.core.script import FOLDER, Script
 from sweeper.spec import rules
+from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
 from sweeper.spec.secrets import SECRET_REMEDY, secret_in
 from sweeper.spec.sections import (
@@ -316,6 +317,8 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "search": Search,
     "confirm": Confirm,
     "execution": Execution,
+    "job": BatchJob,
+    "tls": Tls,
     "int": IntParameter,
     "float": FloatParameter,
     "categorical": CategoricalParameter,

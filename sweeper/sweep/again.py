@@ -93,7 +93,7 @@ def confirm_again(
         raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result['reason']}.")
     document = journal.read()
     spec = SweepSpec.from_dict(document["spec"])
-    marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
+    marks = fingerprint(spec, setup.device_model(spec.execution))
     for changed in differences(document["fingerprint"], marks):
         observer.line(f"Not as it was in the sweep: {changed}.")
     unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})

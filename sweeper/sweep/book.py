@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from sweeper.analysis.finalists import is_speed
@@ -12,11 +13,13 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.files import ours
 from sweeper.core.job import OUTCOME, RUNS_AGAIN, Job
 from sweeper.core.measurement import Measurement, Outcome, Quality, Report
+from sweeper.core.place import Place, read_place
 from sweeper.core.record import LOSS_METRICS, TrialRecord
 from sweeper.search import Told
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Entry, Journal
 from sweeper.sweep.runner import is_tried_again
+from sweeper.sweep.standing import Standing, is_passed_over
 
 BASELINE = 0
 NUM_SEEDS = 3
@@ -27,17 +30,30 @@ SCREEN_MARGIN = 0.8
 
 
 class Book:
-    """All records of one sweep, in memory; the folder has the same."""
+    """All records of one sweep, in memory; the folder has the same.
+
+    Attributes:
+        last: The highest number so far; -1 before the first trial.
+        num_searched: Searched trials that were begun, less the configurations that were passed over.
+        asked: The trial of each configuration that was begun, by its key.
+        passed_over: The last time each configuration was passed over, by its key.
+        ended: Numbers of the trials that have ended, in that order.
+    """
 
     def __init__(self, journal: Journal, spec: SweepSpec) -> None:
         self.journal = journal
         self.spec = spec
         self.records: dict[int, TrialRecord] = {}
         self.told: dict[int, Told] = {}
-        self.keys: dict[int, str] = {}
+        self.last = -1
+        self.num_searched = self.num_passed_over = 0
+        self.asked: dict[str, int] = {}
+        self.passed_over: dict[str, int] = {}
+        self.ended: list[int] = []
         self.quality_samples = 0
         self._qualities: dict[str, Quality] = {}
         self.losses: tuple[float, ...] = ()
+        self._standing = Standing(spec, needs_loss=False)
 
     def enter(self, number: int, job: Job, outcome: Outcome | Report | None) -> TrialRecord:
         """Enters a trial, or what became of it, and returns it as judged."""
@@ -51,12 +67,28 @@ class Book:
             params=job.params,
             origin=job.origin,
             folder=str(self.journal.trial_folder(number)),
+            place=read_place(self.journal.trial_folder(number)) if outcome is not None else Place(),
         )
         if isinstance(outcome, Measurement) and outcome.quality is not None:
             self._qualities[outcome.quality.key] = outcome.quality
+        if number not in self.records:
+            self._count(record)
         self.records[number] = record
-        self.keys[number] = job.config.key()
-        return self.judged(number)
+        record = self._judge(number)
+        if outcome is not None:
+            self.ended.append(number)
+            self._standing.add(record)
+        return record
+
+    def _count(self, record: TrialRecord) -> None:
+        self.last = max(self.last, record.number)
+        key = record.config.key()
+        if is_passed_over(record):
+            self.num_passed_over += 1
+            self.passed_over[key] = record.number
+        else:
+            self.num_searched += record.stage == "search"
+            self.asked[key] = record.number
 
     def enter_quality(self, quality: Quality) -> None:
         """Enters a quality pass that ran on its own."""
@@ -67,7 +99,24 @@ class Book:
         return self._qualities.get(f"{config.quality_key()}-{self.quality_samples}")
 
     def judged(self, number: int) -> TrialRecord:
-        """Returns a record with its loss, derived metrics and violations, by all that is known now."""
+        """Returns a record, judged anew by all that is known now."""
+        record = self._judge(number)
+        self._take_stock()
+        return record
+
+    def judge_all(self) -> None:
+        """Judges every record anew: the limits have become known."""
+        for number in self.records:
+            self._judge(number)
+        self._take_stock()
+
+    def _take_stock(self) -> None:
+        self._standing = Standing(self.spec, needs_loss=bool(self.quality_samples))
+        for number in self.ended:
+            self._standing.add(self.records[number])
+
+    def _judge(self, number: int) -> TrialRecord:
+        """Returns a record with its loss, derived metrics and violations."""
         record = with_quality(self.records[number], self._qualities, self.quality_samples)
         # Entered after each part: where it is the baseline's, the next part rests on it.
         self.records[number] = record
@@ -77,11 +126,6 @@ class Book:
         record = judge(record, self.limits(), self.spec)
         self.records[number] = record
         return record
-
-    def judge_all(self) -> None:
-        """Judges every record anew: the limits have become known."""
-        for number in self.records:
-            self.judged(number)
 
     @property
     def yardstick(self) -> Yardstick | None:
@@ -104,14 +148,15 @@ class Book:
         """Returns the searched trials that have ended."""
         return [rec for rec in self.finished() if rec.stage == "search"]
 
+    @property
     def quiet_canary_ms(self) -> float:
-        """Returns the shortest canary beside any window so far; 0 where there is none."""
-        seen = [w.canary_ms for r in self.finished() if r.measurement for w in r.measurement.windows]
-        return min((ms for ms in seen if ms), default=0.0)
+        """The shortest canary beside any window so far; 0 where there is none."""
+        return self._standing.quiet_canary_ms
 
-    def taken(self) -> set[str]:
-        """Returns the keys of all configurations that were asked."""
-        return set(self.keys.values())
+    @property
+    def num_measured(self) -> int:
+        """Searched trials that gave a measurement."""
+        return self._standing.measured
 
     def x_baseline(self, record: TrialRecord) -> float | None:
         """Returns a trial's throughput over the baseline's, as searched."""
@@ -127,13 +172,8 @@ class Book:
             like: Whose `model.*` and `data.*` to match; the baseline's by default.
         """
         base = self.records.get(BASELINE)
-        key = (like or (base.config if base else TrialConfig())).work_key()
-        found = [
-            (rec.metric("throughput") or 0.0, rec)
-            for rec in self.finished()
-            if rec.feasible and rec.config.work_key() == key and (rec.quality or not self.quality_samples)
-        ]
-        return max(found, key=lambda pair: pair[0])[1] if found else None
+        number = self._standing.best((like or (base.config if base else TrialConfig())).work_key())
+        return self.records[number] if number is not None else None
 
     def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
         """Returns the samples of the quality pass for `config`, and the throughput it must reach.
@@ -168,17 +208,18 @@ class Book:
             return None
         told = Told(
             params=params,
-            values=objective_values(record, self.finished(), self.spec),
+            # What is worst of all is worst of some of them.
+            values=objective_values(record, map(self.records.__getitem__, self._standing.worst()), self.spec),
             constraints=dict(record.violations),
         )
         self.journal.write_told(number, told)
         self.told[number] = told
         return told
 
-    def load(self) -> list[Entry]:
-        """Reads the folder; returns the trials that were begun and have no outcome that stands."""
+    def load(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Enters what the folder has; returns the trials that were begun and have no outcome that stands."""
         unfinished = []
-        for entry in self.journal.trials():
+        for entry in entries:
             with ours(entry.folder / OUTCOME, RUNS_AGAIN):
                 if isinstance(entry.outcome, Report):
                     raise ValueError("it is no trial's")

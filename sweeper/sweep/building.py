@@ -18,8 +18,9 @@ from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import prepared_folder
 from sweeper.sweep.opening import cannot_write
+from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.runner import JobRunner
-from sweeper.sweep.starting import Launch, launcher_for, surveyed, template_of
+from sweeper.sweep.starting import Launch, surveyed, template_of
 
 LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0
@@ -91,7 +92,7 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
         raise cannot_write(error, home) from error
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
             machine, data = surveyed(launcher, folder, spec, prepared)
             here, removed = setup.restricted(spec, machine, data)
             built = Built(

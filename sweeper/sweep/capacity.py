@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
+
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import METRICS
@@ -10,6 +13,10 @@ from sweeper.sweep.book import Book
 from sweeper.sweep.setup import Machine
 
 MOST_HALVINGS = 3
+MOST_SEEN = 200
+"""Trials the memory model is made of: the effort of making it, and of a question, grows with them."""
+FITS = 32
+"""The model is made anew for each trial up to twice as many; later when a 32nd more are known."""
 
 
 class Capacity:
@@ -22,6 +29,9 @@ class Capacity:
         self._out_of_memory = FailureKind.OOM if on_gpu else FailureKind.HOST_OOM
         self._device_gib = min(each.memory_gib for each in machine.devices) if on_gpu else 0.0
         self._headroom = book.spec.search.memory_headroom
+        self._looked_at = 0
+        self._seen: list[Seen] = []
+        self._refused_at = 0
         self._fitted: tuple[tuple[int, float], MemoryModel] | None = None
 
     def limit_gib(self) -> float:
@@ -54,10 +64,13 @@ class Capacity:
         )
 
     def _model(self, limit: float) -> MemoryModel:
-        """Returns the model of all peaks so far; made anew when there is another."""
-        seen = self._seen()
-        if self._fitted is None or self._fitted[0] != (len(seen), limit):
-            self._fitted = (len(seen), limit), MemoryModel(seen, limit)
+        """Returns the model of the peaks so far; made anew when there are more that matter."""
+        self._look()
+        count = len(self._seen)
+        # At once after one that did not fit; else, with many, once a few more are known.
+        known = max(self._refused_at, count - count % max(1, count // FITS))
+        if self._fitted is None or self._fitted[0] != (known, limit):
+            self._fitted = (known, limit), MemoryModel(telling(self._seen[:known]), limit)
         return self._fitted[1]
 
     def smaller(self, config: TrialConfig) -> TrialConfig | None:
@@ -77,13 +90,23 @@ class Capacity:
                 return config
         return None
 
-    def _seen(self) -> list[Seen]:
-        seen = []
-        for record in self._book.finished():
-            if record.measurement is not None:
-                peak = METRICS[self._metric].of(record)
-                if peak is not None:
-                    seen.append(Seen(config=record.config, peak_gib=peak))
-            elif record.failure is not None and record.failure.kind is self._out_of_memory:
-                seen.append(Seen(config=record.config, peak_gib=None))
-        return seen
+    def _look(self) -> None:
+        """Takes in the peaks of the trials that have ended since it last looked."""
+        for number in self._book.ended[self._looked_at :]:
+            record = self._book.records[number]
+            peak = METRICS[self._metric].of(record) if record.measurement is not None else None
+            refused = record.failure is not None and record.failure.kind is self._out_of_memory
+            if peak is not None or refused:
+                self._seen.append(Seen(config=record.config, peak_gib=peak))
+                self._refused_at = len(self._seen) if refused else self._refused_at
+        self._looked_at = len(self._book.ended)
+
+
+def telling(seen: Sequence[Seen]) -> list[Seen]:
+    """Returns the trials that tell most of what fits, in order: the latest, and those next to the limit."""
+    share = MOST_SEEN // 4
+    sizes = {i: each.peak_gib for i, each in enumerate(seen) if each.peak_gib is not None}
+    refused = [i for i, each in enumerate(seen) if each.peak_gib is None]
+    latest = range(max(0, len(seen) - 2 * share), len(seen))
+    kept = {*heapq.nlargest(share, sizes, key=sizes.__getitem__), *refused[-share:], *latest}
+    return [seen[i] for i in sorted(kept)]

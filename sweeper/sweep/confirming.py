@@ -110,8 +110,9 @@ class Rounds:
         self._numbers = [BASELINE, *numbers]
         records = [supervisor.book.records[number] for number in self._numbers]
         memory = min(each.memory_gib for each in supervisor.machine.devices)
-        # In this process one job runs after the other; a script does not wait to be asked.
-        alone = supervisor.spec.execution.launcher == "inline" or bool(supervisor.spec.command)
+        # In this process one job runs after the other, elsewhere no folder is shared; a script does not wait
+        # to be asked.
+        alone = supervisor.spec.execution.launcher != "local" or bool(supervisor.spec.command)
         self._kept = not alone and is_dear(records, self._window_seconds, memory)
         if self._kept:
             self._wanted = max(LEAST_PROCESSES, self._wanted // 2)

@@ -21,8 +21,9 @@ from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.opening import continued, of_name
 from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE
+from sweeper.sweep.placing import job_script_of, launcher_for
 from sweeper.sweep.searching import hints_of
-from sweeper.sweep.starting import Launch, launcher_for, probed
+from sweeper.sweep.starting import Launch, probed
 
 COUNTED_AT_MOST = 5_000
 """Combinations of which the distinct ones are counted: a second of waiting."""
@@ -45,6 +46,7 @@ class Plan:
         first: The first configurations the search would ask for, before anything is measured.
         minutes: A rough guess, quality passes of the searched trials left aside.
         at_most_minutes: `search.minutes`; None where there is no limit.
+        script: Of one job, where a batch system is to run them.
     """
 
     spec: SweepSpec
@@ -56,6 +58,7 @@ class Plan:
     first: tuple[TrialConfig, ...]
     minutes: float
     at_most_minutes: float | None
+    script: str = ""
 
 
 def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | None = None) -> Plan:
@@ -69,12 +72,19 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
     Raises:
         SweeperError: As `run_sweep` does before the first trial.
     """
-    marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
+    marks = fingerprint(spec, setup.device_model(spec.execution))
     existing = "" if new else _existing(home, spec, marks)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
-            machine = probed(launcher, folder / "probe", spec)
+        script = job_script_of(spec)
+        if script:
+            # What its nodes can do is known once a job runs there.
+            machine = setup.unseen(spec)
+        else:
+            with contextlib.closing(
+                launch(folder) if launch else launcher_for(folder, spec, most=1)
+            ) as launcher:
+                machine = probed(launcher, folder / "probe", spec)
         spec, removed = setup.restricted(spec, machine)
         samples = spec.measure.quality_samples
         if looks_at_loss(spec) and isinstance(samples, int) and samples:
@@ -92,6 +102,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
             first=_first(folder, spec, hints_of(machine)),
             minutes=_minutes(spec, len(machine.slots), size),
             at_most_minutes=spec.search.minutes,
+            script=script,
         )
 
 
@@ -126,7 +137,7 @@ def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ..
     number = len(spec.references())
     searcher = Searcher(folder / "study.log", spec, {}, hints)
     found: list[TrialConfig] = []
-    with contextlib.suppress(SpaceExhaustedError):
+    with contextlib.closing(searcher), contextlib.suppress(SpaceExhaustedError):
         for i in range(min(FIRST, spec.search.trials)):
             config = spec.config(searcher.ask(number + i, taken).params)
             taken.add(config.key())

@@ -143,13 +143,26 @@ def digest_of_code(pipeline: str) -> str:
     return _sha(_plain(_trees(pipeline)))
 
 
+def code_of(pipeline: str) -> dict[str, str]:
+    """Returns the text of the pipeline and of what it imports from beside it, by path below its root."""
+    root = Path(import_paths()[0])
+    paths = {path for path, _ in _found(pipeline, None).values()}
+    packages = {parent / "__init__.py" for path in paths for parent in path.parents if root in parent.parents}
+    files = [path for path in sorted(paths | packages) if path.exists()]
+    return {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in files}
+
+
 def _trees(module: str, first: Path | None = None) -> dict[str, str]:
     """Returns the syntax trees of a module and of what it imports from beside it, by their names.
 
     Args:
         first: The module's file, where it is not found by its name.
     """
-    trees: dict[str, str] = {}
+    return {name: ast.dump(tree) for name, (_, tree) in _found(module, first).items()}
+
+
+def _found(module: str, first: Path | None) -> dict[str, tuple[Path, ast.Module]]:
+    trees: dict[str, tuple[Path, ast.Module]] = {}
     waiting = [module]
     beside = () if first is None else (str(first.parent),)
     while waiting:
@@ -161,7 +174,7 @@ def _trees(module: str, first: Path | None = None) -> dict[str, str]:
             tree = ast.parse(path.read_bytes(), str(path))
         except SyntaxError as error:
             raise UserError(f"{path}:{error.lineno}: {error.msg}; it is not Python.") from None
-        trees[name] = ast.dump(tree)
+        trees[name] = path, tree
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]

@@ -15,8 +15,9 @@ from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
 from sweeper.sweep.offered import Offer
+from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.setup import Machine
-from sweeper.sweep.starting import Launch, launcher_for, probed
+from sweeper.sweep.starting import Launch, probed
 
 MOST_WORKERS = 16
 LARGEST_BATCH = {"cuda": 4096, "cpu": 1024}
@@ -44,7 +45,7 @@ def machine_here(launch: Launch | None = None) -> Machine:
     spec = SweepSpec.from_dict({"name": "init", "pipeline": "init", "space": {}, "baseline": {}})
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
             return probed(launcher, folder / "probe", spec)
 
 

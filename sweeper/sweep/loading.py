@@ -105,7 +105,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
             book.quality_samples = read_job(folder).plan.quality_samples
             book.enter_quality(quality)
             book.losses += (quality.val_loss,)
-    book.load()
+    book.load(journal.trials())
     book.judge_all()
     ended, stopped = journal.result(), journal.stopped()
     state = "finished" if ended is not None else "stopped" if stopped is not None else "unfinished"

@@ -55,10 +55,7 @@ class SweepLock:
         remove_temporaries(self._folder)
 
     def _read_epoch(self) -> int:
-        try:
-            return int((self._folder / EPOCH).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return 0
+        return epoch_of(self._folder)
 
     def check_now_and_then(self) -> None:
         """Does what `check` does, once a second at most; monotonic time goes on while a process is stopped.
@@ -85,6 +82,14 @@ class SweepLock:
     def release(self) -> None:
         """Lets the next supervisor in."""
         os.close(self._descriptor)
+
+
+def epoch_of(folder: Path) -> int:
+    """Returns how many supervisors the sweep in `folder` has had; 0 where it has had none."""
+    try:
+        return int((folder / EPOCH).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def _holder(text: bytes) -> str:

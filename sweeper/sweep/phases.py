@@ -1,6 +1,6 @@
 """One sweep from its first trial to its result.
 
-baseline ─► its loss over seeds ─► references ─► search ─► confirm ─► traces ─► result.json
+baseline ─► beside itself ─► its loss over seeds ─► references ─► search ─► confirm ─► traces ─► result.json
 everything already in the folder is passed over; what was cut off runs again
 """
 
@@ -15,6 +15,7 @@ from sweeper.core.errors import NothingFeasibleError
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import TrialRecord
+from sweeper.sweep.beside import look_beside
 from sweeper.sweep.book import (
     BASELINE,
     NUM_SEEDS,
@@ -63,6 +64,7 @@ def run_phases(supervisor: Supervisor) -> None:
 def _up_to_the_search(supervisor: Supervisor) -> str:
     """Runs everything but the confirmation; returns why the search ended."""
     _baseline(supervisor)
+    look_beside(supervisor)
     _losses(supervisor)
     supervisor.book.judge_all()
     for number, config in enumerate(supervisor.spec.references()[1:], start=1):

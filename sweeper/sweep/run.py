@@ -66,7 +66,7 @@ def run_sweep(
     Raises:
         SweeperError: As its classes say; what was measured is kept.
     """
-    marks = fingerprint(spec, setup.device_model(spec.execution.gpus))
+    marks = fingerprint(spec, setup.device_model(spec.execution))
     try:
         journal, lock = open_sweep(home, spec, marks, observer, new=new)
     except OSError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import queue
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +14,15 @@ from pathlib import Path
 from sweeper.core.crashing import passing
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.files import write_atomic
-from sweeper.core.job import OUTCOME, Job, read_outcome, write_job, write_outcome
+from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import RETRIES, Failure, FailureKind, Outcome, Report
+from sweeper.core.place import Place, write_place
 from sweeper.execution.launcher import Handle, Launcher, wait_any
 
 MAX_ATTEMPTS = 3
 TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
+MOST_AT_ONCE = 8
 CUT_OFF = "cut-off"
 """In a job's folder: it was ended because the sweep was told to end, and that counts as no attempt."""
 ROOM_BYTES = 1 << 16
@@ -37,12 +41,17 @@ class _Running:
     key: int
     job: Job
     folder: Path
-    handle: Handle
     slot: Slot
+    handle: Handle | None = None
+    beside: int = 0
 
 
 class JobRunner:
-    """Runs jobs on the slots of a launcher; no more at once than there are slots."""
+    """Runs jobs on the slots of a launcher; no more at once than there are slots.
+
+    Attributes:
+        most: Jobs at once, where that is to be fewer.
+    """
 
     def __init__(
         self,
@@ -56,7 +65,7 @@ class JobRunner:
 
         Args:
             tick: Called a few times a second while a job is waited for.
-            settle: Called with a slot's device before the next job on it, where the last one failed.
+            settle: Called with a slot's device before the next job on it.
             check: Called before anything is started or written; raises where the sweep is another's.
         """
         self._check = check
@@ -64,18 +73,21 @@ class JobRunner:
         self._settle_device, self._unsettled = settle, set[str]()
         self._free = list(slots)
         self._tick = tick
-        self._running: list[_Running] = []
+        self.most = sys.maxsize
+        self._running: dict[int, _Running] = {}
+        self._ended: queue.SimpleQueue[_Running] = queue.SimpleQueue()
         self._waiting: list[tuple[int, Path, Job]] = []
 
     @property
     def has_room(self) -> bool:
-        """Whether another job may start."""
-        return len(self._free) > len(self._waiting)
+        """Whether another job may start: there is a slot, and a worker is there to take it."""
+        room = min(self.most, self._launcher.capacity) - len(self._running)
+        return min(len(self._free), room) > len(self._waiting)
 
     @property
     def running(self) -> Mapping[int, Job]:
         """The jobs under way, by key."""
-        return {each.key: each.job for each in self._running}
+        return {key: each.job for key, each in self._running.items()}
 
     def start(self, key: int, folder: Path, job: Job) -> None:
         """Writes the job's config.json and starts it on a free slot."""
@@ -89,32 +101,51 @@ class JobRunner:
             job = dataclasses.replace(job, asked_at=time.time())
         write_job(folder, job)
         passing("placed")
-        self._running.append(_Running(key, job, folder, self._launcher.submit(folder), slot))
+        running = _Running(key, job, folder, slot, beside=len(self._running))
+        for each in self._running.values():
+            each.beside = max(each.beside, running.beside)
+        self._running[key] = running
+        running.handle = self._launcher.submit(folder)
+        running.handle.add_done_callback(lambda _: self._ended.put(running))
         passing("submitted")
 
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Yields jobs that have ended, at least one; nothing where none is running."""
         while self._running:
-            ended = [each for each in self._running if each.handle.done()]
-            finished = [each for each in ended if self._settle(each)]
+            finished = [each for each in self._take_ended() if self._settle(each)]
             for each in finished:
                 outcome = read_outcome(each.folder)
                 assert outcome is not None
                 yield each.key, each.job, outcome
             if finished:
                 return
+
+    def _take_ended(self) -> list[_Running]:
+        """Returns the jobs that have ended since it was last asked; waits a moment where there are none."""
+        ended: list[_Running] = []
+        if self._ended.empty():
             self._tick()
-            wait_any([each.handle for each in self._running], TICK_SECONDS)
+            with contextlib.suppress(queue.Empty):
+                ended.append(self._ended.get(timeout=TICK_SECONDS))
             self._check()
+        # A few at a time: meanwhile the slots of the others are free, and wait for what comes next.
+        while len(ended) < MOST_AT_ONCE and not self._ended.empty():
+            ended.append(self._ended.get())
+        # Less those that were cancelled meanwhile.
+        return [each for each in ended if self._running.get(each.key) is each]
 
     def _settle(self, each: _Running) -> bool:
         """Takes an ended job off its slot, unless it is tried again; returns whether it is over."""
+        assert each.handle is not None
         outcome = each.handle.result()
-        if isinstance(outcome, Failure):
-            self._unsettled.add(each.slot.device)
+        self._unsettled.add(each.slot.device)
+        place = getattr(each.handle, "place", None) or Place(beside=each.beside)
+        write_place(each.folder, place)
         again = is_tried_again(each.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
-        self._running.remove(each)
+        # Elsewhere, it is the launcher that leaves a worker alone.
+        is_gone = is_gone and each.slot.device != ANYWHERE
+        del self._running[each.key]
         others = bool(self._free or self._running)
         if not is_gone or (again and not others):
             # A device that is gone is left alone; but where there is no other, it may come back.
@@ -155,14 +186,16 @@ class JobRunner:
 
     def cancel(self) -> None:
         """Ends every job under way; what leaves no outcome runs again when the sweep goes on."""
-        for each in self._running:
+        for each in self._running.values():
             with contextlib.suppress(OSError):
                 (each.folder / CUT_OFF).touch()
-            each.handle.cancel()
+        handles = [each.handle for each in self._running.values() if each.handle is not None]
+        for handle in handles:
+            handle.cancel()
         deadline = time.monotonic() + CANCEL_SECONDS
-        while not all(each.handle.done() for each in self._running) and time.monotonic() < deadline:
-            wait_any([each.handle for each in self._running if not each.handle.done()], TICK_SECONDS)
-        self._free.extend(each.slot for each in self._running)
+        while (left := [handle for handle in handles if not handle.done()]) and time.monotonic() < deadline:
+            wait_any(left, TICK_SECONDS)
+        self._free.extend(each.slot for each in self._running.values())
         self._running.clear()
         self._waiting.clear()
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
+import contextlib
+import itertools
+import time
+from collections.abc import Container
 
 from sweeper.analysis.regret import expected_regret
 from sweeper.core.config import TrialConfig
 from sweeper.core.crashing import passing
-from sweeper.core.measurement import FailureKind
-from sweeper.core.record import TrialRecord
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
+from sweeper.sweep.book import Book
 from sweeper.sweep.capacity import Capacity
+from sweeper.sweep.runner import TICK_SECONDS
 from sweeper.sweep.setup import Machine
+from sweeper.sweep.standing import is_passed_over
 from sweeper.sweep.supervisor import Supervisor
 
 CONFIRM_SHARE = 0.2
@@ -20,12 +24,13 @@ MOST_IN_A_ROW = 20
 """Configurations passed over one after another; the next is run whatever is expected of it."""
 MOST_OFFERS = 3
 """Times a smaller batch is run in place of one that would not fit."""
+RECENT = 100
+"""Trials that tell what is still to be gained: looking at more would take longer, and say no more."""
 
 
 def hints_of(machine: Machine, samples: int = 0) -> Hints:
     """Returns what first guesses rest on: known before the search, and the same whenever it goes on."""
-    cores = machine.usable_cpus // len(machine.slots)
-    return Hints(device=machine.devices[0].name, cores=cores, samples=samples)
+    return Hints(device=machine.devices[0].name, cores=machine.usable_cpus, samples=samples)
 
 
 class Search:
@@ -41,6 +46,8 @@ class Search:
             self._book.tell(record.number)
         self._searcher = Searcher(supervisor.journal.study, supervisor.spec, self._book.told, self._hints())
         self._capacity = Capacity(self._book, supervisor.machine)
+        self._taken = _Taken(self._book, self._capacity)
+        self._cut_off = sorted(supervisor.cut_off)
 
     def _hints(self) -> Hints:
         base = self._book.yardstick
@@ -51,40 +58,59 @@ class Search:
         """Searches, and returns why it ended."""
         supervisor = self._supervisor
         supervisor.phase, supervisor.total = "searching", supervisor.spec.search.trials
-        for number in sorted(supervisor.cut_off):
-            supervisor.resume(number)
-            self._collect()
-            self._tell(number)
-        supervisor.done = len(self._launched())
+        self._count()
         if len(supervisor.spec.objectives) > 1:
             supervisor.observer.line("There are several objectives, so that no trial is ended early.")
-        reason = ""
-        while not reason or supervisor.runner.running:
-            while not reason and supervisor.runner.has_room:
-                reason = self._ask()
-            self._collect()
+        with contextlib.closing(self._searcher):
+            # What ends after there was enough may change that.
+            while not (reason := self._fill()) or supervisor.runner.running:
+                self._collect()
         return reason
 
-    def _launched(self) -> list[TrialRecord]:
-        """Returns the searched trials, less those that were passed over."""
-        searched = (record for record in self._book.records.values() if record.stage == "search")
-        return [record for record in searched if not _is_passed_over(record)]
+    def _fill(self) -> str:
+        """Starts trials while there is room; returns why there is no more to ask, if so."""
+        runner = self._supervisor.runner
+        while runner.has_room:
+            if self._cut_off:
+                number = self._cut_off.pop(0)
+                self._supervisor.resume(number)
+                if number not in runner.running:
+                    self._tell(number)
+            elif reason := self._ask():
+                return reason
+        return ""
+
+    def _collect(self) -> None:
+        """Takes in what has ended, a slot refilled before the next is looked at; waits where nothing has."""
+        supervisor = self._supervisor
+        if not supervisor.runner.running:
+            # No worker is there, or none yet.
+            supervisor.tick()
+            time.sleep(TICK_SECONDS)
+        for number, job, outcome in supervisor.runner.wait():
+            supervisor.finish(number, job, outcome)
+            self._tell(number)
+            self._count()
+            self._fill()
+
+    def _count(self) -> None:
+        self._supervisor.done = self._book.num_searched - len(self._supervisor.runner.running)
 
     def _ask(self) -> str:
         """Starts a trial, or passes a configuration over; returns why there is no more to ask, if so."""
         supervisor, book = self._supervisor, self._book
         if reason := self._why_enough():
             return reason
-        number = max(book.records) + 1
+        number = book.last + 1
         offered = self._offered()
         if offered is not None:
-            why = f"{ACCUMULATION}: trial {max(book.records)} was expected not to fit"
+            why = f"{ACCUMULATION}: trial {book.last} was expected not to fit"
             supervisor.start(number, "search", offered, {}, why)
             return ""
         try:
-            params, why = self._searcher.ask(number, self._taken())
+            params, why = self._searcher.ask(number, self._taken)
         except SpaceExhaustedError:
-            return f"the space is exhausted after {len(self._launched())} trials"
+            return f"the space is exhausted after {book.num_searched} trials"
         passing("asked")
         config = supervisor.spec.config(params)
         objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
@@ -97,74 +123,59 @@ class Search:
 
     def _why_enough(self) -> str:
         supervisor, search = self._supervisor, self._supervisor.spec.search
-        launched = self._launched()
-        if len(launched) >= search.trials:
-            return f"all {len(launched)} trials are done"
+        count = self._book.num_searched
+        if count >= search.trials:
+            return f"all {count} trials are done"
         left = supervisor.seconds_left
         if left is not None and supervisor.spec.confirm.rounds:
             left -= CONFIRM_SHARE * (search.minutes or 0.0) * 60
-        if left is not None and left < self._usual_seconds() / 2:
-            return f"the time is up after {len(launched)} trials"
-        if search.patience is not None and self._since_the_best() >= search.patience:
+        if left is not None and left < supervisor.usual_seconds / 2:
+            return f"the time is up after {count} trials"
+        if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
         if search.regret is not None:
             expected = self._expected_regret()
             if expected is not None and expected <= search.regret:
                 gain = f"{100 * expected:.2g} %"
-                return f"no more than {gain} is expected to be gained after {len(launched)} trials"
+                return f"no more than {gain} is expected to be gained after {count} trials"
         return ""
 
     def _expected_regret(self) -> float | None:
+        """Returns what is still expected to be gained, by the best trial and the most recent ones."""
         book, best = self._book, self._book.best()
         if best is None or best.stage != "search":
             return None
-        alike = [r for r in book.searched() if r.config.work_key() == best.config.work_key()]
-        return expected_regret(best, alike, self._supervisor.spec, self._taken())
+        work = best.config.work_key()
+        recent = (book.records[number] for number in reversed(book.ended) if number != best.number)
+        alike = (each for each in recent if each.stage == "search" and each.config.work_key() == work)
+        seen = sorted([best, *itertools.islice(alike, RECENT - 1)], key=lambda each: each.number)
+        # Of what still runs the gain is not known yet.
+        return expected_regret(best, seen, self._supervisor.spec, _Taken(book, self._capacity, ended=True))
 
-    def _usual_seconds(self) -> float:
-        seconds = self._supervisor.seconds_of_trials
-        return statistics.median(seconds) if seconds else 0.0
+    def _is_no_better(self, patience: int) -> bool:
+        """Returns whether so many searched trials have ended since the best one, none of them better.
 
-    def _since_the_best(self) -> int:
-        """Returns how many searched trials have ended since the best one."""
+        Those that ran beside it were asked before it was known, and do not count.
+        """
         best = self._book.best()
-        last = best.number if best is not None else 0
-        return sum(record.outcome is not None and record.number > last for record in self._launched())
+        last = (best.number if best is not None else 0) + len(self._supervisor.runner.running)
+        since = itertools.takewhile(lambda each: each.number > last, reversed(self._book.records.values()))
+        ended = (each for each in since if each.stage == "search" and each.outcome is not None)
+        count = sum(1 for _ in itertools.islice((r for r in ended if not is_passed_over(r)), patience))
+        return count >= patience
 
     def _in_a_row(self) -> int:
         """Returns how many configurations were passed over since the last trial."""
-        count = 0
-        for _, record in sorted(self._book.records.items(), reverse=True):
-            if not _is_passed_over(record):
-                break
-            count += 1
-        return count
+        return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._book.records.values())))
 
     def _offered(self) -> TrialConfig | None:
         """Returns the last configuration that was passed over with a smaller batch, accumulated."""
-        last = self._book.records[max(self._book.records)]
-        passed_over = [record for record in self._book.records.values() if _is_passed_over(record)]
-        if not _is_passed_over(last) or len(passed_over) > MOST_OFFERS:
+        book = self._book
+        last = book.records[book.last]
+        if not is_passed_over(last) or book.num_passed_over > MOST_OFFERS:
             return None
         smaller = self._capacity.smaller(last.config)
-        return smaller if smaller is not None and smaller.key() not in self._taken() else None
-
-    def _taken(self) -> set[str]:
-        """Returns the keys of what need not be asked again.
-
-        What was passed over may be, once more is known of what fits.
-        """
-        return {
-            self._book.keys[record.number]
-            for record in self._book.records.values()
-            if not _is_passed_over(record) or self._capacity.objection(record.config) is not None
-        }
-
-    def _collect(self) -> None:
-        for number, job, outcome in self._supervisor.runner.wait():
-            self._supervisor.finish(number, job, outcome)
-            self._tell(number)
-            self._supervisor.done = len(self._launched())
+        return smaller if smaller is not None and smaller.key() not in self._taken else None
 
     def _tell(self, number: int) -> None:
         if number in self._book.told:
@@ -176,5 +187,23 @@ class Search:
             passing("studied")
 
 
-def _is_passed_over(record: TrialRecord) -> bool:
-    return record.failure is not None and record.failure.kind is FailureKind.OOM_EXPECTED
+class _Taken(Container[str]):
+    """Keys of what need not be asked again.
+
+    What was passed over may be, once more is known of what fits.
+    """
+
+    def __init__(self, book: Book, capacity: Capacity, *, ended: bool = False) -> None:
+        """Looks at the book as it is when asked.
+
+        Args:
+            ended: Whether what still runs is left out.
+        """
+        self._book, self._capacity, self._ended = book, capacity, ended
+
+    def __contains__(self, key: object) -> bool:
+        book = self._book
+        if (number := book.asked.get(key)) is not None:  # type: ignore[call-overload]
+            return not self._ended or book.records[number].outcome is not None
+        number = book.passed_over.get(key)  # type: ignore[call-overload]
+        return number is not None and self._capacity.objection(book.records[number].config) is not None

@@ -1,4 +1,4 @@
-"""Waiting until a GPU has its memory back from a trial that failed on it."""
+"""Waiting until a GPU has its memory back from the trial before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Used = Callable[[str], float | None]
 
 
 class Settling:
-    """Knows what the devices held before the first trial, and waits until they hold no more than that."""
+    """Knows the least that each device has held, and waits until it holds no more: one look, mostly.
+
+    What stays is somebody else's: it is waited for once, and is then what the device holds. A device that
+    NVML does not tell of is not asked again.
+    """
 
     def __init__(self, devices: Sequence[str], used: Used = memory_used_gib) -> None:
         """Looks at each device.
@@ -25,18 +29,22 @@ class Settling:
             devices: As a slot names them: UUIDs with commas between, or `cpu`.
         """
         self._used = used
-        self._before = {uuid: used(uuid) for names in devices for uuid in _uuids(names)}
+        self._least = {uuid: used(uuid) for names in devices for uuid in _uuids(names)}
 
     def wait(self, device: str) -> None:
         """Returns when the device's memory is back, or after ten seconds: somebody else may hold it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         for uuid in _uuids(device):
-            before = self._before.get(uuid)
-            while before is not None and time.monotonic() < deadline:
-                now = self._used(uuid)
-                if now is None or now <= before + SLACK_GIB:
+            least = self._least.get(uuid)
+            if least is None:
+                continue
+            while (now := self._used(uuid)) is not None and now > least + SLACK_GIB:
+                if time.monotonic() >= deadline:
                     break
                 time.sleep(POLL_SECONDS)
+            else:
+                now = None if now is None else min(least, now)
+            self._least[uuid] = now
 
 
 def _uuids(device: str) -> list[str]:

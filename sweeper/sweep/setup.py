@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
+from sweeper.core.cores import shares
 from sweeper.core.errors import EnvironmentStopError, UserError
-from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
+from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.machine import cpu_name, too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.spec.cluster import BatchJob
+from sweeper.spec.sections import BATCH, Execution
 from sweeper.sweep.book import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
-from sweeper.telemetry.nvml import gpu_names
+from sweeper.telemetry.nvml import cores_near, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
 """What is known of the data of a script: it sees to that itself."""
 COUNT = "device.count"
+MOST_WORKERS = 1000
+"""On a cluster where nothing says how many there are."""
 GIB = 2**30
 
 
@@ -30,10 +34,12 @@ class Machine:
     """What the probe found.
 
     Attributes:
-        slots: One per device (or per as many as one trial may take), each with its own share of the
-            cores.
+        usable_cpus: Cores that one trial may use: all, or a slot's share.
+        slots: One per device (or per as many as one trial may take; `execution.slots` on a CPU), each
+            with its own share of the cores.
         lacks: `field=value` -> why this device cannot take it.
         canary_ms: Time of the canary on the machine at its quietest; 0 where unknown.
+        cluster: What its workers belong to; empty where it is this machine.
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -41,22 +47,30 @@ class Machine:
     lacks: Mapping[str, str]
     slots: tuple[Slot, ...]
     canary_ms: float = 0.0
+    cluster: str = ""
 
     @property
     def line(self) -> str:
         """The device in one line."""
         first = self.devices[0]
         memory = f", {first.memory_gib:g} GiB" if first.memory_gib else ""
-        count = f"{len(self.slots)} x " if len(self.slots) > 1 else ""
+        slots, cores = len(self.slots), self.usable_cpus
+        if self.cluster:
+            return f"{first.name}{memory} ({self.cluster})"
+        if slots > 1 and first.kind == "cpu":
+            return f"{first.name}, in {slots} slots of {cores} core{'s' if cores != 1 else ''} each"
+        count = f"{slots} x " if slots > 1 else ""
         return f"{count}{first.name}{memory}"
 
 
-def device_model(gpus: Any = "all") -> str:
+def device_model(execution: Execution) -> str:
     """Returns the model of the device trials will run on, known without torch.
 
-    Args:
-        gpus: `execution.gpus`; 0 leaves GPUs alone.
+    On a cluster its name stands for it: what its workers have is known once the first is there.
     """
+    if execution.is_remote:
+        return execution.launcher
+    gpus = execution.gpus
     names = gpu_names() if gpus != 0 else []
     first = gpus[0] if isinstance(gpus, list | tuple) and isinstance(gpus[0], int) else 0
     return names[min(first, len(names) - 1)] if names else cpu_name()
@@ -103,32 +117,80 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     """Returns the machine the probe reported, its GPUs picked as `execution.gpus` says.
 
     Raises:
-        UserError: A GPU was asked for that is not there.
+        UserError: A GPU was asked for that is not there, or slots that there are not.
     """
     devices = [decode(DeviceInfo, each) for each in values["devices"]]
+    if spec.execution.is_remote:
+        return _machine_elsewhere(devices, values, spec)
+    asked, cores = spec.execution.slots, values["usable_cpus"]
     if devices[0].kind == "cuda":
+        if asked > 1:
+            raise UserError(
+                f"`execution.slots` is for machines without GPUs, but got {asked} where each GPU is a slot of"
+                " its own. Leave it out; `execution.gpus` picks the GPUs, and 0 of them leaves the CPU."
+            )
         devices = _picked(devices, spec.execution.gpus)
     elif spec.execution.gpus not in ("all", 0):
         raise UserError(
             f"`execution.gpus` needs a GPU, but got {spec.execution.gpus!r} where none can be used. "
             "`--device cpu` runs on the CPU."
         )
-    together = min(_asked_together(spec), len(devices))
+    elif asked > cores:
+        raise UserError(
+            f"`execution.slots` needs a usable core for each, but got {asked} slots and {cores}"
+            f" core{'s' if cores != 1 else ''}. Ask for {cores} at most."
+        )
+    together = min(devices_of_a_trial(spec), len(devices))
     names = [
         ",".join(each.uuid or "cpu" for each in devices[first : first + together])
         for first in range(0, len(devices) - together + 1, together)
-    ]
+    ] * asked
+    # A single one is not bound.
+    cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
     return Machine(
         devices=tuple(devices),
-        usable_cpus=values["usable_cpus"],
+        usable_cpus=len(cpus[0]) or cores,
         lacks=values["lacks"],
-        slots=tuple(Slot(n, c) for n, c in zip(names, _shares(len(names)), strict=True)),
+        slots=tuple(map(Slot, names, cpus)),
         canary_ms=values.get("canary_ms", 0.0),
     )
 
 
-def _asked_together(spec: SweepSpec) -> int:
-    """Returns the most devices that one trial may ask for: the size of a slot."""
+def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spec: SweepSpec) -> Machine:
+    """Returns a cluster as its first worker shows it: the others are to have the same device."""
+    chosen = spec.execution
+    on_gpu = devices[0].kind == "cuda"
+    if not on_gpu and chosen.gpus != 0 and (chosen.launcher in BATCH or chosen.gpus != "all"):
+        raise UserError(
+            f"`execution.gpus` needs a GPU on each worker, but got {chosen.gpus!r} where the first worker"
+            " finds none. `gpus: 0` with `slots` runs on CPUs."
+        )
+    return Machine(
+        devices=tuple(devices),
+        usable_cpus=values["usable_cpus"],
+        lacks=values["lacks"],
+        slots=(Slot(ANYWHERE if on_gpu else "cpu"),) * (chosen.at_once or MOST_WORKERS),
+        canary_ms=values.get("canary_ms", 0.0),
+        cluster=BATCH.get(chosen.launcher, chosen.launcher.capitalize()),
+    )
+
+
+def unseen(spec: SweepSpec) -> Machine:
+    """Returns a cluster of which nothing is known but what its jobs ask for."""
+    chosen = spec.execution
+    kind = "cpu" if chosen.gpus == 0 else "cuda"
+    cluster = BATCH.get(chosen.launcher, chosen.launcher)
+    return Machine(
+        devices=(DeviceInfo(kind=kind, name=f"{'CPUs' if kind == 'cpu' else 'GPUs'} not seen yet"),),
+        usable_cpus=(chosen.job or BatchJob()).cores,
+        lacks={},
+        slots=(Slot(ANYWHERE),) * (chosen.at_once or 1),
+        cluster=cluster,
+    )
+
+
+def devices_of_a_trial(spec: SweepSpec) -> int:
+    """Returns the most devices that one trial may ask for: the size of a slot, or of a cluster's job."""
     counts = [config.device.count for config in spec.references()]
     if COUNT in spec.space:
         counts.append(_range(spec.space[COUNT])[1])
@@ -150,13 +212,10 @@ def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
     return found or devices[:1]
 
 
-def _shares(count: int) -> list[tuple[int, ...]]:
-    """Returns the cores of each slot; a single one is not bound."""
-    if count == 1:
-        return [()]
-    cores = sorted(os.sched_getaffinity(0))
-    size = max(1, len(cores) // count)
-    return [tuple(cores[i * size : (i + 1) * size] or cores[-size:]) for i in range(count)]
+def _near(names: str) -> frozenset[int]:
+    """Returns the cores near the GPUs of a slot; empty where it is not told, and for the CPU."""
+    near = [cores_near(name) for name in names.split(",") if name != "cpu"]
+    return frozenset().union(*near) if all(near) else frozenset()
 
 
 def restricted(

@@ -16,7 +16,6 @@ from sweeper.core.environment import held_back_line
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
-from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import LocalLauncher, end_leftovers, own_environment
 from sweeper.spec import SweepSpec
@@ -27,6 +26,7 @@ from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import varied
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
+from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.stopping import EndedError, Stopping
@@ -58,9 +58,17 @@ def supervised(
     began = time.monotonic()
     end_earlier_run(journal.folder)
     prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
-    launcher = launch(journal.folder) if launch else launcher_for(journal.folder, spec)
+    model = journal.read()["about"].get("model", "") if journal.begun else ""
+    launcher = (
+        launch(journal.folder)
+        if launch
+        else launcher_for(journal.folder, spec, model=model, say=observer.line)
+    )
     with contextlib.closing(launcher):
         machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
+        if spec.execution.is_remote:
+            # The time in the queue for the first worker is the cluster's, not the sweep's.
+            began = time.monotonic()
         observer.line(f"Running on {machine.line}.")
         if isinstance(launcher, LocalLauncher) and (
             line := held_back_line(os.environ, spec.execution.pass_env)
@@ -70,6 +78,7 @@ def supervised(
             observer.line(note)
         about = {
             "device": machine.line,
+            "model": machine.devices[0].name,
             "synthetic": data["synthetic"],
             "notes": list(data["notes"]),
             **provenance(),
@@ -154,14 +163,6 @@ def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
     runner = JobRunner(launcher, [Slot(device)], lambda: None)
     outcome = runner.run(folder, setup.probe_job(spec))
     return setup.machine_of(setup.report_of(outcome, "the probe of the device"), spec)
-
-
-def launcher_for(folder: Path, spec: SweepSpec) -> Launcher:
-    """Returns what `execution.launcher` names, for the sweep in `folder`."""
-    if spec.execution.launcher == "inline":
-        return InlineLauncher()
-    chosen = spec.execution
-    return LocalLauncher(folder, isolation=chosen.isolation, pass_env=chosen.pass_env)
 
 
 def end_earlier_run(folder: Path) -> None:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
+import statistics
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis.labels import run_name
 from sweeper.core.config import TrialConfig
 from sweeper.core.crashing import passing
 from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, Job, MeasurePlan, write_job, write_outcome
+from sweeper.core.job import (
+    QUALITY_RUNNER,
+    SCRIPT_QUALITY_RUNNER,
+    Job,
+    MeasurePlan,
+    read_outcome,
+    write_job,
+    write_outcome,
+)
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
@@ -32,6 +44,12 @@ QUALITY_CAP_SHARE = 1 / 15
 SCREEN_SECONDS = 0.25
 SAME_ERROR_STOPS = 3
 LEAST_TIMEOUT_SECONDS = 30.0
+RECENT = 100
+"""Trials whose seconds are the usual ones."""
+STATUS_SECONDS = 0.1
+"""Between two words on where the sweep stands: with a thousand workers, trials start more often."""
+MOST_NAMED = 8
+"""Of the trials that run."""
 
 
 class Supervisor:
@@ -64,7 +82,8 @@ class Supervisor:
         self.stopping = stopping or Stopping()
         self._began = began
         self._used = 0.0
-        self.seconds_of_trials: list[float] = []
+        self._seconds_of_trials = deque[float](maxlen=RECENT)
+        self._told_at = -math.inf
         self._ends_at: float | None = None
         self.cut_off: dict[int, Entry] = {}
 
@@ -79,6 +98,11 @@ class Supervisor:
         if self._ends_at is None:
             return left
         return min(self._ends_at - now, left if left is not None else self._ends_at)
+
+    @property
+    def usual_seconds(self) -> float:
+        """The median of the most recent trials' seconds; 0 where there is none."""
+        return statistics.median(self._seconds_of_trials or [0.0])
 
     @property
     def is_hurried(self) -> bool:
@@ -115,7 +139,7 @@ class Supervisor:
 
     def quiet_canary_ms(self) -> float:
         """Returns the canary's time on the quiet machine, by the probe and by all windows so far."""
-        known = (self.machine.canary_ms, self.book.quiet_canary_ms())
+        known = (self.machine.canary_ms, self.book.quiet_canary_ms)
         return min((ms for ms in known if ms), default=0.0)
 
     def timeout(self) -> float:
@@ -162,7 +186,7 @@ class Supervisor:
         record = self.book.enter(number, job, outcome)
         passing("entered")
         if job.stage == "search":
-            self.seconds_of_trials.append(seconds_of(job, outcome))
+            self._seconds_of_trials.append(seconds_of(job, outcome))
         self.publish(record)
         self.observer.trial(record, self.name(record), self.book.x_baseline(record))
         self._stop_on_repeated_error()
@@ -193,9 +217,9 @@ class Supervisor:
 
         Once one was measured, it is the configurations.
         """
-        searched = self.book.searched()
-        if any(record.measurement for record in searched):
+        if self.book.num_measured:
             return
+        searched = self.book.searched()
         errors = [r.failure.message for r in searched if r.failure and _is_users(r)]
         alike = [error for error in errors if _without_numbers(error) == _without_numbers(errors[-1])]
         if len(alike) >= SAME_ERROR_STOPS:
@@ -211,7 +235,14 @@ class Supervisor:
             StopAskedError: It was asked to stop.
         """
         self.stopping.check()
+        now = time.monotonic()
+        if now - self._told_at < STATUS_SECONDS:
+            return
+        self._told_at = now
         best = self.book.best()
+        running = self.runner.running
+        names = [self._doing(key, job) for key, job in itertools.islice(running.items(), MOST_NAMED)]
+        others = [f"{len(running) - MOST_NAMED} others"] * (len(running) > MOST_NAMED)
         self.observer.status(
             Status(
                 phase=self.phase,
@@ -219,7 +250,7 @@ class Supervisor:
                 total=self.total,
                 best=self.name(best) if best else "",
                 best_ratio=self.book.x_baseline(best) if best else None,
-                running=tuple(self._doing(key, job) for key, job in self.runner.running.items()),
+                running=(*names, *others),
                 seconds_left=self.seconds_left,
             )
         )
@@ -231,9 +262,10 @@ class Supervisor:
     def load(self) -> None:
         """Reads what is in the folder: records, seconds spent, and trials that were cut off."""
         self.journal.go_on()
-        self.cut_off = {entry.number: entry for entry in self.book.load()}
-        entries = [*self.journal.trials(), *self.journal.rounds("confirm")]
-        self._used = sum(seconds_of(e.job, e.outcome) for e in entries if e.outcome)
+        trials = list(self.journal.trials())
+        self.cut_off = {entry.number: entry for entry in self.book.load(trials)}
+        ended = [e for e in (*trials, *self.journal.rounds("confirm")) if e.outcome]
+        self._used = union_seconds((e.job.asked_at, seconds_of(e.job, e.outcome)) for e in ended if e.outcome)
 
     def resume(self, number: int) -> None:
         """Starts a trial again that was cut off."""
@@ -241,7 +273,7 @@ class Supervisor:
         plan = self.plan(entry.job.config, entry.job.stage)
         self.runner.resume(number, entry.folder, dataclasses.replace(entry.job, plan=plan))
         if number not in self.runner.running:
-            outcome = next(e.outcome for e in self.journal.trials() if e.number == number)
+            outcome = read_outcome(entry.folder)
             assert outcome is not None
             self.finish(number, entry.job, outcome)
 
@@ -267,6 +299,21 @@ class Supervisor:
                 self.book.enter_quality(known)
                 losses.append(known.val_loss)
         return losses, failure
+
+
+def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """Returns for how long something ran: trials beside one another take their time together.
+
+    Args:
+        spans: Beginnings by the wall's clock and seconds, in the order in which they were begun. Where one
+            begins before the last did, the clock was set back, and what it overlaps is not known.
+    """
+    total, last, until = 0.0, -math.inf, -math.inf
+    for begin, seconds in spans:
+        until = -math.inf if begin < last else until
+        total += max(0.0, begin + seconds - max(begin, until))
+        last, until = begin, max(until, begin + seconds)
+    return total
 
 
 def _without_numbers(error: str) -> str:

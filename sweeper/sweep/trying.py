@@ -14,8 +14,9 @@ from sweeper.core.files import read_json
 from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
+from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.runner import JobRunner
-from sweeper.sweep.starting import Launch, launcher_for, probed, template_of
+from sweeper.sweep.starting import Launch, probed, template_of
 
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)
 LIMIT_SECONDS = 120.0
@@ -43,7 +44,7 @@ def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
     """
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec)) as launcher:
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
             machine = probed(launcher, folder / "probe", spec)
             job = dataclasses.replace(
                 template_of(spec, folder),

@@ -17,6 +17,7 @@ from sweeper.telemetry.nvml_processes import compute_processes
 LIMIT_SECONDS = 60.0
 """How long NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""
 GIB = 1024**3
+_WORD_BITS = 64
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _T = TypeVar("_T")
 
@@ -86,6 +87,40 @@ def _used(uuid: str) -> float | None:
     with contextlib.suppress(Exception), initialised() as nvml:
         return float(nvml.nvmlDeviceGetMemoryInfo(find(nvml, uuid).handle).used / GIB)
     return None
+
+
+def cores_near(uuid: str) -> frozenset[int]:
+    """Returns the logical cores that are nearest to a GPU; empty where NVML does not tell."""
+    return _bounded(lambda: _near(uuid)) or frozenset()
+
+
+def _near(uuid: str) -> frozenset[int]:
+    # A bit for each core there could be: NVML fills so many words and no more.
+    words = os.sysconf("SC_NPROCESSORS_CONF") // _WORD_BITS + 1
+    with contextlib.suppress(Exception), initialised() as nvml:
+        masks = nvml.nvmlDeviceGetCpuAffinity(find(nvml, uuid).whole, words)
+        return frozenset(
+            word * _WORD_BITS + bit
+            for word, mask in enumerate(masks)
+            for bit in range(_WORD_BITS)
+            if mask >> bit & 1
+        )
+    return frozenset()
+
+
+def full_uuid(name: str) -> str:
+    """Returns NVML's UUID of a GPU that CUDA_VISIBLE_DEVICES would call `name`; itself where it is not told.
+
+    A number is NVML's own, as in `gpu_names`.
+    """
+    return _bounded(lambda: _full(name)) or name
+
+
+def _full(name: str) -> str:
+    with contextlib.suppress(Exception), initialised() as nvml:
+        handle = dict(gpus(nvml))[int(name)] if name.isdecimal() else find(nvml, name).handle
+        return str(nvml.nvmlDeviceGetUUID(handle))
+    return ""
 
 
 def driver_problem() -> str:

@@ -7,13 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.telemetry.gpus import GpuFacts, describe_gpus, driver_problem, gpu_names, memory_used_gib
+from sweeper.telemetry.gpus import (
+    GpuFacts,
+    cores_near,
+    describe_gpus,
+    driver_problem,
+    full_uuid,
+    gpu_names,
+    memory_used_gib,
+)
 from sweeper.telemetry.nvml_library import find, is_final, is_lost, problem, reason, start
 from sweeper.telemetry.nvml_processes import Foreign
 from sweeper.telemetry.nvml_readings import NOT_OF_A_PART, Source, readings
 from sweeper.telemetry.probe import Reading
 
-__all__ = ["GpuFacts", "NvmlProbe", "describe_gpus", "driver_problem", "gpu_names", "memory_used_gib"]
+__all__ = [
+    "GpuFacts",
+    "NvmlProbe",
+    "cores_near",
+    "describe_gpus",
+    "driver_problem",
+    "full_uuid",
+    "gpu_names",
+    "memory_used_gib",
+]
 
 FAILURES_IN_A_ROW = 3
 """So often may NVML fail to give a reading that it has not refused for good."""

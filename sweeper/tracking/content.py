@@ -15,6 +15,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.environment import secrets
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
+from sweeper.core.place import said
 from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, rounded
 from sweeper.core.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
@@ -154,6 +155,7 @@ def _tags(record: TrialRecord, view: RunView, sweep: SweepInfo) -> dict[str, str
         "sweeper.rank": "" if view.rank is None else str(view.rank),
         "sweeper.verdict": view.verdict or "",
         "sweeper.contaminated": view.contamination,
+        "sweeper.place": said(record.place),
     }
     return {name: text(value) for name, value in found.items()}
 

@@ -215,6 +215,11 @@ class MlflowTracker:
 
     def _new_client(self, connect: type[MlflowClient]) -> MlflowClient:
         uri = self._place.uri or store_uri(self._home)
+        if self._place.uri and not self._place.is_server:
+            from mlflow.store.db import utils
+
+            # Else MLflow tries for 100 s to reach a database that is away, or that refuses the password.
+            utils.MAX_RETRY_COUNT = 0
         return connect(tracking_uri=uri, registry_uri=uri)
 
     def _open_experiment(self, client: MlflowClient, sweep: SweepInfo) -> str:

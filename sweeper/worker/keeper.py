@@ -5,7 +5,8 @@
        │  ◄──output pipe── worker.log, bounded
        └─ subreaper: whatever the trial leaves behind becomes the keeper's child, and is killed
 
-The keeper dies with the server that forked it, and the trial with the keeper.
+The keeper dies with the server that forked it, and the trial with the keeper. GPUs are locked before the
+trial starts, in time that is not the trial's.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from sweeper.telemetry.nvml import NvmlProbe
 from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise
 from sweeper.worker import classify, stacks
+from sweeper.worker.locking import DeviceBusyError, lock_devices
 from sweeper.worker.log import BoundedLog, last_lines
 from sweeper.worker.overdue import Finding, Overdue
 from sweeper.worker.shared import SharedSteps, make_counter
@@ -109,7 +111,12 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
     keeper = _Keeper(folder, job, private)
     signal.signal(signal.SIGTERM, keeper.abandon)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    outcome = keeper.run(start)
+    try:
+        # Held by whoever has the descriptors: this process, and all of the trial's.
+        lock_devices(folder, job, keeper.say)
+        outcome = keeper.run(start)
+    except DeviceBusyError as error:
+        outcome = keeper.busy(str(error))
     passing("ended")
     write_outcome(folder, outcome, keeper.secrets)
     passing("committed")
@@ -133,6 +140,21 @@ class _Keeper:
         """Ends the tree and this process, without an outcome."""
         end_tree(os.getpid())
         os._exit(128 + number)
+
+    def say(self, line: str) -> None:
+        """Writes a line to the trial's log."""
+        self.log.write(f"{line}\n".encode(errors="backslashreplace"))
+
+    def busy(self, message: str) -> Failure:
+        """Returns the failure of a job that did not get its device."""
+        self.log.close()
+        return Failure(
+            kind=FailureKind.DEVICE_BUSY,
+            message=message,
+            stage=self.stage,
+            log=LOG,
+            finished_at=time.time(),
+        )
 
     def run(self, start: Start) -> Outcome | Report:
         began = time.perf_counter()

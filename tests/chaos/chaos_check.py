@@ -65,7 +65,7 @@ class Kept:
 
 
 def _is_retried(content: bytes) -> bool:
-    return json.loads(content).get("kind") in ("lost", "preempted", "device_lost")
+    return json.loads(content).get("kind") in ("lost", "preempted", "device_lost", "device_busy")
 
 
 def testimony(stage: Stage) -> Iterator[list[str]]:

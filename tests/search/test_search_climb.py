@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from replays import spec_of
 
-from sweeper.search.climb import changes, climb, reason
+from sweeper.search.climb import Climb, changes
 from sweeper.search.presets import presets
 from sweeper.search.told import Told
 
@@ -25,6 +25,18 @@ def told(spec, *trials: tuple[int, int, str, float]) -> dict[int, Told]:
         )
         for number, (batch, prefetch, amp, value) in enumerate(trials)
     }
+
+
+def climb(spec, known, taken, seed) -> dict | None:
+    found = asked(spec, known, taken, seed)
+    return found.params if found is not None else None
+
+
+def asked(spec, known, taken, seed):
+    climber = Climb(spec)
+    for number, each in known.items():
+        climber.tell(number, each)
+    return climber.ask(taken, seed)
 
 
 def keys(spec, known) -> set[str]:
@@ -131,4 +143,4 @@ def test_one_climbs_from_the_best_of_the_baselines_own_size_and_stays_there():
     }
     params = climb(spec, known, keys(spec, known), 0)
     assert params == {"batch_size": 128, "model.width": 2}
-    assert reason(spec, known, params) == "one step from trial 2: batch_size 64 -> 128"
+    assert asked(spec, known, keys(spec, known), 0).why == "one step from trial 2: batch_size 64 -> 128"

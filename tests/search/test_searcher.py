@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
@@ -11,7 +12,7 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 from replays import spec_of, throughput
 
 from sweeper.core.errors import UserError
@@ -74,7 +75,7 @@ def test_a_number_is_asked_the_same_whatever_was_lost(tmp_path, spec):
     whole = Search(tmp_path / "whole", spec).run(*range(1, 15))
     first = Search(tmp_path / "resumed", spec)
     asked = first.run(*range(1, 6))
-    assert first.ask(6) == whole[5]  # Killed between ask and tell: an orphan stays in the study.
+    assert first.ask(6) == whole[5]  # Killed between ask and tell.
     second = first.again()
     asked += second.run(*range(6, 11))
     second.path.unlink()
@@ -200,7 +201,7 @@ def test_a_spoilt_study_is_made_anew(tmp_path, spec, content):
 def test_a_running_orphan_is_not_kept(tmp_path, spec):
     search = Search(tmp_path, spec)
     search.run(1)
-    search.ask(2)
+    search.study().add_trial(create_trial(state=TrialState.RUNNING, user_attrs={NUMBER: 2}))
     assert search.states()[2] == TrialState.RUNNING
     search.again()
     assert search.states() == {1: TrialState.COMPLETE}
@@ -244,7 +245,7 @@ def test_a_lock_left_by_a_killed_process_is_not_waited_for(tmp_path, spec, monke
     assert not lock.is_symlink()
 
 
-@pytest.mark.parametrize("call", ["ask", "tell", "open"])
+@pytest.mark.parametrize("call", ["tell", "open"])
 @pytest.mark.parametrize("place", ["symlink", "rename"])
 def test_a_full_disk_is_told_and_not_optunas_lock(tmp_path, monkeypatch, place, call):
     """Where Optuna cannot let go of its lock, it says that it does not have it, and no more."""
@@ -256,7 +257,6 @@ def test_a_full_disk_is_told_and_not_optunas_lock(tmp_path, monkeypatch, place, 
         raise OSError(errno.ENOSPC, "No space left on device", "study.log.lock")
 
     calls = {
-        "ask": lambda: search.ask(4),
         "tell": lambda: search.searcher.tell(3, told),
         "open": lambda: Searcher(tmp_path / "another" / "study.log", search.spec, search.told),
     }
@@ -313,9 +313,12 @@ def test_a_gp_asks_in_a_process_of_its_own(tmp_path):
     """More than its ten random trials, so that it is asked itself; this process imports no torch."""
     spec = spec_of(space=CONTINUOUS, search={"trials": 20, "sampler": "gp", "seed": 1})
     search = Search(tmp_path, spec)
-    asked = search.run(*range(1, 12))
+    with contextlib.closing(search.searcher):
+        asked = search.run(*range(1, 12))
     assert len({str(params) for params in asked}) == 11
-    assert asked[-1] == Search(tmp_path, spec, {n: t for n, t in search.told.items() if n < 11}).ask(11)
+    resumed = Search(tmp_path, spec, {n: t for n, t in search.told.items() if n < 11})
+    with contextlib.closing(resumed.searcher):
+        assert asked[-1] == resumed.ask(11)
 
 
 def test_cmaes_needs_its_package_and_says_so(tmp_path):

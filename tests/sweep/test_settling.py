@@ -1,7 +1,8 @@
-"""Waiting for a GPU's memory: after a failure alone, and not for ever."""
+"""Waiting for a GPU's memory: before each start after another trial, and not for ever."""
 
 from __future__ import annotations
 
+import pytest
 from replays import failing, spec_of
 
 from sweeper.core.measurement import DeviceInfo, FailureKind
@@ -29,15 +30,40 @@ def test_it_waits_until_no_more_is_held_than_before_the_first_trial(monkeypatch)
     assert memory.looks == 4
 
 
-def test_it_does_not_wait_for_ever_nor_where_nothing_is_told(monkeypatch):
+def test_the_least_that_was_held_is_what_is_waited_for(monkeypatch):
+    monkeypatch.setattr(under_test, "POLL_SECONDS", 0.001)
+    # Somebody left after the first trial: what they had held is not the next trial's to leave behind.
+    memory = Memory(6.0, 0.5, 4.0, 0.6)
+    settling = Settling(["GPU-a"], memory)
+    settling.wait("GPU-a")
+    assert memory.looks == 2
+    settling.wait("GPU-a")
+    assert memory.looks == 4
+
+
+def test_it_does_not_wait_for_ever_and_for_whoever_stays_only_once(monkeypatch):
     monkeypatch.setattr(under_test, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.05)
     memory = Memory(1.0, 9.0)
-    Settling(["GPU-a"], memory).wait("GPU-a")
-    assert memory.looks > 2
-    for untold in (Memory(None), Memory(1.0, None)):
-        Settling(["GPU-a"], untold).wait("GPU-a")
-        assert untold.looks <= 2
+    settling = Settling(["GPU-a"], memory)
+    settling.wait("GPU-a")
+    looks = memory.looks
+    assert looks > 2
+    settling.wait("GPU-a")
+    assert memory.looks == looks + 1
+    # What comes on top of it is waited for again.
+    memory.gib = [11.0, 9.1]
+    settling.wait("GPU-a")
+    assert memory.looks == looks + 3
+
+
+@pytest.mark.parametrize("gib", [(None,), (1.0, None)])
+def test_what_is_not_told_is_not_asked_again(gib):
+    memory = Memory(*gib)
+    settling = Settling(["GPU-a"], memory)
+    for _ in range(3):
+        settling.wait("GPU-a")
+    assert memory.looks == len(gib)
 
 
 def test_each_gpu_of_a_slot_is_waited_for_and_a_cpu_is_not(monkeypatch):
@@ -55,7 +81,7 @@ def test_each_gpu_of_a_slot_is_waited_for_and_a_cpu_is_not(monkeypatch):
     assert len(seen) == 4
 
 
-def test_a_sweep_waits_after_a_failure_and_only_then(bench, monkeypatch):
+def test_a_sweep_waits_before_each_start_but_the_first_on_a_gpu(bench, monkeypatch):
     waited = []
 
     class Watched(Settling):
@@ -68,8 +94,6 @@ def test_a_sweep_waits_after_a_failure_and_only_then(bench, monkeypatch):
     monkeypatch.setattr(supervisor, "Settling", Watched)
     device = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=22.5)
     bench.run(spec_of(), failing(FailureKind.TIMEOUT), devices=[device])
-    (only,) = waited
-    assert only[0] == "GPU-a"
-    stages = [job.stage for job in bench.launcher.jobs]
-    # Between the first searched trial, which failed, and the second.
-    assert only[1] == stages.index("search", stages.index("reference") + 1) + 1
+    # Before every job, but for those of the set-up and the first trial.
+    baseline = [job.stage for job in bench.launcher.jobs].index("baseline")
+    assert waited == [("GPU-a", count) for count in range(baseline + 1, len(bench.launcher.jobs))]

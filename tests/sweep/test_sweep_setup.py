@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from replays import spec_of
 
+from sweeper.core import cores
 from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import DeviceInfo
 from sweeper.spec import SweepSpec
+from sweeper.spec.sections import Execution
 from sweeper.sweep import setup
+from sweeper.sweep.searching import hints_of
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")
 GPUS = [
@@ -22,8 +26,16 @@ GPUS = [
 GIB = 2**30
 
 
-def machine(spec: SweepSpec, *devices: DeviceInfo, cores: int = 4) -> setup.Machine:
-    values = {"devices": encode(list(devices or [CPU])), "usable_cpus": cores, "lacks": {}}
+@pytest.fixture(autouse=True)
+def sixteen_cores(monkeypatch, tmp_path):
+    """Of this machine, whatever it has."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(cores, "usable_cpus", lambda: 16)
+
+
+def machine(spec: SweepSpec, *devices: DeviceInfo, usable: int = 4) -> setup.Machine:
+    values = {"devices": encode(list(devices or [CPU])), "usable_cpus": usable, "lacks": {}}
     return setup.machine_of(values, spec)
 
 
@@ -103,7 +115,7 @@ def test_workers_and_threads_are_searched_up_to_the_cores_there_are(name: str, p
     assert lines == [f"{name}: at most 4 here (4 usable cores)."]
     assert not spec.space[name].contains(8)
     assert spec.space[name].contains(2)
-    unchanged, nothing = setup.restricted(asked, machine(asked, cores=16))
+    unchanged, nothing = setup.restricted(asked, machine(asked, usable=16))
     assert (unchanged.space[name], nothing) == (asked.space[name], [])
 
 
@@ -150,6 +162,45 @@ def test_no_gpu_is_looked_at_where_none_is_wanted(monkeypatch):
     assert setup.probe_job(gpus(0)).device == "cpu"
     assert setup.probe_job(gpus("all")).device == "auto"
     monkeypatch.setattr(setup, "gpu_names", lambda: [gpu.name for gpu in GPUS])
-    assert setup.device_model() == setup.device_model(2) == "NVIDIA A10"
-    assert setup.device_model([1]) == "NVIDIA A100"
-    assert setup.device_model(0) == cpu_name()
+    assert setup.device_model(Execution()) == setup.device_model(Execution(gpus=2)) == "NVIDIA A10"
+    assert setup.device_model(Execution(gpus=[1])) == "NVIDIA A100"
+    assert setup.device_model(Execution(gpus=0)) == cpu_name()
+    assert setup.device_model(Execution(launcher="slurm", gpus=8)) == "slurm"
+
+
+def test_each_slot_has_its_share_of_the_cores_and_a_single_one_is_not_bound(monkeypatch):
+    assert [slot.cpus for slot in machine(gpus([0]), *GPUS).slots] == [()]
+    assert machine(gpus([0]), *GPUS, usable=16).usable_cpus == 16
+    two = machine(gpus("all"), *GPUS, usable=16)
+    assert [slot.cpus for slot in two.slots] == [tuple(range(8)), tuple(range(8, 16))]
+    assert (two.usable_cpus, hints_of(two).cores) == (8, 8)
+    near = {"GPU-0": frozenset({8, 9, 10, 11}), "GPU-1": frozenset({4, 5, 6, 7})}
+    monkeypatch.setattr(setup, "cores_near", lambda uuid: near[uuid])
+    two = machine(gpus("all"), *GPUS, usable=16)
+    assert [slot.cpus for slot in two.slots] == [(8, 9, 10, 11), (4, 5, 6, 7)]
+    assert two.usable_cpus == 4
+    both = machine(spec_of(fix={"device.count": 2}), *GPUS, *GPUS, usable=16)
+    assert [slot.cpus for slot in both.slots] == [(4, 5, 6, 7), (8, 9, 10, 11)]
+    asked = spec_of(space=space(**{"loader.num_workers": {"type": "int", "low": 0, "high": 16}}))
+    assert setup.restricted(asked, two)[1] == ["loader.num_workers: at most 4 here (4 usable cores)."]
+
+
+def test_a_machine_without_gpus_has_the_slots_asked_for():
+    four = machine(spec_of(execution={"slots": 4}), usable=16)
+    assert [slot.device for slot in four.slots] == ["cpu"] * 4
+    assert [slot.cpus[0] for slot in four.slots] == [0, 4, 8, 12]
+    assert (four.usable_cpus, four.line) == (4, "a CPU, in 4 slots of 4 cores each")
+    assert machine(spec_of(execution={"slots": 16}), usable=16).line == "a CPU, in 16 slots of 1 core each"
+    assert machine(spec_of()).line == "a CPU"
+    assert len(machine(spec_of(execution={"slots": 2, "gpus": 0})).slots) == 2
+
+
+def test_slots_that_there_are_not_are_refused():
+    with pytest.raises(
+        UserError, match=r"needs a usable core for each, but got 17 slots and 16 cores. Ask for"
+    ):
+        machine(spec_of(execution={"slots": 17}), usable=16)
+    with pytest.raises(UserError, match="is for machines without GPUs, but got 2 where each GPU is a slot"):
+        machine(spec_of(execution={"slots": 2}), GPUS[0])
+    with pytest.raises(UserError, match=r"execution\.slots"):
+        spec_of(execution={"slots": 0})

@@ -18,7 +18,14 @@ from stub_nvml import A10, Gpu, Mig, calls, environment, loaded, log_of, write
 
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.telemetry import gpm, gpus, nvml_pcie
-from sweeper.telemetry.nvml import NvmlProbe, describe_gpus, driver_problem, gpu_names
+from sweeper.telemetry.nvml import (
+    NvmlProbe,
+    cores_near,
+    describe_gpus,
+    driver_problem,
+    full_uuid,
+    gpu_names,
+)
 
 FIRST = Gpu("GPU-aaaaaaaa-0000-4000-8000-000000000001", "NVIDIA A10")
 SECOND = Gpu("GPU-bbbbbbbb-0000-4000-8000-000000000002", "NVIDIA L4")
@@ -713,6 +720,28 @@ def test_the_facts_of_the_gpus_are_told_each_on_its_own(play):
     assert first.foreign == (OUTSIDER,)
     assert (split.index, split.mig, split.persistence, split.foreign) == (1, True, None, ())
     assert driver_problem() == ""
+
+
+def test_the_cores_near_a_gpu_are_told_of_its_instances_as_well(play, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 130)
+    scenario = play(FIRST.but(cpus_0=[0b1011], cpus_2=[1]), SPLIT.but(cpus_1=[2**63]), SECOND)
+    assert cores_near(FIRST.uuid) == {0, 1, 3, 128}
+    assert cores_near(SPLIT.uuid) == cores_near(PART.uuid) == {127}
+    assert cores_near(SECOND.uuid) == cores_near("GPU-ffff") == cores_near("cpu") == frozenset()
+    starts, ends = balance(scenario)
+    assert starts == ends
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    assert cores_near(FIRST.uuid) == {0, 1, 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "uuid"),
+    [("0", FIRST.uuid), ("2", SECOND.uuid), ("GPU-bb", SECOND.uuid), (PART.uuid, PART.uuid)]
+    + [(name, name) for name in ("3", "GPU-", "GPU-ffff", "auto", "")],
+)
+def test_a_gpu_is_known_by_one_name_whatever_it_is_called(play, name, uuid):
+    play(FIRST, SPLIT, SECOND)
+    assert full_uuid(name) == uuid
 
 
 # Processes

@@ -1,0 +1,116 @@
+"""What a neighbour on the other slot costs a trial, and what a sweep makes of it; two slots of one machine.
+
+python benchmarks/scale_neighbours.py            writes benchmarks/results/<device>/scale.json
+
+Two slots stand for two GPUs: each has its share of the cores. In turn, a trial runs alone on the first slot,
+and the same trial on both at once, in fresh processes. As a contrast, both on all cores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import Figure, publish
+from verdicts import Bench
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.cores import shares
+from sweeper.core.job import Job, MeasurePlan, read_outcome
+from sweeper.core.measurement import Measurement
+from sweeper.sweep.beside import LEAST_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
+from sweeper.sweep.runner import JobRunner, Slot
+
+ROUNDS = 12
+PLAN = MeasurePlan(
+    window_seconds=WINDOW_SECONDS,
+    repeats=1,
+    warmup_cap_seconds=WARMUP_SECONDS,
+    cap_seconds=1.5 * WINDOW_SECONDS,
+    diagnose=False,
+)
+TRIALS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "compute-bound": ("pipelines.stocks", {"loader.kind": "resident", "batch_size": 256}),
+    "loader-heavy": (
+        "pipelines.tabular",
+        {"loader.kind": "rows", "loader.num_workers": 1, "batch_size": 256},
+    ),
+}
+
+
+def speeds(bench: Bench, job: Job, slots: Sequence[Slot]) -> list[float]:
+    """Returns samples per second of the same job on each of `slots` at once."""
+    runner = JobRunner(bench.launcher, slots, lambda: None)
+    folders = [bench.folder / f"{next(bench.count)}" for _ in slots]
+    for place, folder in enumerate(folders):
+        runner.start(place, folder, job)
+    while runner.running:
+        list(runner.wait())
+    outcomes = [read_outcome(folder) for folder in folders]
+    assert all(isinstance(each, Measurement) for each in outcomes), outcomes
+    return [each.throughput for each in outcomes if isinstance(each, Measurement)]
+
+
+def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Beside:
+    """Returns what rounds of one alone and of both at once gave, each in turn the first."""
+    slots = [Slot("cpu", each) for each in cpus]
+    rounds = []
+    for index in range(ROUNDS):
+        counts = sorted((1, len(slots)), reverse=bool(index % 2))
+        found = {count: speeds(bench, job, slots[:count]) for count in counts}
+        rounds.append((*found[1], *found[len(slots)]))
+    return Beside(slots=len(slots), rounds=tuple(rounds))
+
+
+def neighbours() -> Iterator[Figure]:
+    """Yields throughput beside a neighbour over that alone, and whether a sweep lets both run at once."""
+    if len(os.sched_getaffinity(0)) < 2:
+        print("neighbours: left out, there is one core only")
+        return
+    split = shares([(), ()])
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        plan = dataclasses.replace(PLAN, quiet_canary_ms=bench.canary_ms)
+        for name, (pipeline, changes) in TRIALS.items():
+            template = bench.prepared(pipeline, {})
+            job = dataclasses.replace(template, config=TrialConfig().replace(dict(changes)), plan=plan)
+            found = measured(bench, job, split)
+            print(f"{name}: {found.line}")
+            # Where they disturb each other, the tool has them run one at a time: nothing is to be met then.
+            bar = "" if found.disturbs else f">= {LEAST_RATIO}"
+            yield _figure(found, f"trial beside a neighbour / alone, {name}, cores split", bar)
+            decided = float(not found.disturbs)
+            yield Figure(
+                figure=f"the tool runs both at once, {name}",
+                value=decided,
+                low=decided,
+                high=decided,
+                repeats=1,
+            )
+            if name == "compute-bound":
+                yield _figure(measured(bench, job, [(), ()]), f"the same, {name}, both on all cores")
+        bench.launcher.close()
+
+
+def _figure(found: Beside, name: str, bar: str = "") -> Figure:
+    worst = found.worst
+    print(f"{name}: half-width {50 * (worst.high - worst.low):.2f} points of {len(found.rounds)} rounds")
+    assert math.isfinite(worst.high)
+    return Figure(
+        figure=name,
+        value=worst.ratio,
+        low=worst.low,
+        high=worst.high,
+        bar=bar,
+        unit="x",
+        repeats=len(found.rounds),
+    )
+
+
+if __name__ == "__main__":
+    publish("scale", list(neighbours()), "python benchmarks/scale_neighbours.py")

@@ -1,0 +1,80 @@
+"""Sharing the cores of this machine out among its slots: whole physical ones, near each slot's GPU."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from sweeper.core.machine import usable_cpus
+
+TOPOLOGY = Path("/sys/devices/system/cpu")
+
+Unit = tuple[int, ...]
+"""Logical cores that go to one slot together."""
+
+
+def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
+    """Returns the logical cores of each slot, as many for one as for any other.
+
+    A trial then measures the same wherever it runs. No two slots share a physical core while there are
+    enough of them, and of what a quota leaves none gets more than its part, on cores of its own first.
+
+    Args:
+        near: For each slot the cores near its GPU, as the driver tells; empty where it does not. It counts
+            where it is told of all, in sets that do not overlap, and leaves each slot half of what it
+            would have without.
+    """
+    usable = sorted(os.sched_getaffinity(0))
+    everywhere = [frozenset(usable)] * len(near)
+    sets = [frozenset(usable).intersection(each) for each in near]
+    if not all(sets) or sum(map(len, set(sets))) > len(frozenset().union(*sets)):
+        sets = everywhere
+    most = max(1, usable_cpus() // len(near))
+    for units in (physical_cores(usable), [(core,) for core in usable]):
+        even, dealt = _dealt(units, everywhere), _dealt(units, sets)
+        if all(even):
+            near_enough = 2 * len(dealt[0]) >= len(even[0])
+            chosen = [_in_order(share) for share in (dealt if near_enough else even)]
+            most = min(most, *map(len, chosen))
+            return [tuple(sorted(share[:most])) for share in chosen]
+    return [(usable[i % len(usable)],) for i in range(len(near))]
+
+
+def physical_cores(usable: Sequence[int]) -> list[Unit]:
+    """Returns the logical cores by the physical one that they are threads of, socket by socket."""
+    found: dict[tuple[int, Unit], None] = {}
+    for core in usable:
+        place = TOPOLOGY / f"cpu{core}" / "topology"
+        socket = _numbers(place / "physical_package_id") or [0]
+        siblings = {core, *_numbers(place / "thread_siblings_list")}.intersection(usable)
+        found[socket[0], tuple(sorted(siblings))] = None
+    return [unit for _, unit in sorted(found)]
+
+
+def _dealt(units: Sequence[Unit], sets: Sequence[frozenset[int]]) -> list[list[Unit]]:
+    """Returns neighbouring units for each slot, out of its set, as many for each; none where too few are."""
+    rooms = {each: [unit for unit in units if each.issuperset(unit)] for each in sets}
+    size = min(len(rooms[each]) // count for each, count in Counter(sets).items())
+    taken: Counter[frozenset[int]] = Counter()
+    dealt = []
+    for each in sets:
+        dealt.append(rooms[each][taken[each] : taken[each] + size])
+        taken[each] += size
+    return dealt
+
+
+def _in_order(units: Sequence[Unit]) -> list[int]:
+    """Returns the logical cores of a share, one of each physical core before a second of any."""
+    return [core for _, core in sorted((rank, core) for unit in units for rank, core in enumerate(unit))]
+
+
+def _numbers(path: Path) -> list[int]:
+    """Returns the numbers of a list such as `0,32-33`; none where it cannot be read."""
+    try:
+        parts = path.read_text(encoding="ascii").strip().split(",")
+        ends = [tuple(map(int, part.split("-"))) for part in parts]
+    except (OSError, ValueError):
+        return []
+    return [number for end in ends for number in range(end[0], end[-1] + 1)]

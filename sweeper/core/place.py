@@ -1,0 +1,55 @@
+"""Where a trial ran, and beside how many others: place.json in its folder, where that says something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.core.codec import decode, encode
+from sweeper.core.files import read_json, write_json
+
+PLACE = "place.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a trial ran.
+
+    Attributes:
+        host: The machine's name; empty where it is the supervisor's own.
+        gpu: CUDA_VISIBLE_DEVICES of a cluster's worker; empty where there is none.
+        job: The scheduler's number of the job that the worker is; empty where there is none.
+        worker: What the cluster calls the worker.
+        beside: The most other trials of the sweep that ran on the machine while this one did.
+    """
+
+    host: str = ""
+    gpu: str = ""
+    job: str = ""
+    worker: str = ""
+    beside: int = 0
+
+
+def said(place: Place) -> str:
+    """Returns it in words; empty where there is nothing to say."""
+    parts = [
+        place.host,
+        f"GPU {place.gpu}" if place.gpu else "",
+        f"job {place.job}" if place.job else "",
+        f"beside {place.beside} other{'s' if place.beside != 1 else ''}" if place.beside else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def write_place(folder: Path, place: Place) -> None:
+    """Writes `folder/place.json`; nothing where the trial had the supervisor's machine to itself."""
+    if place != Place():
+        write_json(folder / PLACE, encode(place))
+
+
+def read_place(folder: Path) -> Place:
+    """Returns where the trial in `folder` ran; a file that cannot be read says no more than none."""
+    try:
+        return decode(Place, read_json(folder / PLACE))
+    except (OSError, ValueError, TypeError, KeyError):
+        return Place()

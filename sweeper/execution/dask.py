@@ -1,0 +1,314 @@
+"""Workers through Dask: jobs of a batch system (dask-jobqueue), or a cluster that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.execution.batch import options
+from sweeper.execution.pool import WorkerLostError
+from sweeper.spec.cluster import BatchJob, Tls
+from sweeper.spec.sections import BATCH
+
+JOB_NAME = "sweeper"
+CONNECT_SECONDS = 20.0
+CALL_SECONDS = 10.0
+ASK_SECONDS = 15.0
+"""How often the batch system is asked which jobs there still are, while workers are missing."""
+MOST_REFUSALS = 20
+STALE_SECONDS = 20.0
+"""A job so young may not be listed yet."""
+
+_SETTINGS = {
+    # A worker that is gone took its trial along: the supervisor runs it again, and nobody else.
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.work-stealing": False,
+    # A machine that has lost its power closes no connection.
+    "distributed.scheduler.worker-ttl": "60s",
+    # So long a nanny may take to start its worker anew, before the job is given up.
+    "distributed.deploy.lost-worker-timeout": "15s",
+}
+
+
+def load(module: str) -> Any:
+    """Returns a module of Dask's.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"`execution.launcher` needs {module.partition('.')[0]}, which is not installed ({error}). "
+            "`pip install 'sweeper[dask]'` installs it."
+        ) from None
+
+
+def job_script(kind: str, job: BatchJob, gpus: int) -> str:
+    """Returns the script of one job, as it would be submitted; nothing is asked of the batch system."""
+    arguments = _arguments(kind, job, gpus, None)
+    script: str = _job_class(kind)("tcp://SCHEDULER", name="WORKER", **arguments).job_script()
+    return script
+
+
+def end_jobs(kind: str, jobs: Sequence[str]) -> None:
+    """Cancels jobs that an earlier supervisor left behind."""
+    if not jobs:
+        return
+    command = str(_job_class(kind).cancel_command).split()
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([*command, *jobs], check=False, capture_output=True, timeout=60)
+
+
+class DaskPool:
+    """Workers of a Dask cluster that belongs to somebody else."""
+
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        """Connects.
+
+        Raises:
+            EnvironmentStopError: Nobody answers there.
+            UserError: Dask is not installed, or the address is none.
+        """
+        distributed = load("distributed")
+        security = None
+        if tls is not None:
+            security = distributed.Security(
+                tls_ca_file=tls.ca_file,
+                tls_client_cert=tls.cert_file,
+                tls_client_key=tls.key_file,
+                require_encryption=True,
+            )
+        try:
+            client = distributed.Client(
+                address, security=security, timeout=CONNECT_SECONDS, set_as_default=False
+            )
+        except (OSError, TimeoutError) as error:
+            raise EnvironmentStopError(
+                f"no Dask scheduler answers at {address} ({error}). Nothing was started."
+            ) from None
+        except ValueError as error:
+            raise UserError(
+                f"`execution.address` must be a scheduler's, but got {address!r}: {error}."
+            ) from None
+        self._use(client)
+
+    def _use(self, client: Any) -> None:
+        self._client = client
+        self._info: Mapping[str, Mapping[str, Any]] = {}
+        self._count = 0
+
+    def want(self, count: int) -> None:
+        """Does nothing: how many workers there are is not ours to say."""
+
+    def workers(self) -> Sequence[str]:
+        """Returns the addresses of the workers that are there now."""
+        self._info = self._client.scheduler_info(n_workers=-1)["workers"]
+        return list(self._info)
+
+    def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Runs `function` on a worker, in its own thread for tasks."""
+        self._count += 1
+        # Where workers have told of GPUs, others that share the cluster are kept off meanwhile.
+        declared = self._info.get(worker, {}).get("resources") or {}
+        resources = {name: 1 for name in declared if name.lower() == "gpu"}
+        distributed = load("distributed")
+        future: Future[Any] = Future()
+        task = self._client.submit(
+            function,
+            *arguments,
+            key=f"{JOB_NAME}-{id(self):x}-{self._count}",
+            workers=[worker],
+            allow_other_workers=False,
+            resources=resources or None,
+            pure=False,
+            retries=0,
+        )
+
+        def done(task: Any) -> None:
+            try:
+                future.set_result(task.result())
+            except (distributed.scheduler.KilledWorker, CancelledError, OSError) as error:
+                future.set_exception(WorkerLostError(str(error)))
+            except Exception as error:
+                future.set_exception(error)
+
+        task.add_done_callback(done)
+        return future
+
+    def call(
+        self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any
+    ) -> Mapping[str, Any]:
+        """Runs `function` on each worker, beside its task; those that fail are left out."""
+        if not workers:
+            return {}
+        with contextlib.suppress(OSError, TimeoutError, RuntimeError, ValueError, KeyError):
+            found = self._client.run(function, *arguments, workers=list(workers), on_error="return")
+            return {name: value for name, value in found.items() if not isinstance(value, BaseException)}
+        return {}
+
+    def retire(self, worker: str) -> bool:
+        """Leaves a worker alone; it belongs to others."""
+        return False
+
+    def jobs(self) -> Sequence[str]:
+        """Returns nothing: they are not ours."""
+        return []
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=CALL_SECONDS)
+
+
+class BatchPool(DaskPool):
+    """Workers that are jobs of a batch system, each with the GPUs of one trial."""
+
+    def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path) -> None:
+        """Starts a scheduler in this process; no job yet.
+
+        Args:
+            gpus: Of one job; 0 for none.
+            logs: Folder for what the jobs print; the nodes may have no such folder.
+
+        Raises:
+            UserError: dask-jobqueue is not installed.
+            EnvironmentStopError: The scheduler cannot be started.
+        """
+        dask, distributed = load("dask"), load("distributed")
+        dask.config.set(_SETTINGS)
+        arguments = _arguments(kind, job, gpus, logs)
+        scheduler: dict[str, Any] = {"dashboard_address": None}
+        if job.interface:
+            scheduler["interface"] = job.interface
+        self._name, self._kind = kind, BATCH[kind]
+        self._started: dict[str, float] = {}
+        self._asked_at, self._again_at, self._refused = time.monotonic(), 0.0, 0
+        try:
+            self._cluster = _cluster_class(kind)(
+                scheduler_options=scheduler, silence_logs="critical", **arguments
+            )
+        except (OSError, RuntimeError, ValueError) as error:
+            raise EnvironmentStopError(
+                f"no scheduler for {self._kind} jobs can be started here: {error}. Nothing was started."
+            ) from error
+        self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
+
+    def want(self, count: int) -> None:
+        """Has so many jobs there; lost ones are replaced.
+
+        Raises:
+            EnvironmentStopError: The batch system takes none.
+        """
+        cluster, now = self._cluster, time.monotonic()
+        self._forget_ended()
+        missing = len(cluster.worker_spec) != count or len(cluster.workers) != count
+        if not missing or now < self._again_at:
+            return
+        cluster.scale(count)
+        try:
+            cluster.sync(cluster._correct_state)
+        except RuntimeError as error:
+            # It would keep them as if they were there.
+            for name in [name for name, job in cluster.workers.items() if not job.job_id]:
+                del cluster.workers[name]
+            self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
+            if not cluster.workers and (not self._started or self._refused >= MOST_REFUSALS):
+                raise EnvironmentStopError(
+                    f"{self._kind} takes no job: {_said(error)}. See `execution.job`, and the script that "
+                    "`sweeper run --dry-run` prints. What was measured is kept."
+                ) from error
+        else:
+            self._refused = 0
+            self._started.update({name: now for name in cluster.workers if name not in self._started})
+
+    def _named(self) -> Mapping[str, str]:
+        """Returns the workers' addresses, by the names of their jobs."""
+        return {str(info["name"]): address for address, info in self._info.items()}
+
+    def _forget_ended(self) -> None:
+        """Forgets jobs that ended before their worker came: nothing else would ever tell."""
+        waiting = {
+            name: job
+            for name, job in dict(self._cluster.workers).items()
+            if str(name) not in self._named() and job.job_id
+        }
+        now = time.monotonic()
+        if not waiting or now - self._asked_at < ASK_SECONDS:
+            return
+        self._asked_at = now
+        listed = _listed(self._name)
+        if listed is None:
+            return
+        for name, job in waiting.items():
+            if job.job_id not in listed and now - self._started.get(name, now) > STALE_SECONDS:
+                self._cluster.workers.pop(name, None)
+                self._started.pop(name, None)
+
+    def retire(self, worker: str) -> bool:
+        """Ends a worker that is idle, and its job with it."""
+        name = self._info.get(worker, {}).get("name")
+        self._cluster.worker_spec.pop(name, None)
+        return True
+
+    def jobs(self) -> Sequence[str]:
+        """Returns the jobs' numbers, waiting ones too."""
+        return sorted(job.job_id for job in dict(self._cluster.workers).values() if job.job_id)
+
+    def close(self) -> None:
+        """Cancels every job, and ends the scheduler."""
+        left = self.jobs()
+        super().close()
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._cluster.close(timeout=CALL_SECONDS)
+        # What a closing cluster has not waited for.
+        end_jobs(self._name, left)
+
+
+def _listed(kind: str) -> set[str] | None:
+    """Returns the jobs that the batch system still has; None where it is not asked."""
+    if kind != "slurm":
+        return None
+    try:
+        asked = subprocess.run(
+            ["squeue", "--noheader", "--format=%A", "--me"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(asked.stdout.split())
+
+
+def _arguments(kind: str, job: BatchJob, gpus: int, logs: Path | None) -> dict[str, Any]:
+    return {
+        **options(kind, job, gpus),
+        "job_name": JOB_NAME,
+        "log_directory": str(logs) if logs else None,
+    }
+
+
+def _cluster_class(kind: str) -> Any:
+    return getattr(load("dask_jobqueue"), f"{BATCH[kind]}Cluster")
+
+
+def _job_class(kind: str) -> Any:
+    return _cluster_class(kind).job_cls
+
+
+def _said(error: Exception) -> str:
+    """Returns what the batch system said; the rest of the message is about the call."""
+    _, _, said = str(error).rpartition("stderr:")
+    return " ".join(said.split()) or str(error)

@@ -1,0 +1,277 @@
+"""The node's side of a cluster: what a worker is, and a parcel run there by a local launcher that is kept.
+
+    worker of the cluster (one job, one GPU) ──► server ──fork──► keeper ──► trial
+
+Everything is below a scratch folder of the worker's own, but for prepared data and compile caches: these
+are shared by the workers of a machine, and stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.job import (
+    ANYWHERE,
+    PREPARE_RUNNER,
+    PROBE_RUNNER,
+    Job,
+    MeasurePlan,
+    write_job,
+    write_outcome,
+)
+from sweeper.core.machine import cpu_name
+from sweeper.core.measurement import Failure, Outcome, Report
+from sweeper.execution.launcher import Handle
+from sweeper.execution.local import LocalLauncher
+from sweeper.execution.parcel import Parcel, pack_folder, write_code
+from sweeper.execution.pool import Worker
+from sweeper.telemetry.nvml import gpu_names
+
+SCRATCH = "SWEEPER_SCRATCH"
+"""Names a folder of the node's for all of this; by default it is where temporary files go."""
+ENDS_AT = "SWEEPER_JOB_ENDS_AT"
+"""In a job's environment: when its time is up, in seconds since 1970 by the node's clock."""
+IDLE_SECONDS = 600.0
+"""A supervisor that has asked for nothing for so long is gone."""
+PREPARE_SECONDS = 3600.0
+
+_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NONE = ("", "-1", "NoDevFiles")
+_LOCK = threading.Lock()
+_NODES: dict[str, Node] = {}
+
+
+def here(needs_gpu: bool) -> Worker:
+    """Describes the worker that calls it.
+
+    Args:
+        needs_gpu: Whether it was to have a GPU of its own; without one it refuses to take trials.
+    """
+    gpu, names = os.environ.get(_VISIBLE, ""), gpu_names()
+    ends_at = os.environ.get("SLURM_JOB_END_TIME") or os.environ.get(ENDS_AT) or ""
+    return Worker(
+        host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        gpu=gpu,
+        job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), ""),
+        model=names[0] if names else cpu_name(),
+        seconds_left=int(ends_at) - time.time() if ends_at.isdigit() else None,
+        refusal=f"GPUs were asked for, but {_VISIBLE} names none" if needs_gpu and gpu in _NONE else "",
+    )
+
+
+def run_parcel(data: bytes) -> bytes:
+    """Runs the parcel in `data` to its outcome; returns what it left, packed."""
+    parcel = Parcel.from_bytes(data)
+    with _LOCK:
+        node = _NODES.get(parcel.sweep)
+        if node is not None and node.turn != parcel.turn:
+            if parcel.turn < node.turn:
+                raise ValueError("it was asked for by an earlier supervisor of this sweep, which is gone")
+            # An earlier supervisor's: nobody waits for what it asked for.
+            node.close()
+            node = None
+        if node is None:
+            node = _NODES[parcel.sweep] = Node(parcel)
+        node.begin()
+    return node.run(parcel)
+
+
+def cancel(sweep: str, uid: str, attempt: int) -> None:
+    """Ends a job where it runs on this worker; its attempt is lost."""
+    if node := _NODES.get(sweep):
+        node.cancel(uid, attempt)
+
+
+def leave(sweep: str) -> None:
+    """Ends everything of a sweep on this worker."""
+    with _LOCK:
+        if node := _NODES.pop(sweep, None):
+            node.close()
+
+
+class Node:
+    """A sweep on a worker: its scratch folder and its launcher, kept from trial to trial."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.turn, self._sweep = parcel.turn, parcel.sweep
+        root = _own_folder(Path(os.environ.get(SCRATCH) or tempfile.gettempdir()))
+        self._cache = root / "cache"
+        self._cache.mkdir(exist_ok=True)
+        _clear(root)
+        self._scratch = Path(tempfile.mkdtemp(prefix="work-", dir=root))
+        self._held = _locked(self._scratch / "lock")
+        self._launcher = LocalLauncher(
+            self._scratch,
+            isolation=parcel.isolation,
+            pass_env=parcel.pass_env,
+            environ={**os.environ, **parcel.env},
+        )
+        self._handle: Handle | None = None
+        self._job: Job | None = None
+        self._is_busy = False
+        self._timer = self._new_timer()
+
+    def begin(self) -> None:
+        """A parcel has come: it is idle no longer."""
+        self._is_busy = True
+        self._timer.cancel()
+
+    def run(self, parcel: Parcel) -> bytes:
+        """Runs a parcel's job to its outcome; returns what it left, packed."""
+        try:
+            job = self._job = self._job_here(parcel)
+            folder = self._scratch / "jobs" / f"{job.uid}-{job.attempt}"
+            failure = self._prepared(job) if job.pipeline and job.runner != PREPARE_RUNNER else None
+            if failure is None:
+                self._run(folder, job)
+            else:
+                write_job(folder, job)
+                write_outcome(folder, failure)
+            packed = pack_folder(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            return packed
+        finally:
+            self._job, self._is_busy = None, False
+            self._timer = self._new_timer()
+
+    def _job_here(self, parcel: Parcel) -> Job:
+        """Returns the parcel's job with this machine's folders and this worker's device."""
+        job, code = parcel.job, self._scratch / "code" / _digest(parcel.code)
+        if not code.exists():
+            write_code(code, parcel.code)
+        folder = self._scratch / "jobs" / f"{job.uid}-{job.attempt}"
+        return dataclasses.replace(
+            job,
+            import_paths=(str(code),) if job.pipeline else job.import_paths,
+            prepared=str(self._cache / Path(job.prepared).name) if job.prepared else "",
+            cache=str(self._cache / "compile"),
+            trace=str(folder / Path(job.trace).name) if job.trace else "",
+            device=_own_device() if job.device == ANYWHERE and job.runner != PROBE_RUNNER else job.device,
+        )
+
+    def _prepared(self, job: Job) -> Failure | None:
+        """Sees to it that the data is prepared on this machine: once, whoever comes first."""
+        prepared = Path(job.prepared)
+        if prepared.exists():
+            return None
+        with contextlib.closing(_locked(prepared.with_name(prepared.name + ".lock"), wait=True)):
+            if prepared.exists():
+                return None
+            preparing = dataclasses.replace(
+                job,
+                uid="prepare",
+                runner=PREPARE_RUNNER,
+                plan=MeasurePlan(repeats=0),
+                device="cpu",
+                timeout_seconds=PREPARE_SECONDS,
+                stage_seconds={},
+                stall_seconds=0.0,
+            )
+            folder = self._scratch / "jobs" / "prepare"
+            shutil.rmtree(folder, ignore_errors=True)
+            outcome = self._run(folder, preparing)
+        if isinstance(outcome, Failure):
+            said = f"preparing the data on {socket.gethostname()}: {outcome.message}"
+            return dataclasses.replace(outcome, message=said, log="", detail=outcome.detail)
+        return None
+
+    def _run(self, folder: Path, job: Job) -> Outcome | Report:
+        write_job(folder, job)
+        self._handle = self._launcher.submit(folder)
+        return self._handle.result()
+
+    def cancel(self, uid: str, attempt: int) -> None:
+        """Ends a job, where that is what is under way."""
+        job = self._job
+        if self._handle is not None and job is not None and (job.uid, job.attempt) == (uid, attempt):
+            self._handle.cancel()
+
+    def close(self) -> None:
+        """Ends the server with all its processes, and clears the scratch folder."""
+        self._timer.cancel()
+        self._launcher.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._held.close()
+
+    def _new_timer(self) -> threading.Timer:
+        timer = threading.Timer(IDLE_SECONDS, self._expire)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _expire(self) -> None:
+        with _LOCK:
+            if _NODES.get(self._sweep) is self and not self._is_busy:
+                del _NODES[self._sweep]
+                self.close()
+
+
+def _own_folder(where: Path) -> Path:
+    """Returns a folder that this user alone can write to: what is cached there is run.
+
+    Raises:
+        EnvironmentStopError: Somebody else has made it.
+    """
+    folder = where / f"sweeper-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise EnvironmentStopError(
+            f"{folder} on {socket.gethostname()} must be this user's own folder, but somebody else has made it. "
+            f"Remove it, or name another place with {SCRATCH}."
+        )
+    return folder
+
+
+def _own_device() -> str:
+    """Returns this worker's device as a job names it."""
+    count = len(gpu_names())
+    return (os.environ.get(_VISIBLE) or ",".join(map(str, range(count)))) if count else "cpu"
+
+
+def _digest(code: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(code.items())).encode()).hexdigest()[:16]
+
+
+def _locked(path: Path, *, wait: bool = False) -> IO[bytes]:
+    """Returns the open file at `path`, locked until it is closed.
+
+    Raises:
+        BlockingIOError: Somebody has the lock, and is not waited for.
+    """
+    file = open(path, "ab")  # noqa: SIM115 - the lock lasts as long as the file is open
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _clear(root: Path) -> None:
+    """Removes the scratch folders of workers that were killed: nobody holds their locks."""
+    for folder in _scratches(root):
+        with contextlib.suppress(OSError), _locked(folder / "lock"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _scratches(root: Path) -> Iterator[Path]:
+    for folder in root.glob("work-*"):
+        # One that is being made has no lock yet, or nobody holds it yet.
+        with contextlib.suppress(OSError):
+            if time.time() - (folder / "lock").stat().st_mtime > IDLE_SECONDS:
+                yield folder

@@ -1,0 +1,109 @@
+"""Parcels: a job and the code it needs as bytes, and what became of it as bytes; no file system is shared."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from sweeper.core.codec import decode, encode
+from sweeper.core.files import make_folder, write_atomic
+from sweeper.core.job import CONFIG, OUTCOME, Job, decode_outcome, write_outcome
+
+_ABOUT, _CODE = "about.json", "code/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A job as it travels.
+
+    Attributes:
+        sweep: Whose job it is: a name that no other sweep has.
+        turn: Of the sweep's supervisors, which one asks; what an earlier one left is ended.
+        isolation: `execution.isolation`.
+        env: Variables that `execution.pass_env` names, as the supervisor has them.
+        pass_env: Those names, for what the worker's own environment has.
+        code: The user's modules: text by path, relative to where modules are looked for.
+    """
+
+    job: Job
+    sweep: str
+    turn: int
+    isolation: str = "fork"
+    env: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    code: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Returns it as a zip archive."""
+        plain = {name: each for name, each in encode(self).items() if name != "code"}
+        files = {_ABOUT: json.dumps(plain).encode()}
+        files.update({_CODE + name: text.encode() for name, text in self.code.items()})
+        return _packed(files)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Parcel:
+        """Returns the parcel in `data`."""
+        files = _unpacked(data)
+        about = decode(cls, json.loads(files.pop(_ABOUT)))
+        code = {name.removeprefix(_CODE): content.decode() for name, content in files.items()}
+        return dataclasses.replace(about, code=code)
+
+
+def pack_folder(folder: Path) -> bytes:
+    """Returns what a job has left in its folder, its config.json aside."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    # What a link leads to is not the job's own.
+    sent = {name: path for name, path in files.items() if path.is_file() and not path.is_symlink()}
+    return _packed({name: path.read_bytes() for name, path in sent.items() if name != CONFIG})
+
+
+def unpack_into(folder: Path, data: bytes) -> None:
+    """Writes what a worker sent into the job's folder, the outcome last: it commits the rest.
+
+    Raises:
+        ValueError: It is not what a worker sends.
+    """
+    files = _unpacked(data)
+    try:
+        outcome = decode_outcome(json.loads(files.pop(OUTCOME))) if OUTCOME in files else None
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"a worker sent an outcome that cannot be read ({error})") from error
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        (folder / name).write_bytes(content)
+    if outcome is not None:
+        write_outcome(folder, outcome)
+
+
+def write_code(folder: Path, code: Mapping[str, str]) -> None:
+    """Writes modules under `folder`, each at its path."""
+    for name, text in code.items():
+        make_folder((folder / name).parent)
+        write_atomic(folder / name, text)
+
+
+def _packed(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"a worker sent what is no parcel ({error})") from error
+    for name in files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or name.endswith("/"):
+            raise ValueError(f"a worker sent a file that belongs elsewhere: {name!r}")
+    return files

@@ -1,0 +1,362 @@
+"""The launcher for clusters: jobs as parcels on the workers of a pool, one at a time on each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.errors import EnvironmentStopError, SweeperError
+from sweeper.core.files import write_json
+from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_job
+from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
+from sweeper.core.place import Place
+from sweeper.execution import node
+from sweeper.execution.launcher import outcome_or_lost
+from sweeper.execution.parcel import Parcel, unpack_into
+from sweeper.execution.pool import Pool, Worker, WorkerLostError
+
+JOBS = "jobs.json"
+"""In the sweep's folder: the jobs there are, while it runs; what is left after a supervisor's death."""
+LOOK_SECONDS = 0.2
+WAITING_SECONDS = 5.0
+"""Without any worker for so long, it is said."""
+MARGIN_SECONDS = 30.0
+"""Between the end of a trial that takes all its time and the end of the worker's job."""
+LEAVE_SECONDS = 5.0
+MOST_SAID = 200
+MOST_REFUSALS = 3
+"""So many workers that refuse, and none that does not: there will be none."""
+
+
+class RemoteHandle(Future[Outcome | Report]):
+    """A job under way on some worker, or waiting for one.
+
+    Attributes:
+        place: Where it runs; None while it waits.
+    """
+
+    def __init__(self, launcher: RemoteLauncher, folder: Path, job: Job) -> None:
+        super().__init__()
+        self._launcher, self.folder, self.job = launcher, folder, job
+        self.place: Place | None = None
+        self.is_ending = False
+
+    def cancel(self) -> bool:
+        """Has the worker end the job's whole tree; the attempt is lost."""
+        if self.done():
+            return False
+        self._launcher.end(self)
+        return True
+
+
+@dataclass(slots=True)
+class _Known:
+    """A worker that is there, and what runs on it."""
+
+    name: str
+    about: Worker
+    ends_at: float
+    handle: RemoteHandle | None = None
+    refusal: str = ""
+    leaving: bool = False
+
+    def has_time_for(self, seconds: float) -> bool:
+        return time.monotonic() + seconds <= self.ends_at
+
+
+class RemoteLauncher:
+    """Places jobs on the workers of a pool.
+
+    Workers come and go: a job whose worker is gone is lost, and one that nobody can take yet waits.
+    A trial is only begun where it can end before the worker's own time is up.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        template: Parcel,
+        *,
+        most: int,
+        needs_gpu: bool,
+        model: str = "",
+        folder: Path | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Has workers started.
+
+        Args:
+            template: What the parcels of all jobs have in common.
+            most: Workers at once.
+            needs_gpu: Whether each worker must have a GPU of its own.
+            model: The only model of device that counts; by default that of the first worker.
+            folder: Where the list of jobs is kept; nowhere by default.
+            say: Takes lines for the person who watches.
+        """
+        self._pool, self._template = pool, template
+        self._most, self._wanted, self._needs_gpu = most, most, needs_gpu
+        self._model, self._folder, self._say = model, folder, say
+        self._workers: dict[str, _Known] = {}
+        self._queue: list[RemoteHandle] = []
+        self._last, self._seconds, self._refusals = "", 0.0, 0
+        self._written: Any = None
+        self._broken: SweeperError | None = None
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="workers", daemon=True)
+        self._watcher.start()
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may run at once now: the workers that are there and have time for a trial."""
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            usable = sum(each.handle is not None or self._takes(each, self._seconds) for each in self.known)
+            return min(self._wanted, usable)
+
+    @property
+    def known(self) -> list[_Known]:
+        """The workers that are there."""
+        return list(self._workers.values())
+
+    def submit(self, folder: Path) -> RemoteHandle:
+        """Starts the job in `folder`, as soon as there is a worker for it."""
+        handle = RemoteHandle(self, folder, read_job(folder))
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            # Confirmation runs alone: the other workers are somebody else's meanwhile.
+            self._wanted = 1 if handle.job.stage == "confirm" else self._most
+            self._seconds = _seconds_of(handle.job)
+            self._queue.append(handle)
+            self._dispatch()
+        return handle
+
+    def end(self, handle: RemoteHandle) -> None:
+        """Ends a job, wherever it is."""
+        with self._lock:
+            if handle in self._queue:
+                self._queue.remove(handle)
+                handle.set_result(_lost("it was cancelled before a worker was there"))
+                return
+            handle.is_ending = True
+
+    def close(self) -> None:
+        """Ends every job, and the workers that were started for them."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._watcher.join(timeout=LEAVE_SECONDS)
+        with contextlib.suppress(Exception):
+            self._pool.call(list(self._workers), node.leave, self._template.sweep)
+        self._pool.close()
+        for handle in [*self._queue, *(each.handle for each in self.known if each.handle)]:
+            if not handle.done():
+                handle.set_result(_lost("the cluster was let go"))
+        if self._folder is not None:
+            (self._folder / JOBS).unlink(missing_ok=True)
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        without_since: float | None = time.monotonic()
+        while not self._closing.wait(LOOK_SECONDS):
+            try:
+                self._pool.want(self._wanted)
+                self._look()
+                self._end()
+                self._write()
+                if any(not each.refusal for each in self.known):
+                    without_since = None
+                elif without_since is None:
+                    without_since = time.monotonic()
+                elif time.monotonic() - without_since > WAITING_SECONDS:
+                    without_since = float("inf")
+                    jobs = ", ".join(self._pool.jobs())
+                    self._say(f"Waiting for workers{f' (jobs {jobs})' if jobs else ''}.")
+            except Exception as error:
+                if not self._closing.is_set():
+                    self._break(error)
+                return
+
+    def _break(self, error: Exception) -> None:
+        """Nothing can be placed any more: whoever waits must hear of it."""
+        if not isinstance(error, SweeperError):
+            error = EnvironmentStopError(
+                f"the cluster cannot be used any more ({type(error).__name__}: {error}). What was measured"
+                " is kept; the same command continues."
+            )
+        with self._lock:
+            self._broken = error
+            handles = [*self._queue, *(each.handle for each in self.known if each.handle)]
+            self._queue.clear()
+        for handle in handles:
+            if not handle.done():
+                handle.set_exception(error)
+
+    def _look(self) -> None:
+        """Takes note of workers that came or are gone, and places what waits."""
+        names = self._pool.workers()
+        new = [name for name in names if name not in self._workers]
+        about = self._pool.call(new, node.here, self._needs_gpu) if new else {}
+        with self._lock:
+            for name in set(self._workers) - set(names):
+                self._lose(self._workers.pop(name))
+            for name, worker in about.items():
+                self._welcome(name, worker)
+            idle = [each for each in self.known if each.handle is None and not each.leaving]
+            spare = sum(not each.leaving for each in self.known) - self._wanted
+            # The one that was busy last has its caches warm: it is the last to go.
+            for each in sorted(idle, key=lambda each: (not each.refusal, each.name == self._last)):
+                if each.refusal or spare > 0 or not each.has_time_for(self._seconds):
+                    spare -= 1
+                    each.leaving = self._pool.retire(each.name)
+            self._dispatch()
+            if self._refusals >= MOST_REFUSALS and all(each.refusal for each in self.known):
+                raise EnvironmentStopError(
+                    f"{self._refusals} workers came, and none can take a trial (see above). What was "
+                    "measured is kept; mend it and run the same command."
+                )
+
+    def _end(self) -> None:
+        """Has ended what is to end: again and again, as a job may not have begun when its worker is told."""
+        with self._lock:
+            ending = [
+                (each.name, each.handle.job) for each in self.known if each.handle and each.handle.is_ending
+            ]
+        for name, job in ending:
+            self._pool.call([name], node.cancel, self._template.sweep, job.uid, job.attempt)
+
+    def _welcome(self, name: str, about: Worker) -> None:
+        left = float("inf") if about.seconds_left is None else about.seconds_left
+        known = _Known(name, about, time.monotonic() + left, refusal=about.refusal)
+        self._model = self._model or ("" if known.refusal else about.model)
+        if not known.refusal and about.model != self._model:
+            known.refusal = (
+                f"it has {about.model}, and this sweep is on {self._model}: results compare within one model."
+                " Ask for one (`execution.job.constraint`), or give each its own sweep (`same_gpu: false`)"
+            )
+        if known.refusal:
+            self._refusals += 1
+            # Another in its place would likely be the same.
+            self._most = max(1, self._most - 1)
+            self._wanted = min(self._wanted, self._most)
+            self._say(f"The worker on {_where(about)} takes no trials: {known.refusal}.")
+        else:
+            self._refusals = 0
+        self._workers[name] = known
+
+    def _lose(self, worker: _Known) -> None:
+        handle, worker.handle = worker.handle, None
+        if handle is not None and not handle.done():
+            handle.set_result(_lost(f"the worker on {_where(worker.about)} was lost"))
+
+    def _takes(self, worker: _Known, seconds: float) -> bool:
+        free = worker.handle is None and not worker.leaving and not worker.refusal
+        return free and worker.has_time_for(seconds)
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        for handle in list(self._queue):
+            takers = [each for each in self.known if self._takes(each, _seconds_of(handle.job))]
+            if not takers:
+                continue
+            # What is compared with each other runs on one worker, as long as that is there.
+            worker = next((each for each in takers if each.name == self._last), takers[0])
+            if handle.job.stage == "search":
+                worker = takers[0]
+            self._queue.remove(handle)
+            self._start(handle, worker)
+
+    def _start(self, handle: RemoteHandle, worker: _Known) -> None:
+        about, self._last = worker.about, worker.name
+        mates = [
+            each.handle for each in self.known if each.about.host == about.host and each.handle is not None
+        ]
+        handle.place = Place(
+            host=about.host, gpu=about.gpu, job=about.job, worker=worker.name, beside=len(mates)
+        )
+        for mate in mates:
+            assert mate.place is not None
+            mate.place = dataclasses.replace(mate.place, beside=max(mate.place.beside, len(mates)))
+        worker.handle = handle
+        parcel = dataclasses.replace(self._template, job=handle.job)
+        try:
+            future = self._pool.run(worker.name, node.run_parcel, parcel.to_bytes())
+        except Exception as error:
+            # It is gone, and this is the first to hear of it.
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(lambda done: self._arrived(handle, worker, done))
+
+    def _arrived(self, handle: RemoteHandle, worker: _Known, future: Future[bytes]) -> None:
+        """Takes what a worker sent; of one that is known as lost, nothing any more."""
+        with self._lock:
+            if handle.done():
+                return
+            worker.handle = None
+            try:
+                outcome = self._unpacked(handle, worker, future)
+            except Exception as error:
+                handle.set_exception(error)
+                return
+            if isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST:
+                worker.refusal = "its GPU was lost"
+                self._say(f"The worker on {_where(worker.about)} takes no more trials: its GPU was lost.")
+        # Without the lock: whoever waits for it comes back with the next one.
+        handle.set_result(outcome)
+
+    def _unpacked(self, handle: RemoteHandle, worker: _Known, future: Future[bytes]) -> Outcome | Report:
+        try:
+            data = future.result()
+        except WorkerLostError:
+            return _lost(f"the worker on {_where(worker.about)} was lost")
+        except Exception as error:
+            said = next(iter(str(error).splitlines()), "")[:MOST_SAID]
+            return _lost(f"the worker on {_where(worker.about)} failed ({type(error).__name__}: {said})")
+        try:
+            unpack_into(handle.folder, data)
+        except ValueError as error:
+            return _lost(str(error))
+        return outcome_or_lost(handle.folder)
+
+    def _write(self) -> None:
+        """Keeps the list of jobs, where it has changed."""
+        if self._folder is None:
+            return
+        listed: Mapping[str, Any] = {
+            "jobs": list(self._pool.jobs()),
+            "workers": [
+                {
+                    "host": each.about.host,
+                    "gpu": each.about.gpu,
+                    "job": each.about.job,
+                    "busy": bool(each.handle),
+                }
+                for each in self.known
+            ],
+        }
+        if listed != self._written:
+            write_json(self._folder / JOBS, listed)
+            self._written = listed
+
+
+def _seconds_of(job: Job) -> float:
+    """Returns how long a worker must be there yet for a job; setting up is no trial."""
+    return 0.0 if job.runner in (PREPARE_RUNNER, PROBE_RUNNER) else job.timeout_seconds + MARGIN_SECONDS
+
+
+def _where(worker: Worker) -> str:
+    return f"{worker.host} (job {worker.job})" if worker.job else worker.host
+
+
+def _lost(message: str) -> Failure:
+    return Failure(kind=FailureKind.LOST, message=message)

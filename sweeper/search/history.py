@@ -1,0 +1,67 @@
+"""What a sampler is shown of a search: the best trials, the latest, and those that run."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Container, Sequence
+
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial, TrialState
+
+BEST, LATEST = 50, 150
+"""Trials that a sampler sees. TPE looks at the 25 best, and the older the others are the less they weigh;
+what an ask takes grows with them, to half a second and more for ten thousand."""
+RUNNING = 100
+"""Of the trials that run, the latest, which a sampler takes for bad ones (constant liar)."""
+
+
+class History:
+    """The trials that have ended which are worth looking at."""
+
+    def __init__(self, directions: Sequence[str]) -> None:
+        """Nothing is known yet.
+
+        Args:
+            directions: `maximize` or `minimize`, one per objective.
+        """
+        self._signs = [-1 if direction == "maximize" else 1 for direction in directions]
+        self._best: list[list[tuple[float, int]]] = [[] for _ in directions]
+        self._latest = deque[int](maxlen=LATEST)
+        self._trials: dict[int, FrozenTrial] = {}
+
+    def add(self, number: int, trial: FrozenTrial) -> None:
+        """Adds a trial; one that has no values says nothing."""
+        if trial.state != TrialState.COMPLETE:
+            return
+        self._trials[number] = trial
+        self._latest.append(number)
+        if all(violation <= 0 for violation in trial.constraints.values()):
+            for sign, value, best in zip(self._signs, trial.values, self._best, strict=True):
+                insort(best, (sign * value, number))
+                del best[BEST // len(self._best) :]
+        kept = {*self._latest, *(number for best in self._best for _, number in best)}
+        self._trials = {number: each for number, each in self._trials.items() if number in kept}
+
+    def trials(self, latest: int = LATEST) -> list[FrozenTrial]:
+        """Returns the best trials and so many of the latest, in order of their numbers."""
+        numbers = set(list(self._latest)[-latest:]) | {n for best in self._best for _, n in best}
+        return [self._trials[number] for number in sorted(numbers)]
+
+
+class Past(InMemoryStorage):  # type: ignore[misc]
+    """Storage of a study with a history that is given: Optuna's own would copy each trial for every ask."""
+
+    def __init__(self, trials: Sequence[FrozenTrial]) -> None:
+        """The one trial asked here is number 0; the history's are numbered from 1."""
+        super().__init__()
+        self._past = trials
+        for number, trial in enumerate(trials, start=1):
+            trial.number = number
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """Returns the history's trials, then what was asked here."""
+        past = [each for each in self._past if states is None or each.state in states]
+        return [*past, *super().get_all_trials(study_id, deepcopy, states)]

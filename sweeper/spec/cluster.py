@@ -1,0 +1,82 @@
+"""The parts of `execution` that are for clusters: what a job asks for, and how a scheduler is reached."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from sweeper.spec.space import Section
+
+MOST_HOURS = 10_000
+
+
+def _time(value: Any) -> Any:
+    """Takes `H:MM:SS`, `D-HH:MM:SS` or minutes; keeps the first."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return f"{value // 60}:{value % 60:02d}:00"
+    if not isinstance(value, str) or not re.fullmatch(r"(\d{1,3}-)?\d{1,4}:[0-5]\d(:[0-5]\d)?", value):
+        raise ValueError("must be a time such as `4:00:00` (hours, minutes, seconds), or whole minutes")
+    return value
+
+
+def _memory(value: Any) -> Any:
+    if not isinstance(value, str) or not re.fullmatch(r"[1-9]\d*(\.\d+)? ?[KMGT]i?B", value):
+        raise ValueError("must be an amount with its unit, such as `16GB`")
+    return value
+
+
+def _line(value: str) -> str:
+    if "\n" in value or "\r" in value:
+        raise ValueError("must be one line")
+    return value
+
+
+_Line = Annotated[str, BeforeValidator(lambda value: _line(value) if isinstance(value, str) else value)]
+_Lines = Annotated[tuple[_Line, ...], Field(strict=False)]
+
+
+class BatchJob(Section):
+    """What each job asks of the batch system; one job is one worker, which runs one trial at a time.
+
+    Attributes:
+        partition: Or queue, as other systems than SLURM call it; the site's default where it is empty.
+        account: What the hours are booked on (a project, for LSF and SGE).
+        constraint: What the node must have, in the system's own words: `a100` with SLURM.
+        time: A job's limit: `4:00:00`, or whole minutes. New jobs take the place of those that have ended.
+        cores: Of each job.
+        memory: Of each job.
+        exclusive: Whether a job has its node to itself.
+        interface: The network interface over which workers reach this machine, such as `ib0`.
+        python: The interpreter on the nodes; this one's path by default.
+        directives: More lines for the job's head, as the system reads them after `#SBATCH` or the like.
+        prologue: Shell lines that run before the worker, such as `module load cuda`.
+    """
+
+    partition: _Line = ""
+    account: _Line = ""
+    constraint: _Line = ""
+    time: Annotated[str, BeforeValidator(_time)] = "1:00:00"
+    cores: Annotated[int, Field(ge=1)] = 4
+    memory: Annotated[str, BeforeValidator(_memory)] = "16GB"
+    exclusive: bool = False
+    interface: _Line = ""
+    python: _Line = ""
+    directives: _Lines = ()
+    prologue: _Lines = ()
+
+    @property
+    def time_seconds(self) -> float:
+        """The limit of a job."""
+        days, _, clock = self.time.rpartition("-")
+        parts = [*map(int, clock.split(":")), 0][:3]
+        return int(days or 0) * 86_400.0 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+class Tls(Section):
+    """The files with which a cluster's scheduler is reached through TLS."""
+
+    ca_file: str
+    cert_file: str
+    key_file: str

@@ -1,0 +1,124 @@
+"""What a sweep's jobs run on: the launcher that `execution.launcher` names, made for the sweep's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.environment import passed
+from sweeper.core.files import read_json
+from sweeper.core.job import Job
+from sweeper.execution.inline import InlineLauncher
+from sweeper.execution.launcher import Launcher
+from sweeper.execution.local import LocalLauncher
+from sweeper.execution.parcel import Parcel
+from sweeper.execution.pool import Pool
+from sweeper.execution.remote import JOBS, RemoteLauncher
+from sweeper.spec import SweepSpec
+from sweeper.spec.cluster import BatchJob
+from sweeper.spec.sections import BATCH
+from sweeper.sweep.fingerprint import code_of
+from sweeper.sweep.lock import epoch_of
+from sweeper.sweep.setup import MOST_WORKERS, devices_of_a_trial
+
+LOGS = "jobs"
+
+
+def launcher_for(
+    folder: Path,
+    spec: SweepSpec,
+    *,
+    most: int | None = None,
+    model: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> Launcher:
+    """Returns what `execution.launcher` names, for the sweep in `folder`.
+
+    Args:
+        most: Jobs at once, where they are to be fewer than `execution` allows.
+        model: The only model of device that counts; by default the first worker's.
+        say: Takes lines for the person who watches.
+
+    Raises:
+        UserError: It needs what is not installed here.
+        EnvironmentStopError: The cluster cannot be reached.
+    """
+    chosen = spec.execution
+    if chosen.launcher == "inline":
+        return InlineLauncher()
+    if chosen.launcher == "local":
+        return LocalLauncher(folder, isolation=chosen.isolation, pass_env=chosen.pass_env)
+    wanted = chosen.at_once or MOST_WORKERS
+    return RemoteLauncher(
+        _pool(folder, spec),
+        _template(folder, spec),
+        most=min(wanted, most or wanted),
+        needs_gpu=chosen.launcher in BATCH and chosen.gpus != 0,
+        model=model if chosen.same_gpu else "",
+        folder=folder,
+        say=say,
+    )
+
+
+def job_script_of(spec: SweepSpec) -> str:
+    """Returns the script of one job of a batch system; empty where none is used.
+
+    Raises:
+        UserError: dask-jobqueue is not installed.
+    """
+    chosen = spec.execution
+    if chosen.launcher not in BATCH:
+        return ""
+    from sweeper.execution.dask import job_script
+
+    return job_script(chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec))
+
+
+def gpus_of_a_trial(spec: SweepSpec) -> int:
+    """Returns the GPUs that each job asks for: the most that one trial may take."""
+    return 0 if spec.execution.gpus == 0 else devices_of_a_trial(spec)
+
+
+def jobs_of(folder: Path) -> Mapping[str, Any]:
+    """Returns the jobs and workers of the sweep in `folder`, as last written; empty where it has none."""
+    with contextlib.suppress(OSError, ValueError):
+        found = read_json(folder / JOBS)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _pool(folder: Path, spec: SweepSpec) -> Pool:
+    """Starts, or joins, the workers. What is not chosen is not imported."""
+    chosen = spec.execution
+    if chosen.launcher == "ray":
+        from sweeper.execution.ray import RayPool
+
+        return RayPool(chosen.address, gpus_of_a_trial(spec), chosen.at_once)
+    from sweeper.execution.dask import BatchPool, DaskPool, end_jobs
+
+    if chosen.launcher == "dask":
+        return DaskPool(chosen.address, chosen.tls)
+    end_jobs(chosen.launcher, jobs_of(folder).get("jobs", []))
+    return BatchPool(chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec), folder / LOGS)
+
+
+def _template(folder: Path, spec: SweepSpec) -> Parcel:
+    """Returns what the parcels of all jobs have in common."""
+    pass_env = spec.execution.pass_env
+    place = f"{socket.gethostname()}:{folder.resolve()}"
+    usual = passed(os.environ)
+    return Parcel(
+        job=Job(uid=""),
+        sweep=f"{folder.name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}",
+        turn=epoch_of(folder),
+        isolation=spec.execution.isolation,
+        env={name: value for name, value in passed(os.environ, pass_env).items() if name not in usual},
+        pass_env=tuple(pass_env),
+        code=code_of(spec.pipeline) if spec.pipeline else {},
+    )
