@@ -50,11 +50,14 @@ def finalists(
         if (value := record.metric(objective.metric)) is not None
         and (least is None or sign * value > sign * least)
     ]
+    most = spec.confirm.top if is_speed(spec) else 1
     chosen: list[TrialRecord] = []
     for _, record in sorted(scored, key=lambda pair: -pair[0]):
+        if len(chosen) == most:
+            break
         if not any(alike(record.config, other.config) for other in chosen):
             chosen.append(record)
-    return chosen[: spec.confirm.top if is_speed(spec) else 1]
+    return chosen
 
 
 def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sweeper.core.measurement import INFEASIBLE, Quality
 from sweeper.core.record import TrialRecord
@@ -44,9 +45,7 @@ class Yardstick:
     @property
     def loss_spread(self) -> float:
         """Standard deviation of the losses over seeds, relative to their mean."""
-        if len(self.losses) < 2:
-            return 0.0
-        return statistics.stdev(self.losses) / abs(statistics.fmean(self.losses))
+        return _spread(self.losses)
 
     def limits(self, spec: SweepSpec) -> list[Limit]:
         """Returns the bounds of the specification in numbers.
@@ -86,6 +85,13 @@ class Yardstick:
         if self.constant_loss is None or not self.losses:
             return True
         return statistics.fmean(self.losses) * (1 + 2 * self.loss_spread) < self.constant_loss
+
+
+@cache
+def _spread(losses: tuple[float, ...]) -> float:
+    if len(losses) < 2:
+        return 0.0
+    return statistics.stdev(losses) / abs(statistics.fmean(losses))
 
 
 def constraint_names(spec: SweepSpec) -> list[str]:

@@ -14,11 +14,12 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.core.files import write_atomic
-from sweeper.core.job import read_outcome
+from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.template import shown
 from sweeper.export import Options, Setting, check_format, exported, read_map, reads_export, rendered
 from sweeper.patching import advice_on
+from sweeper.sweep.book import BASELINE
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
 from sweeper.sweep.opening import cannot_write, find_sweep
 
@@ -118,13 +119,15 @@ def _picked(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) 
 
 
 def _setting(sweep: LoadedSweep) -> Setting:
-    """Returns what the sweep's set-up jobs reported."""
+    """Returns what the sweep's set-up jobs reported, and what its trials had of it."""
     prepared, probed = (read_outcome(sweep.journal.setup_folder(name)) for name in ("prepare", "probe"))
     held = prepared.values.get("bytes") if isinstance(prepared, Report) else None
+    usable = probed.values.get("usable_cpus") if isinstance(probed, Report) else None
     return Setting(
         # Of a source nothing is kept, and so nothing known.
         data_gib=held / GIB if held else None,
-        usable_cpus=probed.values.get("usable_cpus") if isinstance(probed, Report) else None,
+        # Of several slots each has its share.
+        usable_cpus=len(read_job(sweep.journal.trial_folder(BASELINE)).cpus) or usable,
     )
 
 

@@ -17,10 +17,18 @@ class DecodeError(ValueError):
     """A stored value does not fit the type that reads it; the message names its path."""
 
 
+_PLAIN = frozenset((str, int, bool, NoneType))
+_names: Callable[[Any], tuple[str, ...]] = cache(lambda kind: tuple(f.name for f in dataclasses.fields(kind)))
+
+
 def encode(value: Any) -> Any:
     """Returns `value` as what `json.dumps(..., allow_nan=False)` takes; NaN and inf become None."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _PLAIN:
+        # Most are.
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {name: encode(getattr(value, name)) for name in _names(kind)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -189,17 +189,12 @@ class TrialConfig:
         if self.args is not None:
             return dict(sorted(self.args.items()))
         flat: dict[str, Scalar] = {}
-        for top in dataclasses.fields(self):
-            value = getattr(self, top.name)
-            if top.name == "args":
-                continue
-            if top.name in OPEN_SECTIONS:
-                flat.update({f"{top.name}.{key}": val for key, val in sorted(value.items())})
-            elif dataclasses.is_dataclass(value):
-                for sub in dataclasses.fields(value):
-                    flat[f"{top.name}.{sub.name}"] = getattr(value, sub.name)
-            else:
-                flat[top.name] = value
+        for name in FIELDS:
+            top, _, rest = name.partition(".")
+            value = getattr(self, top)
+            flat[name] = getattr(value, rest) if rest else value
+        for top in OPEN_SECTIONS:
+            flat.update({f"{top}.{key}": value for key, value in sorted(getattr(self, top).items())})
         return flat
 
     def replace(self, changes: Mapping[str, Scalar]) -> TrialConfig:
@@ -249,6 +244,8 @@ class TrialConfig:
         optimizer = self.optimizer
         if optimizer.lr_rule == "none":
             optimizer = dataclasses.replace(optimizer, lr_batch_size=0)
+        if loader == self.loader and optimizer == self.optimizer:
+            return self
         return dataclasses.replace(self, loader=loader, optimizer=optimizer)
 
     def key(self) -> str:

@@ -23,7 +23,11 @@ CONNECT_SECONDS = 20.0
 CALL_SECONDS = 10.0
 ASK_SECONDS = 15.0
 """How often the batch system is asked which jobs there still are, while workers are missing."""
+SUBMIT_SECONDS = 120.0
 MOST_REFUSALS = 20
+"""Of the batch system in a row, so far apart as it is asked, while no job is there."""
+MOST_IN_VAIN = 3
+MOST_WORDS = 60
 STALE_SECONDS = 20.0
 """A job so young may not be listed yet."""
 
@@ -192,7 +196,9 @@ class BatchPool(DaskPool):
             scheduler["interface"] = job.interface
         self._name, self._kind = kind, BATCH[kind]
         self._started: dict[str, float] = {}
-        self._asked_at, self._again_at, self._refused = time.monotonic(), 0.0, 0
+        self._asked_at, self._again_at = time.monotonic(), 0.0
+        self._refused = self._in_vain = 0
+        self._logs = logs
         try:
             self._cluster = _cluster_class(kind)(
                 scheduler_options=scheduler, silence_logs="critical", **arguments
@@ -211,36 +217,46 @@ class BatchPool(DaskPool):
         """
         cluster, now = self._cluster, time.monotonic()
         self._forget_ended()
-        missing = len(cluster.worker_spec) != count or len(cluster.workers) != count
-        if not missing or now < self._again_at:
-            return
-        cluster.scale(count)
+        asked = cluster.worker_spec
+        if len(asked) > count:
+            # Those whose worker has not come go first.
+            cluster.scale(count)
         try:
-            cluster.sync(cluster._correct_state)
-        except RuntimeError as error:
+            if cluster.workers.keys() - asked.keys():
+                # Before others are asked for: these take the names that are free.
+                cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
+            while len(asked) < count:
+                asked.update(cluster.new_worker_spec())
+            if asked.keys() == cluster.workers.keys() or now < self._again_at:
+                return
+            cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
+        except (RuntimeError, TimeoutError, OSError) as error:
             # It would keep them as if they were there.
             for name in [name for name, job in cluster.workers.items() if not job.job_id]:
                 del cluster.workers[name]
             self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
             if not cluster.workers and (not self._started or self._refused >= MOST_REFUSALS):
                 raise EnvironmentStopError(
-                    f"{self._kind} takes no job: {_said(error)}. See `execution.job`, and the script that "
-                    "`sweeper run --dry-run` prints. What was measured is kept."
+                    f"{self._kind} takes no job: {_said(error)}. See `execution.job`, and the script that"
+                    " `sweeper run --dry-run` prints. What was measured is kept."
                 ) from error
         else:
             self._refused = 0
-            self._started.update({name: now for name in cluster.workers if name not in self._started})
+        self._started.update({name: now for name in cluster.workers if name not in self._started})
 
-    def _named(self) -> Mapping[str, str]:
-        """Returns the workers' addresses, by the names of their jobs."""
-        return {str(info["name"]): address for address, info in self._info.items()}
+    def workers(self) -> Sequence[str]:
+        """Returns the addresses of the workers that are there now."""
+        found = super().workers()
+        self._in_vain = 0 if found else self._in_vain
+        return found
 
     def _forget_ended(self) -> None:
         """Forgets jobs that ended before their worker came: nothing else would ever tell."""
+        there = {str(info["name"]) for info in self._info.values()}
         waiting = {
             name: job
             for name, job in dict(self._cluster.workers).items()
-            if str(name) not in self._named() and job.job_id
+            if str(name) not in there and job.job_id
         }
         now = time.monotonic()
         if not waiting or now - self._asked_at < ASK_SECONDS:
@@ -252,7 +268,19 @@ class BatchPool(DaskPool):
         for name, job in waiting.items():
             if job.job_id not in listed and now - self._started.get(name, now) > STALE_SECONDS:
                 self._cluster.workers.pop(name, None)
-                self._started.pop(name, None)
+                self._in_vain += 1
+        if self._in_vain >= MOST_IN_VAIN:
+            raise EnvironmentStopError(
+                f"{self._in_vain} {self._kind} jobs in a row ended before their worker was there. The last"
+                f" words of one: {self._last_words()}. What was measured is kept; mend it, and run the same"
+                " command again."
+            )
+
+    def _last_words(self) -> str:
+        """Returns the end of what a job printed last, where its folder is this machine's as well."""
+        logs = sorted(self._logs.glob("*"), key=lambda path: path.stat().st_mtime)
+        texts = (path.read_text(encoding="utf-8", errors="replace").split() for path in reversed(logs))
+        return " ".join(next(filter(None, texts), ["nothing", "in", str(self._logs)])[-MOST_WORDS:])
 
     def retire(self, worker: str) -> bool:
         """Ends a worker that is idle, and its job with it."""

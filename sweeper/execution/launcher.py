@@ -14,7 +14,7 @@ from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 class Handle(Protocol):
     """A job under way: what concurrent.futures.Future has of it.
 
-    One that runs elsewhere has an attribute `place` as well (`sweeper.core.place.Place`).
+    One that may run elsewhere has a `place` as well (`sweeper.core.place.Place`), and writes that itself.
     """
 
     def done(self) -> bool:

@@ -231,8 +231,8 @@ def _own_folder(where: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise EnvironmentStopError(
-            f"{folder} on {socket.gethostname()} must be this user's own folder, but somebody else has made it. "
-            f"Remove it, or name another place with {SCRATCH}."
+            f"{folder} on {socket.gethostname()} must be this user's own folder, but somebody else has made "
+            f"it. Remove it, or name another place with {SCRATCH}."
         )
     return folder
 

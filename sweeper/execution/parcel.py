@@ -104,6 +104,6 @@ def _unpacked(data: bytes) -> dict[str, bytes]:
         raise ValueError(f"a worker sent what is no parcel ({error})") from error
     for name in files:
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts or name.endswith("/"):
+        if path.is_absolute() or ".." in path.parts or not path.parts or name != str(path):
             raise ValueError(f"a worker sent a file that belongs elsewhere: {name!r}")
     return files

@@ -16,7 +16,7 @@ from sweeper.core.errors import EnvironmentStopError, SweeperError
 from sweeper.core.files import write_json
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
-from sweeper.core.place import Place
+from sweeper.core.place import Place, write_place
 from sweeper.execution import node
 from sweeper.execution.launcher import outcome_or_lost
 from sweeper.execution.parcel import Parcel, unpack_into
@@ -101,6 +101,7 @@ class RemoteLauncher:
         """
         self._pool, self._template = pool, template
         self._most, self._wanted, self._needs_gpu = most, most, needs_gpu
+        self._patience = min(most, MOST_REFUSALS)
         self._model, self._folder, self._say = model, folder, say
         self._workers: dict[str, _Known] = {}
         self._queue: list[RemoteHandle] = []
@@ -219,10 +220,10 @@ class RemoteLauncher:
                     spare -= 1
                     each.leaving = self._pool.retire(each.name)
             self._dispatch()
-            if self._refusals >= MOST_REFUSALS and all(each.refusal for each in self.known):
+            if self._refusals >= self._patience and all(each.refusal for each in self.known):
                 raise EnvironmentStopError(
-                    f"{self._refusals} workers came, and none can take a trial (see above). What was "
-                    "measured is kept; mend it and run the same command."
+                    f"{self._refusals} worker{'s' if self._refusals > 1 else ''} came, and none can take a"
+                    " trial (see above). What was measured is kept; mend it and run the same command."
                 )
 
     def _end(self) -> None:
@@ -322,6 +323,8 @@ class RemoteLauncher:
         except Exception as error:
             said = next(iter(str(error).splitlines()), "")[:MOST_SAID]
             return _lost(f"the worker on {_where(worker.about)} failed ({type(error).__name__}: {said})")
+        assert handle.place is not None
+        write_place(handle.folder, handle.place)
         try:
             unpack_into(handle.folder, data)
         except ValueError as error:

@@ -24,7 +24,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.errors import EnvironmentStopError
 
 TIMEOUT_SECONDS = 300.0
-LOCAL_SEARCHES = 3
+LOCAL_SEARCHES = 2
 """Points from where Optuna climbs to the one to ask for; 10 by default, nine tenths of a GP's time."""
 
 

@@ -148,9 +148,8 @@ class Book:
         """Returns the searched trials that have ended."""
         return [rec for rec in self.finished() if rec.stage == "search"]
 
-    @property
     def quiet_canary_ms(self) -> float:
-        """The shortest canary beside any window so far; 0 where there is none."""
+        """Returns the shortest canary beside any window so far; 0 where there is none."""
         return self._standing.quiet_canary_ms
 
     @property

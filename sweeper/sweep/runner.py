@@ -139,8 +139,8 @@ class JobRunner:
         assert each.handle is not None
         outcome = each.handle.result()
         self._unsettled.add(each.slot.device)
-        place = getattr(each.handle, "place", None) or Place(beside=each.beside)
-        write_place(each.folder, place)
+        if getattr(each.handle, "place", None) is None:
+            write_place(each.folder, Place(beside=each.beside))
         again = is_tried_again(each.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
         # Elsewhere, it is the launcher that leaves a worker alone.

@@ -139,7 +139,7 @@ class Supervisor:
 
     def quiet_canary_ms(self) -> float:
         """Returns the canary's time on the quiet machine, by the probe and by all windows so far."""
-        known = (self.machine.canary_ms, self.book.quiet_canary_ms)
+        known = (self.machine.canary_ms, self.book.quiet_canary_ms())
         return min((ms for ms in known if ms), default=0.0)
 
     def timeout(self) -> float:

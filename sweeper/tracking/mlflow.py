@@ -33,6 +33,7 @@ _ENV = {
     # What goes wrong is in our StorageError, in one line; MLflow would print a traceback beside it.
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "PGCONNECT_TIMEOUT": "5",
     # Not one retry inside MLflow: a repeated POST of a create whose answer was lost makes a second run.
     # The caller repeats `track`, which searches first.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",

@@ -105,10 +105,11 @@ def _place(error: BaseException, job: Job) -> str:
     if _IN_WORKER.search(str(error)):
         frames += _FRAME.findall(str(error))
     for filename, line in reversed(frames):
-        if any(filename.startswith(path + os.sep) for path in job.import_paths) and (
-            "site-packages" not in filename and not filename.startswith(_PACKAGE)
-        ):
-            return f" ({os.path.relpath(filename)}:{line})"
+        if "site-packages" in filename or filename.startswith(_PACKAGE):
+            continue
+        for path in job.import_paths:
+            if filename.startswith(path + os.sep):
+                return f" ({os.path.relpath(filename, path)}:{line})"
     return ""
 
 

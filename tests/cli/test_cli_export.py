@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli import main
+from sweeper.core.measurement import DeviceInfo
 from sweeper.export import read
 from sweeper.testing.noop import made_up
 
@@ -50,6 +52,13 @@ def test_it_prints_what_production_needs(cli, home):
     assert found["config"]["loader"]["kind"] == "resident"
     assert found["provenance"]["sweep"] == "toy"
     assert found["holds_for"]["usable_cpus"] == 16
+
+
+def test_of_several_slots_a_trial_had_its_share_of_the_cores(cli, bench):
+    two = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in "ab"]
+    bench.run(devices=two)
+    _, out, _ = cli("export", "toy", "--home", str(bench.home), "--out", "-", "--format", "json")
+    assert json.loads(out)["holds_for"]["usable_cpus"] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def test_it_writes_a_file_that_reads_back(cli, home, tmp_path):

@@ -88,7 +88,7 @@ def test_a_slot_is_near_its_gpu_and_those_near_the_same_cores_share_them(machine
     "near",
     [
         [NEAR_0, ()],
-        [frozenset(range(10)), NEAR_1],
+        [frozenset(range(4, 12)), NEAR_1],
         # Cores that this process may not use.
         [NEAR_0, {99}],
         # So few that each slot would lose more than half.

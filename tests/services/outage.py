@@ -41,16 +41,18 @@ confirm: {{rounds: 0}}
 """
 SHOWN = 3
 """Runs that MLflow has when it is killed."""
-START_SECONDS = 8.0
+START_SECONDS = 12.0
 """Until MLflow has them."""
 TAIL_SECONDS = 24.0
 """For which the sweep goes on after the outage, 10 s of which the server takes to start."""
 PATIENCE_SECONDS = 120.0
 
 Rows = Counter[tuple[str, ...]]
+_OURS = "runs.lifecycle_stage = 'active' AND tags.key = 'sweeper.uid'"
+RUNS = f"SELECT count(*) FROM runs JOIN tags USING (run_uuid) WHERE {_OURS}"
 POINTS = (
     "SELECT tags.value, metrics.key, metrics.step, metrics.timestamp, metrics.value, metrics.is_nan"
-    " FROM metrics JOIN tags USING (run_uuid) WHERE tags.key = 'sweeper.uid'"
+    f" FROM metrics JOIN runs USING (run_uuid) JOIN tags USING (run_uuid) WHERE {_OURS}"
 )
 """Every point of every run, the runs by what they are known by in a sweep's folder."""
 
@@ -186,7 +188,7 @@ def through_outage(
         "runs_waiting": waiting,
         "synced": synced,
         "verified": verified,
-        "runs": len({row[0] for row in points}),
+        "runs": int(database.query(DATABASE, RUNS)[0][0]),
         "runs_wanted": sweep.finished(),
         "points": points.total(),
         "points_equal": points == sweep.anew(),

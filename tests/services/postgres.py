@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -96,6 +97,11 @@ class Postgres:
         if self._process is not None:
             kill_tree(self._process)
             self._process = None
+
+    def stall(self) -> None:
+        """Has the server stop answering: who connects is left waiting, until `kill` or for good."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
         """Ends the server for good."""

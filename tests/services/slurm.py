@@ -133,7 +133,7 @@ class Slurm:
     def sinfo(self) -> dict[str, str]:
         """Returns each node's state: idle, mixed, allocated, down, ..."""
         lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
-        return dict(line.split() for line in lines)  # type: ignore[misc]
+        return dict(line.split() for line in lines)
 
     def scancel(self, *jobs: str) -> None:
         """Ends jobs: SIGTERM, and `KILL_SECONDS` later SIGKILL."""

@@ -181,6 +181,9 @@ def test_each_slot_has_its_share_of_the_cores_and_a_single_one_is_not_bound(monk
     assert two.usable_cpus == 4
     both = machine(spec_of(fix={"device.count": 2}), *GPUS, *GPUS, usable=16)
     assert [slot.cpus for slot in both.slots] == [(4, 5, 6, 7), (8, 9, 10, 11)]
+    near.update({"GPU-0": frozenset(), "GPU-1": frozenset(range(8))})
+    both = machine(spec_of(fix={"device.count": 2}), *GPUS, *GPUS, usable=16)
+    assert [slot.cpus for slot in both.slots] == [tuple(range(8)), tuple(range(8, 16))]
     asked = spec_of(space=space(**{"loader.num_workers": {"type": "int", "low": 0, "high": 16}}))
     assert setup.restricted(asked, two)[1] == ["loader.num_workers: at most 4 here (4 usable cores)."]
 

@@ -32,7 +32,7 @@ def sweep(tmp_path: Path) -> Iterator[Any]:
 def nothing_lost(found: dict[str, Any]) -> None:
     assert found["exit_code"] in (0, 7), found
     assert found["finished_meanwhile"] > 0, found
-    assert (found["exit_code"] == 7) == (found["runs_waiting"] > 0), found
+    assert found["exit_code"] == 7 or not found["runs_waiting"], found
     assert (found["synced"], found["verified"]) == (0, 0), found
     assert found["runs"] == found["runs_wanted"] > found["runs_before"] > 0, found
     assert found["points_equal"], found
@@ -73,9 +73,10 @@ def test_a_database_without_a_server_is_away_to_the_end(sweep, postgres: Postgre
     assert found["exit_code"] == 7, found
     assert "`sweeper sync outage` sends them" in made.output()
 
-    postgres.kill()
-    begun = time.monotonic()
-    assert made.run("sync", NAME) == 5
-    assert time.monotonic() - begun < 30, "MLflow's own retries take 100 s"
-    assert made.output().splitlines()[-1].endswith("Connection refused")
+    for end, says in ((postgres.stall, "timeout expired"), (postgres.kill, "Connection refused")):
+        end()
+        begun = time.monotonic()
+        assert made.run("sync", NAME) == 5
+        assert time.monotonic() - begun < 30, "MLflow's own retries take 100 s"
+        assert made.output().splitlines()[-1].endswith(says)
     nothing_told(made.folder, postgres.password)

@@ -1,0 +1,114 @@
+"""Real Dask clusters of processes on loopback: the launchers' suite, and workers that are really killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed", reason="dask is not installed (pip install 'sweeper[dask]')")
+
+from execution.clusters import LocalDask, local_dask
+
+from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.core.job import Job
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.execution.dask import DaskPool
+from sweeper.execution.launcher import Launcher
+from sweeper.execution.local import leftovers
+from sweeper.execution.parcel import Parcel
+from sweeper.execution.remote import RemoteLauncher
+from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
+
+Wait = Callable[..., bool]
+
+
+def launcher_on(address: str, *, sweep: str = "s", most: int = 2) -> RemoteLauncher:
+    template = Parcel(job=Job(uid=""), sweep=sweep, turn=1)
+    return RemoteLauncher(DaskPool(address), template, most=most, needs_gpu=True)
+
+
+def left_in(cluster: LocalDask) -> list[int]:
+    """Returns what still runs of any sweep on the cluster's workers."""
+    works = (cluster.scratch / f"sweeper-{os.getuid()}").glob("work-*")
+    return [pid for work in works for pid in leftovers(work)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDask]:
+    with local_dask(tmp_path_factory.mktemp("dask"), workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: LocalDask) -> Iterator[RemoteLauncher]:
+    """One for the whole suite, whose last test closes it."""
+    launcher = launcher_on(cluster.address, sweep="conformance")
+    yield launcher
+    launcher.close()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while left_in(cluster):
+        assert time.monotonic() < deadline, "what ran on the workers has not ended"
+        time.sleep(0.05)
+
+
+def test_a_killed_workers_trial_is_lost_and_the_next_worker_takes_another(
+    cluster: LocalDask, shared: RemoteLauncher, tmp_path: Path, wait_for: Wait
+) -> None:
+    assert wait_for(lambda: shared.capacity == 2, WAIT_SECONDS)
+    handles = [shared.submit(fault_job(tmp_path / uid, "sleep")) for uid in "ab"]
+    gpus = [handle.place.gpu for handle in handles if handle.place]
+    assert sorted(gpus) == ["0", "1"]
+    assert [handle.place.beside for handle in handles if handle.place] == [1, 1]
+    assert wait_for(lambda: len(left_in(cluster)) == 6, WAIT_SECONDS), "a server, a keeper and a trial each"
+    cluster.kill(int(gpus[0]))
+    began = time.monotonic()
+    outcome = handles[0].result(timeout=WAIT_SECONDS)
+    assert time.monotonic() - began < 5
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.LOST
+    assert "was lost" in outcome.message
+    assert wait_for(lambda: len(left_in(cluster)) == 3, WAIT_SECONDS), "the trial ends with its worker"
+    assert not handles[1].done()
+    assert shared.capacity == 1
+    waiting = shared.submit(fault_job(tmp_path / "c"))
+    cluster.start(int(gpus[0]))
+    assert isinstance(waiting.result(timeout=WAIT_SECONDS), Measurement)
+    assert waiting.place is not None
+    assert waiting.place.gpu == gpus[0]
+    assert handles[1].cancel()
+    ended = handles[1].result(timeout=WAIT_SECONDS)
+    assert isinstance(ended, Failure)
+    assert ended.kind is FailureKind.LOST
+    assert shared.capacity == 2, "a worker whose trial was cancelled takes the next one"
+
+
+class TestRemoteLauncher(LauncherConformance):
+    @pytest.fixture
+    def launcher(self, shared: RemoteLauncher, wait_for: Wait) -> Launcher:
+        assert shared._closing.is_set() or wait_for(lambda: shared.capacity == 2, WAIT_SECONDS)
+        return shared
+
+
+def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.execution.dask.CONNECT_SECONDS", 2.0)
+    with local_dask(tmp_path, workers=0) as cluster:
+        launcher = launcher_on(cluster.address)
+        try:
+            handle = launcher.submit(fault_job(tmp_path / "a"))
+            cluster.scheduler.kill()
+            with pytest.raises(EnvironmentStopError, match=r"What was measured is kept"):
+                handle.result(timeout=WAIT_SECONDS)
+        finally:
+            launcher.close()
+
+
+def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.execution.dask.CONNECT_SECONDS", 0.5)
+    with pytest.raises(EnvironmentStopError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        DaskPool("tcp://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"`execution\.address` must be a scheduler's, but got 'ftp://a'"):
+        DaskPool("ftp://a")
