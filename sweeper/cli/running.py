@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from sweeper.cli.mattering import mattered, matters_line
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.cli.syncing import PENDING, pending_line, uri_option
 from sweeper.core.errors import UserError
-from sweeper.spec import load
+from sweeper.execution.launcher import Launcher
+from sweeper.spec import SweepSpec, load
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.placing import launcher_for, other_models
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.showing import made_files
 from sweeper.tracking.mlflow import MlflowTracker, preload
@@ -59,14 +62,50 @@ def _preload() -> None:
 def run_command(
     space: Path, overrides: list[str], home: Path, *, new: bool, extend: int, uri: str | None = None
 ) -> int:
-    """Runs a sweep and prints its summary; returns the exit code."""
+    """Runs a sweep and prints its summary; returns the exit code.
+
+    Where each model of device is to have a sweep of its own (`same_gpu: false`), those of the models that
+    turned up follow.
+    """
     spec = load(space, overrides)
+    code, folder = _run(spec, home, new=new, extend=extend, uri=uri)
+    for model in [] if spec.execution.same_gpu else other_models(folder):
+        if code not in (0, PENDING):
+            break
+        print()
+        named = spec.model_copy(update={"name": f"{spec.name}-{_in_a_name(model)}"})
+        after, _ = _run(named, home, new=new, extend=extend, uri=uri, model=model)
+        code = after or code
+    return code
+
+
+def _in_a_name(model: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", model.lower().removeprefix("nvidia ")).strip("-")
+
+
+def _run(
+    spec: SweepSpec, home: Path, *, new: bool, extend: int, uri: str | None, model: str = ""
+) -> tuple[int, Path]:
+    """Runs one sweep, on devices of one model where it is given; returns the exit code, and its folder."""
     tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start; it does so meanwhile.
     threading.Thread(target=_preload, daemon=True).start()
     with Screen(out) as screen:
-        ran = run_sweep(home, spec, tracker, screen, new=new, extend=extend, finish=_report)
+
+        def launch(folder: Path) -> Launcher:
+            return launcher_for(folder, spec, model=model, say=screen.line)
+
+        ran = run_sweep(
+            home,
+            spec,
+            tracker,
+            screen,
+            new=new,
+            extend=extend,
+            launch=launch if model else None,
+            finish=_report,
+        )
     if not ran.ran:
         out.print(f"`{ran.journal.name}` has ended before; nothing was run.")
     sweep = load_sweep(ran.journal)
@@ -78,9 +117,9 @@ def run_command(
     place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"
     out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:
-        return INTERRUPTED
+        return INTERRUPTED, ran.journal.folder
     if ran.problem:
         options = home_option(home) + uri_option(tracker, uri)
         out.print(Text(pending_line(ran.pending, ran.problem, ran.journal.name, options)), soft_wrap=True)
-        return PENDING
-    return 0
+        return PENDING, ran.journal.folder
+    return 0, ran.journal.folder

@@ -56,13 +56,14 @@ _LOCK = threading.Lock()
 _NODES: dict[str, Node] = {}
 
 
-def here(needs_gpu: bool) -> Worker:
+def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
     """Describes the worker that calls it.
 
     Args:
         needs_gpu: Whether it was to have a GPU of its own; without one it refuses to take trials.
+        on_cpu: Whether its GPUs, if it has any, are left alone.
     """
-    gpu, names = os.environ.get(_VISIBLE, ""), gpu_names()
+    gpu, names = os.environ.get(_VISIBLE, ""), [] if on_cpu else gpu_names()
     ends_at = os.environ.get("SLURM_JOB_END_TIME") or os.environ.get(ENDS_AT) or ""
     return Worker(
         host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),

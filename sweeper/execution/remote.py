@@ -24,6 +24,12 @@ from sweeper.execution.pool import Pool, Worker, WorkerLostError
 
 JOBS = "jobs.json"
 """In the sweep's folder: the jobs there are, while it runs; what is left after a supervisor's death."""
+MODELS = "models.json"
+"""In the sweep's folder: the models of device that workers had, and this sweep is not on."""
+_ANOTHER = (
+    "results compare within one model. Ask for one (`execution.job.constraint`), or give each its own sweep"
+    " (`same_gpu: false`)"
+)
 LOOK_SECONDS = 0.2
 WAITING_SECONDS = 5.0
 """Without any worker for so long, it is said."""
@@ -85,7 +91,9 @@ class RemoteLauncher:
         *,
         most: int,
         needs_gpu: bool,
+        on_cpu: bool = False,
         model: str = "",
+        same_gpu: bool = True,
         folder: Path | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -95,12 +103,16 @@ class RemoteLauncher:
             template: What the parcels of all jobs have in common.
             most: Workers at once.
             needs_gpu: Whether each worker must have a GPU of its own.
+            on_cpu: Whether GPUs are left alone.
             model: The only model of device that counts; by default that of the first worker.
+            same_gpu: Whether nothing becomes of workers with another model.
             folder: Where the list of jobs is kept; nowhere by default.
             say: Takes lines for the person who watches.
         """
         self._pool, self._template = pool, template
-        self._most, self._wanted, self._needs_gpu = most, most, needs_gpu
+        self._most, self._wanted = most, most
+        self._asked_of_all = needs_gpu, on_cpu
+        self._same_gpu, self._models = same_gpu, list[str]()
         self._patience = min(most, MOST_REFUSALS)
         self._model, self._folder, self._say = model, folder, say
         self._workers: dict[str, _Known] = {}
@@ -206,7 +218,7 @@ class RemoteLauncher:
         """Takes note of workers that came or are gone, and places what waits."""
         names = self._pool.workers()
         new = [name for name in names if name not in self._workers]
-        about = self._pool.call(new, node.here, self._needs_gpu) if new else {}
+        about = self._pool.call(new, node.here, *self._asked_of_all) if new else {}
         with self._lock:
             for name in set(self._workers) - set(names):
                 self._lose(self._workers.pop(name))
@@ -240,10 +252,9 @@ class RemoteLauncher:
         known = _Known(name, about, time.monotonic() + left, refusal=about.refusal)
         self._model = self._model or ("" if known.refusal else about.model)
         if not known.refusal and about.model != self._model:
-            known.refusal = (
-                f"it has {about.model}, and this sweep is on {self._model}: results compare within one model."
-                " Ask for one (`execution.job.constraint`), or give each its own sweep (`same_gpu: false`)"
-            )
+            known.refusal = f"it has {about.model}, and this sweep is on {self._model}: "
+            known.refusal += _ANOTHER if self._same_gpu else "that model has a sweep of its own"
+            self._keep_model(about.model)
         if known.refusal:
             self._refusals += 1
             # Another in its place would likely be the same.
@@ -253,6 +264,11 @@ class RemoteLauncher:
         else:
             self._refusals = 0
         self._workers[name] = known
+
+    def _keep_model(self, model: str) -> None:
+        if self._folder is not None and not self._same_gpu and model not in self._models:
+            self._models.append(model)
+            write_json(self._folder / MODELS, self._models)
 
     def _lose(self, worker: _Known) -> None:
         handle, worker.handle = worker.handle, None

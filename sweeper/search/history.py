@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import insort
 from collections import deque
 from collections.abc import Container, Sequence
@@ -45,7 +46,8 @@ class History:
 
     def trials(self, latest: int = LATEST) -> list[FrozenTrial]:
         """Returns the best trials and so many of the latest, in order of their numbers."""
-        numbers = set(list(self._latest)[-latest:]) | {n for best in self._best for _, n in best}
+        numbers = {number for best in self._best for _, number in best}
+        numbers |= set(itertools.islice(reversed(self._latest), latest))
         return [self._trials[number] for number in sorted(numbers)]
 
 

@@ -33,6 +33,7 @@ class Capacity:
         self._seen: list[Seen] = []
         self._refused_at = 0
         self._fitted: tuple[tuple[int, float], MemoryModel] | None = None
+        self._objections: dict[str, Failure | None] = {}
 
     def limit_gib(self) -> float:
         """Returns the memory a trial may take: the device's, or less by a constraint; 0 if unknown."""
@@ -49,7 +50,12 @@ class Capacity:
         limit = self.limit_gib()
         if not limit:
             return None
-        model = self._model(limit)
+        model, key = self._model(limit), config.key()
+        if key not in self._objections:
+            self._objections[key] = self._objection(config, model, limit)
+        return self._objections[key]
+
+    def _objection(self, config: TrialConfig, model: MemoryModel, limit: float) -> Failure | None:
         if model.fits(config, self._headroom):
             return None
         spare = f", of which {self._headroom:.0%} stay free" if self._headroom else ""
@@ -71,6 +77,7 @@ class Capacity:
         known = max(self._refused_at, count - count % max(1, count // FITS))
         if self._fitted is None or self._fitted[0] != (known, limit):
             self._fitted = (known, limit), MemoryModel(telling(self._seen[:known]), limit)
+            self._objections.clear()
         return self._fitted[1]
 
     def smaller(self, config: TrialConfig) -> TrialConfig | None:

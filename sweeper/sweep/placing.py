@@ -18,7 +18,7 @@ from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import LocalLauncher
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import Pool
-from sweeper.execution.remote import JOBS, RemoteLauncher
+from sweeper.execution.remote import JOBS, MODELS, RemoteLauncher
 from sweeper.spec import SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH
@@ -59,7 +59,9 @@ def launcher_for(
         _template(folder, spec),
         most=min(wanted, most or wanted),
         needs_gpu=chosen.launcher in BATCH and chosen.gpus != 0,
-        model=model if chosen.same_gpu else "",
+        on_cpu=chosen.gpus == 0,
+        model=model,
+        same_gpu=chosen.same_gpu,
         folder=folder,
         say=say,
     )
@@ -82,6 +84,13 @@ def job_script_of(spec: SweepSpec) -> str:
 def gpus_of_a_trial(spec: SweepSpec) -> int:
     """Returns the GPUs that each job asks for: the most that one trial may take."""
     return 0 if spec.execution.gpus == 0 else devices_of_a_trial(spec)
+
+
+def other_models(folder: Path) -> list[str]:
+    """Returns the models of device that workers had, and the sweep in `folder` is not on."""
+    with contextlib.suppress(OSError, ValueError):
+        return [str(model) for model in read_json(folder / MODELS)]
+    return []
 
 
 def jobs_of(folder: Path) -> Mapping[str, Any]:

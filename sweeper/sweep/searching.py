@@ -203,7 +203,8 @@ class _Taken(Container[str]):
 
     def __contains__(self, key: object) -> bool:
         book = self._book
-        if (number := book.asked.get(key)) is not None:  # type: ignore[call-overload]
+        assert isinstance(key, str)
+        if (number := book.asked.get(key)) is not None:
             return not self._ended or book.records[number].outcome is not None
-        number = book.passed_over.get(key)  # type: ignore[call-overload]
+        number = book.passed_over.get(key)
         return number is not None and self._capacity.objection(book.records[number].config) is not None

@@ -91,7 +91,7 @@ def test_a_sampler_sees_what_runs_and_no_more_than_so_many(tmp_path, monkeypatch
     assert seen[-1] == [TrialState.COMPLETE] * 20 + [TrialState.RUNNING] * RUNNING
 
 
-def test_an_ask_looks_at_as_much_after_a_thousand_trials_as_after_a_hundred(tmp_path, monkeypatch):
+def test_an_ask_looks_at_as_much_after_hundreds_of_trials_as_after_fifty(tmp_path, monkeypatch):
     """Configurations are what a climb spends its time on."""
     spec = spec_of(space=CONTINUOUS, search={"trials": 1000, "sampler": "climb"})
     told: dict[int, Told] = {}
@@ -101,11 +101,11 @@ def test_an_ask_looks_at_as_much_after_a_thousand_trials_as_after_a_hundred(tmp_
     config = type(spec).config
     monkeypatch.setattr(type(spec), "config", lambda *args: made.append(1) or config(*args))
     counts = []
-    for number in range(1000):
+    for number in range(300):
         before = len(made)
         params = search.ask(number, taken).params
         counts.append(len(made) - before)
         taken.add(spec.config(params).key())
         told[number] = Told(params=params, values=(draw.random(),), constraints={"ran": 0.0})
         search.tell(number, told[number])
-    assert sum(counts[900:]) <= 2 * sum(counts[100:200])
+    assert 0 < sum(counts[250:]) <= 2 * sum(counts[50:100])

