@@ -1,16 +1,17 @@
 """One supervisor for many: a thousand workers, ten thousand trials.
 
-python benchmarks/scale.py [workers trials]     writes benchmarks/results/<device>/scale.json
+python benchmarks/scale.py [workers trials neighbours]     writes benchmarks/results/<device>/scale.json
 
-workers    1,000 workers whose trials take 60 s each (54 to 66 s, then all the same), 6,000 trials; the
+workers    1,000 workers whose trials take 60 s each (54 to 66 s, then all the same), 5,000 trials; the
            share of their time in which the workers are busy, from when all of them first are until the
            last trial is begun; and what a trial costs the supervisor
 trials     10,000 trials in one study: the seconds of one ask of each sampler, the memory of the supervisor,
            and what continuing the sweep, listing and showing it, and its report take
+neighbours two slots of one machine: what a trial on one costs that on the other (scale_neighbours.py)
 
-Time is virtual in both: the clock is the machine's own, and where the supervisor would wait for the next
-trial to end it jumps there. What the supervisor does takes as long as it does, writing through to the
-disk included, and the outcomes are written within that time. There is no tracker.
+In the first two, time is virtual: the clock is the machine's own, and where the supervisor would wait for
+the next trial to end it jumps there. What the supervisor does takes as long as it does, writing through to
+the disk included, and the outcomes are written within that time. There is no tracker.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from common import Figure, publish, spread
+from scale_neighbours import neighbours
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, read_job
@@ -48,7 +50,7 @@ from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
-WORKERS, TRIAL_SECONDS, TRIALS_OF_WORKERS = 1000, 60.0, 6000
+WORKERS, TRIAL_SECONDS, TRIALS_OF_WORKERS = 1000, 60.0, 5000
 TRIALS, SLOTS, ASKS = 10_000, 64, 10
 SAMPLERS = ("auto", "climb", "tpe", "random", "qmc", "gp")
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-0", memory_gib=22.5)
@@ -310,7 +312,7 @@ def asks_of_samplers() -> Iterator[Figure]:
 
 def main() -> None:
     """Runs the parts that are asked for; all without any."""
-    parts = {"workers": workers, "trials": trials}
+    parts = {"workers": workers, "trials": trials, "neighbours": neighbours}
     asked = sys.argv[1:] or list(parts)
     for name in asked:
         publish("scale", list(parts[name]()), f"python benchmarks/scale.py {name}")

@@ -1,6 +1,6 @@
 """What a neighbour on the other slot costs a trial, and what a sweep makes of it; two slots of one machine.
 
-python benchmarks/scale_neighbours.py            writes benchmarks/results/<device>/scale.json
+python benchmarks/scale.py neighbours            writes benchmarks/results/<device>/scale.json
 
 Two slots stand for two GPUs: each has its share of the cores. In turn, a trial runs alone on the first slot,
 and the same trial on both at once, in fresh processes. As a contrast, both on all cores.
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Figure, publish
+from common import Figure
 from verdicts import Bench
 
 from sweeper.core.config import TrialConfig
@@ -121,7 +121,3 @@ def _figure(found: Beside, name: str, bar: str = "") -> Figure:
         unit="x",
         repeats=len(found.rounds),
     )
-
-
-if __name__ == "__main__":
-    publish("scale", list(neighbours()), "python benchmarks/scale_neighbours.py")

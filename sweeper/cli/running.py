@@ -121,5 +121,6 @@ def _run(
     if ran.problem:
         options = home_option(home) + uri_option(tracker, uri)
         out.print(Text(pending_line(ran.pending, ran.problem, ran.journal.name, options)), soft_wrap=True)
-        return PENDING, ran.journal.folder
-    return 0, ran.journal.folder
+    if ran.study:
+        out.print(Text(ran.study), soft_wrap=True)
+    return PENDING if ran.problem or ran.study else 0, ran.journal.folder

@@ -12,6 +12,7 @@ from sweeper.core.errors import SweepConflictError, UserError
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.mirroring import copied
 from sweeper.sweep.opening import all_sweeps, find_sweep
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.showing import info, made_files, show, views
@@ -76,11 +77,13 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
             publisher.close()
     finally:
         lock.release()
+    study = copied(sweep)
     runs = len(sweep.book.finished())
     lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are in MLflow as they should be."]
     if problem:
         lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
-    return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem}, lines
+    lines += [study] if study else []
+    return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem or study}, lines
 
 
 def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         kind: `slurm`, `pbs`, `lsf` or `sge`.
         gpus: Of one job; 0 for none.
     """
-    seconds = job.time_seconds
+    # LSF knows no seconds.
+    seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
     asked = _ASKED[kind](job, gpus)
     directives = [*asked.pop("job_extra_directives", ()), *job.directives]
     prologue = [
@@ -39,8 +41,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         "cores": 1,
         "processes": 1,
         "memory": job.memory,
-        # LSF has no seconds.
-        "walltime": _clock(seconds)[: 5 if kind == "lsf" else None],
+        "walltime": _clock(seconds).removesuffix(":00" if kind == "lsf" else ""),
         "job_extra_directives": directives,
         "job_script_prologue": prologue,
         "worker_extra_args": [
@@ -60,7 +61,9 @@ def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
 
 
 def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
-    parts = [f"select=1:ncpus={job.cores}:mem={job.memory}", *([f"ngpus={gpus}"] if gpus else [])]
+    # PBS takes whole numbers alone, and has no GiB.
+    memory = math.ceil(job.memory_bytes / 2**20)
+    parts = [f"select=1:ncpus={job.cores}:mem={memory}mb", *([f"ngpus={gpus}"] if gpus else [])]
     parts += [job.constraint] if job.constraint else []
     directives = ["-l place=excl"] if job.exclusive else []
     return {
@@ -85,7 +88,12 @@ def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
         *([job.constraint] if job.constraint else []),
         *(["exclusive=true"] if job.exclusive else []),
     ]
-    return {"resource_spec": ",".join(asked) or None, **_of("project", job.account)}
+    return {
+        "resource_spec": ",".join(asked) or None,
+        # Many sites have csh read what names no shell here.
+        "job_extra_directives": ["-S /bin/bash"],
+        **_of("project", job.account),
+    }
 
 
 def _of(name: str, value: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Workers through Ray: an actor per trial at once, on a cluster that is there, or on one that is started here."""
+"""Workers through Ray: actors on a cluster that is there, or on one that is started here."""
 
 from __future__ import annotations
 

@@ -335,6 +335,8 @@ class RemoteLauncher:
         try:
             data = future.result()
         except WorkerLostError:
+            # Nothing more is sent there, unless it answers once again.
+            self._workers.pop(worker.name, None)
             return _lost(f"the worker on {_where(worker.about)} was lost")
         except Exception as error:
             said = next(iter(str(error).splitlines()), "")[:MOST_SAID]

@@ -10,10 +10,10 @@ from collections.abc import Container, Sequence
 from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
-BEST, LATEST = 50, 150
+BEST, LATEST = 50, 100
 """Trials that a sampler sees. TPE looks at the 25 best, and the older the others are the less they weigh;
 what an ask takes grows with them, to half a second and more for ten thousand."""
-RUNNING = 100
+RUNNING = 50
 """Of the trials that run, the latest, which a sampler takes for bad ones (constant liar)."""
 
 

@@ -28,7 +28,7 @@ from sweeper.spec import SweepSpec
 NUMBER = "sweeper.number"
 CMA = "cma:"
 """Beginning of the attributes in which CMA-ES keeps where it stands."""
-REPEATS_BEFORE_LISTING = 10
+REPEATS_BEFORE_LISTING = 4
 SOBOL_POINTS = 2
 LISTED_AT_MOST = 50_000
 DRAWN_AT_MOST = 5_000

@@ -9,20 +9,20 @@ from pydantic import BeforeValidator, Field
 
 from sweeper.spec.space import Section
 
-MOST_HOURS = 10_000
+_MEMORY = re.compile(r"([1-9]\d*(?:\.\d+)?) ?([KMGT])(i?)B")
 
 
 def _time(value: Any) -> Any:
     """Takes `H:MM:SS`, `D-HH:MM:SS` or minutes; keeps the first."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return f"{value // 60}:{value % 60:02d}:00"
-    if not isinstance(value, str) or not re.fullmatch(r"(\d{1,3}-)?\d{1,4}:[0-5]\d(:[0-5]\d)?", value):
+    if not isinstance(value, str) or not re.fullmatch(r"(\d{1,3}-)?\d{1,4}(:[0-5]\d){2}", value):
         raise ValueError("must be a time such as `4:00:00` (hours, minutes, seconds), or whole minutes")
     return value
 
 
 def _memory(value: Any) -> Any:
-    if not isinstance(value, str) or not re.fullmatch(r"[1-9]\d*(\.\d+)? ?[KMGT]i?B", value):
+    if not isinstance(value, str) or not _MEMORY.fullmatch(value):
         raise ValueError("must be an amount with its unit, such as `16GB`")
     return value
 
@@ -33,8 +33,14 @@ def _line(value: str) -> str:
     return value
 
 
+def _list(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of lines, such as `[module load cuda]`")
+    return value
+
+
 _Line = Annotated[str, BeforeValidator(lambda value: _line(value) if isinstance(value, str) else value)]
-_Lines = Annotated[tuple[_Line, ...], Field(strict=False)]
+_Lines = Annotated[tuple[_Line, ...], Field(strict=False), BeforeValidator(_list)]
 
 
 class BatchJob(Section):
@@ -70,8 +76,15 @@ class BatchJob(Section):
     def time_seconds(self) -> float:
         """The limit of a job."""
         days, _, clock = self.time.rpartition("-")
-        parts = [*map(int, clock.split(":")), 0][:3]
-        return int(days or 0) * 86_400.0 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+        hours, minutes, seconds = map(int, clock.split(":"))
+        return int(days or 0) * 86_400.0 + hours * 3600 + minutes * 60 + seconds
+
+    @property
+    def memory_bytes(self) -> float:
+        """The memory of a job."""
+        found = _MEMORY.fullmatch(self.memory)
+        assert found is not None
+        return float(found[1]) * (1024 if found[3] else 1000) ** (1 + "KMGT".index(found[2]))
 
 
 class Tls(Section):

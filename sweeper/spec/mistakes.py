@@ -124,5 +124,5 @@ def _model(models: Mapping[str, type[BaseModel]], loc: Sequence[str | int]) -> t
         return models[""]
     if loc[0] == "space":
         return models["when" if "when" in loc[3:-1] else str(loc[2])]
-    inner = str(loc[-2]) if len(loc) > 2 else ""
+    inner = str(loc[-2])
     return models[inner if inner in models else str(loc[0])]

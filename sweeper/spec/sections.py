@@ -34,6 +34,15 @@ def _module(value: str) -> str:
     return value
 
 
+def _storage(value: str) -> str:
+    if value and not re.fullmatch(r"(postgresql|mysql)(\+\w+)?://[^\s/]+/[^\s/]+", value):
+        raise ValueError(
+            "must be a database on a server, as in `postgresql://USER@HOST/DATABASE`; its password is read"
+            " from PGPASSWORD or ~/.pgpass"
+        )
+    return value
+
+
 def _datum(value: Any) -> Any:
     values = value if isinstance(value, list) else [value]
     if not all(item is None or isinstance(item, bool | int | float | str) for item in values):
@@ -66,6 +75,7 @@ def _variables(value: Any) -> Any:
 Variables = Annotated[tuple[str, ...], BeforeValidator(_variables)]
 SweepName = Annotated[str, AfterValidator(_name)]
 ModuleName = Annotated[str, AfterValidator(_module)]
+Storage = Annotated[str, AfterValidator(_storage)]
 Datum = Annotated[Any, BeforeValidator(_datum)]
 
 
@@ -306,6 +316,9 @@ class Execution(Section):
             raise ValueError("takes `address` with `launcher: dask` or `ray` alone")
         if self.launcher == "dask" and not self.address:
             raise ValueError("needs `address: tcp://HOST:8786`, the scheduler's, with `launcher: dask`")
+        if self.address and not re.fullmatch(r"([a-z]+://)?[^\s/]+:\d{1,5}", self.address):
+            # Ray's own `auto` would be whatever cluster was last started on this machine, by whom ever.
+            raise ValueError("must have in `address` a host and a port, such as `tcp://HOST:8786`")
         if self.tls is not None and self.launcher != "dask":
             raise ValueError("takes `tls` with `launcher: dask` alone")
         if self.is_remote and isinstance(self.gpus, list):
@@ -321,6 +334,6 @@ class Execution(Section):
             if seconds < self.trial_timeout_minutes * 60 + START_SECONDS:
                 raise ValueError(
                     f"needs a `job.time` in which a trial can end: `trial_timeout_minutes` "
-                    f"({self.trial_timeout_minutes:g}) and two more"
+                    f"({self.trial_timeout_minutes:g}) and two minutes more"
                 )
         return self

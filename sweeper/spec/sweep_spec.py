@@ -35,6 +35,7 @@ from sweeper.spec.sections import (
     Production,
     ScriptOptions,
     Search,
+    Storage,
     SweepName,
 )
 from sweeper.spec.space import (
@@ -72,6 +73,7 @@ class SweepSpec(Section):
         baseline: The user's own starting point; it may lie outside the space.
         also_try: More configurations to measure as they are.
         constraints: Limits by metric.
+        storage: A database in which a copy of the study is kept, for optuna-dashboard.
     """
 
     name: SweepName
@@ -90,6 +92,7 @@ class SweepSpec(Section):
     search: Search = Search()
     confirm: Confirm = Confirm()
     execution: Execution = Execution()
+    storage: Storage = ""
 
     @field_validator("data")
     @classmethod

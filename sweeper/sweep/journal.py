@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +59,12 @@ class Journal:
     def name(self) -> str:
         """The sweep's name is its folder's."""
         return self.folder.name
+
+    @property
+    def identity(self) -> str:
+        """The sweep's name, with what no other sweep of that name has: for services that many share."""
+        place = f"{socket.gethostname()}:{self.folder.resolve()}"
+        return f"{self.name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
     def trial_folder(self, number: int) -> Path:
         """Returns the folder of a trial."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH
 from sweeper.sweep.fingerprint import code_of
+from sweeper.sweep.journal import Journal
 from sweeper.sweep.lock import epoch_of
 from sweeper.sweep.setup import MOST_WORKERS, devices_of_a_trial
 
@@ -120,11 +119,10 @@ def _pool(folder: Path, spec: SweepSpec) -> Pool:
 def _template(folder: Path, spec: SweepSpec) -> Parcel:
     """Returns what the parcels of all jobs have in common."""
     pass_env = spec.execution.pass_env
-    place = f"{socket.gethostname()}:{folder.resolve()}"
     usual = passed(os.environ)
     return Parcel(
         job=Job(uid=""),
-        sweep=f"{folder.name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}",
+        sweep=Journal(folder).identity,
         turn=epoch_of(folder),
         isolation=spec.execution.isolation,
         env={name: value for name, value in passed(os.environ, pass_env).items() if name not in usual},

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.files import write_json
+from sweeper.core.job import OUTCOME
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import LoadedSweep, load_sweep
+from sweeper.sweep.mirroring import finished
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.opening import cannot_write, open_sweep
 from sweeper.sweep.phases import run_phases
@@ -33,6 +36,7 @@ class Ran:
         ran: False where the sweep had ended before, and nothing was run.
         stopped: It was asked to stop, and can be continued.
         pending: How many runs are not yet shown by the tracker, and why.
+        study: Why the study's copy is not whole, in a line; empty where it is.
     """
 
     journal: Journal
@@ -40,6 +44,7 @@ class Ran:
     stopped: bool = False
     pending: int = 0
     problem: str = ""
+    study: str = ""
 
 
 def run_sweep(
@@ -89,7 +94,8 @@ def run_sweep(
             stopped = supervisor.stopping.asked
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, anew=True)
-            return _ran(journal, show(sweep, supervisor.publisher, made), stopped=stopped)
+            ran = _ran(journal, show(sweep, supervisor.publisher, made), stopped=stopped)
+            return dataclasses.replace(ran, study=finished(supervisor.mirror, journal, spec))
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
@@ -114,7 +120,7 @@ def _searched(journal: Journal) -> int:
 
 
 def _count(journal: Journal) -> int:
-    return sum(1 for entry in journal.trials() if entry.outcome is not None)
+    return sum(1 for _ in (journal.folder / "trials").glob(f"*/{OUTCOME}"))
 
 
 def _ran(journal: Journal, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:

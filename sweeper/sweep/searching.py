@@ -45,6 +45,7 @@ class Search:
         for record in self._book.finished():
             self._book.tell(record.number)
         self._searcher = Searcher(supervisor.journal.study, supervisor.spec, self._book.told, self._hints())
+        supervisor.mirror.tell(self._book.told)
         self._capacity = Capacity(self._book, supervisor.machine)
         self._taken = _Taken(self._book, self._capacity)
         self._cut_off = sorted(supervisor.cut_off)
@@ -183,6 +184,7 @@ class Search:
         told = self._book.tell(number)
         passing("told")
         if told is not None:
+            self._supervisor.mirror.tell({number: told})
             self._searcher.tell(number, told)
             passing("studied")
 

@@ -25,6 +25,7 @@ from sweeper.sweep.fingerprint import import_paths, prepared_folder
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import varied
 from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.mirroring import mirror_of
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.publishing import Publisher
@@ -109,6 +110,7 @@ def supervised(
                 varied=varied(begun_spec),
                 began=began,
                 stopping=stopping,
+                mirror=mirror_of(journal, begun_spec),
             )
             try:
                 yield supervisor

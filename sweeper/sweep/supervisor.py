@@ -29,6 +29,7 @@ from sweeper.core.job import (
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
+from sweeper.search import Mirror, NoMirror
 from sweeper.spec import SweepSpec
 from sweeper.sweep.book import Book, quality_of
 from sweeper.sweep.journal import Entry, Journal
@@ -69,10 +70,11 @@ class Supervisor:
         varied: Sequence[str],
         began: float,
         stopping: Stopping | None = None,
+        mirror: Mirror | None = None,
     ) -> None:
         self.journal, self.lock, self.observer = journal, lock, observer
         self.spec, self.machine, self.publisher = spec, machine, publisher
-        self.launcher = launcher
+        self.launcher, self.mirror = launcher, mirror or NoMirror()
         self.book = Book(journal, spec)
         settling = Settling([slot.device for slot in machine.slots])
         self.runner = JobRunner(launcher, machine.slots, self.tick, settling.wait, lock.check_now_and_then)

@@ -26,6 +26,7 @@ class ScriptedPool:
         self.cancelled: list[tuple[str, str, int]] = []
         self.left: list[str] = []
         self.closed = 0
+        self.deaf = set[str]()
         self.problem: Exception | None = None
         self.numbers: list[str] = []
         self._owned = owned
@@ -76,7 +77,7 @@ class ScriptedPool:
         assert self._lock.acquire(blocking=False), "calls come from two threads at once"
         try:
             if function is node.here:
-                return {name: self.there[name] for name in workers if name in self.there}
+                return {name: self.there[name] for name in workers if name not in self.deaf}
             if function is node.cancel:
                 self.cancelled += [(name, *arguments[1:]) for name in workers]
             if function is node.leave:

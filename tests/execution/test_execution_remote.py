@@ -17,6 +17,7 @@ from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place
 from sweeper.execution import parcel, remote
 from sweeper.execution.parcel import Parcel
+from sweeper.execution.pool import WorkerLostError
 from sweeper.execution.remote import JOBS, RemoteHandle, RemoteLauncher
 
 SOON, A_LOOK = 5.0, 0.1
@@ -130,6 +131,21 @@ def test_what_a_worker_raises_loses_the_job_and_says_why(make: Make, wait_for: W
     assert lost(handle).startswith("the worker on host-a (job 42) failed (")
     assert "on the node" not in lost(handle)
     assert sweep.launcher.capacity == 1
+
+
+def test_nothing_more_is_sent_to_a_worker_that_was_lost_unless_it_answers(make: Make, wait_for: Wait) -> None:
+    sweep = make()
+    sweep.pool.come("a")
+    handle = sweep.submit("1")
+    assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
+    sweep.pool.deaf.add("a")
+    sweep.pool.running.pop("a")[1].set_exception(WorkerLostError("a"))
+    assert lost(handle) == "the worker on host-a was lost"
+    again = sweep.submit("1", attempt=1)
+    assert again.place is None
+    assert not wait_for(lambda: sweep.pool.job_on("a"), A_LOOK)
+    sweep.pool.deaf.clear()
+    assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
 
 
 def test_cancel_while_it_waits(make: Make) -> None:
