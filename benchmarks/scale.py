@@ -151,9 +151,9 @@ class Cluster(ReplayLauncher):
         cluster, usual = self, queue.SimpleQueue
 
         class Ended(queue.SimpleQueue):  # type: ignore[type-arg]
-            def get_nowait(self) -> Any:
+            def empty(self) -> bool:
                 cluster.deliver()
-                return super().get_nowait()
+                return super().empty()
 
             def get(self, block: bool = True, timeout: float | None = None) -> Any:
                 if timeout is not None:

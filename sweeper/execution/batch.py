@@ -46,6 +46,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         "job_script_prologue": prologue,
         "worker_extra_args": [
             *("--resources", "gpu=1"),
+            *("--dashboard-address", "127.0.0.1:0"),
             *("--lifetime", f"{seconds - LIFETIME_SECONDS:.0f}s"),
         ],
     }

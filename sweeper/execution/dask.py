@@ -191,7 +191,8 @@ class BatchPool(DaskPool):
         dask, distributed = load("dask"), load("distributed")
         dask.config.set(_SETTINGS)
         arguments = _arguments(kind, job, gpus, logs)
-        scheduler: dict[str, Any] = {"dashboard_address": None}
+        # None would be a page of Dask's for everybody.
+        scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
             scheduler["interface"] = job.interface
         self._name, self._kind = kind, BATCH[kind]

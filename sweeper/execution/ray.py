@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,6 +90,9 @@ class RayPool:
             common = {"log_to_driver": False, "configure_logging": False}
             with _own_handlers():
                 if address:
+                    # Ray itself would try for minutes.
+                    host, _, port = address.rpartition("/")[2].rpartition(":")
+                    socket.create_connection((host, int(port)), CALL_SECONDS).close()
                     ray.init(address=address, **common)
                 else:
                     with _token():

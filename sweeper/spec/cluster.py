@@ -84,7 +84,8 @@ class BatchJob(Section):
         """The memory of a job."""
         found = _MEMORY.fullmatch(self.memory)
         assert found is not None
-        return float(found[1]) * (1024 if found[3] else 1000) ** (1 + "KMGT".index(found[2]))
+        step = 1024.0 if found[3] else 1000.0
+        return float(found[1]) * step ** (1 + "KMGT".index(found[2]))
 
 
 class Tls(Section):

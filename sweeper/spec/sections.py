@@ -318,7 +318,8 @@ class Execution(Section):
             raise ValueError("needs `address: tcp://HOST:8786`, the scheduler's, with `launcher: dask`")
         if self.address and not re.fullmatch(r"([a-z]+://)?[^\s/]+:\d{1,5}", self.address):
             # Ray's own `auto` would be whatever cluster was last started on this machine, by whom ever.
-            raise ValueError("must have in `address` a host and a port, such as `tcp://HOST:8786`")
+            example = "HOST:6379" if self.launcher == "ray" else "tcp://HOST:8786"
+            raise ValueError(f"must have in `address` a host and a port, such as `{example}`")
         if self.tls is not None and self.launcher != "dask":
             raise ValueError("takes `tls` with `launcher: dask` alone")
         if self.is_remote and isinstance(self.gpus, list):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what tests need beyond the package: SLURM, munge and PostgreSQL from Debian's packages, and Dask, Ray and
-# psycopg2 for the interpreter that is named ($1). What cannot be installed is said in a line, and its tests are
-# skipped. No service is started.
+# Installs what tests need beyond the package: SLURM, munge and PostgreSQL from Debian's packages, and Dask, Ray
+# and psycopg2 for the interpreter that is named ($1). What cannot be installed is said in a line, and its tests
+# are skipped. No service is started.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=${1:?"usage: $0 PYTHON"}

@@ -8,9 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -209,19 +208,3 @@ class Sweep:
         if len(rows) != self.trials:
             yield f"MLflow has {len(rows)} runs"
         yield from (f"a run of MLflow's is {status}" for _, status in rows if status != "FINISHED")
-
-
-def disturbed(sweep: Sweep, disturb: Callable[[Sweep, subprocess.Popen[str]], None], seconds: float) -> float:
-    """Runs a sweep: disturbed, then its supervisor killed, then to its end; returns how long that took.
-
-    Args:
-        disturb: Called when a quarter of the trials is done.
-    """
-    began = time.monotonic()
-    supervisor = sweep.start()
-    sweep.wait_for(sweep.trials // 4, seconds, supervisor)
-    disturb(sweep, supervisor)
-    sweep.wait_for(sweep.trials // 2, seconds, supervisor)
-    sweep.kill(supervisor)
-    sweep.finish(sweep.start(), seconds)
-    return time.monotonic() - began

@@ -214,7 +214,7 @@ def test_cut_off_in_the_middle_the_same_trials_are_asked(tmp_path, monkeypatch, 
     assert [e.job.config for e in entries_of(cut)] == [e.job.config for e in entries_of(whole)]
 
 
-def test_first_guesses_rest_on_a_slots_share_of_the_machine():
+def test_first_guesses_rest_on_the_cores_that_a_trial_may_use():
     gpus = tuple(DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}") for i in range(2))
-    machine = Machine(gpus, 12, {}, tuple(Slot(gpu.uuid) for gpu in gpus))
+    machine = Machine(gpus, 6, {}, tuple(Slot(gpu.uuid) for gpu in gpus))
     assert hints_of(machine, 5000) == Hints(device="NVIDIA A10", cores=6, samples=5000)

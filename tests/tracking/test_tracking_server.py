@@ -54,7 +54,7 @@ def test_server_and_database_are_killed(sweep, mlflow_server: MlflowServer, seco
     nothing_told(mlflow_server.folder, SECRET)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_database_is_killed_behind_a_live_server(sweep, mlflow_server: MlflowServer) -> None:
     made = sweep(mlflow_server.url, MLFLOW_TRACKING_USERNAME="someone", MLFLOW_TRACKING_PASSWORD=SECRET)
     found = through_outage(made, 8, mlflow_server.postgres)
@@ -64,7 +64,7 @@ def test_the_database_is_killed_behind_a_live_server(sweep, mlflow_server: Mlflo
     nothing_told(made.folder, SECRET)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_database_without_a_server_is_away_to_the_end(sweep, postgres: Postgres) -> None:
     postgres.create(DATABASE)
     made = sweep(postgres.url(DATABASE))
