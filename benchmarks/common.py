@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sweeper.spec.sections import Execution
 from sweeper.sweep.setup import device_model
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,7 +56,7 @@ def spread(values: Sequence[float], seed: int = 0) -> Figure:
 
 def device_folder(parent: Path) -> Path:
     """Returns the folder of this machine's device in `parent`, made where it is not there."""
-    folder = parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model()).strip("-").lower()
+    folder = parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model(Execution())).strip("-").lower()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -65,7 +66,7 @@ def publish(name: str, figures: Sequence[Figure], command: str, folder: Path | N
 
     Figures of other parts of the same benchmark stay as they are.
     """
-    device, folder = device_model(), folder or device_folder(RESULTS)
+    device, folder = device_model(Execution()), folder or device_folder(RESULTS)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sweeper.cli.mattering import mattered, matters_line
 from sweeper.cli.screen import Screen, console, print_summary
-from sweeper.cli.syncing import PENDING, pending_line, uri_option
+from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
 from sweeper.core.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
@@ -122,5 +122,5 @@ def _run(
         options = home_option(home) + uri_option(tracker, uri)
         out.print(Text(pending_line(ran.pending, ran.problem, ran.journal.name, options)), soft_wrap=True)
     if ran.study:
-        out.print(Text(ran.study), soft_wrap=True)
+        out.print(Text(study_line(ran.journal, ran.study, home_option(home))), soft_wrap=True)
     return PENDING if ran.problem or ran.study else 0, ran.journal.folder

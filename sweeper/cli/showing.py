@@ -24,6 +24,7 @@ from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
 from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.placing import jobs_of
 from sweeper.sweep.setup import device_model
@@ -35,6 +36,7 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
     spec = load(space, overrides)
     device = device_model(spec.execution)
     fingerprint(spec, device)
+    check_storage(spec)
     if silent:
         return spec
     out = console()

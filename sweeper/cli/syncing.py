@@ -1,4 +1,4 @@
-"""`sweeper sync`: what MLflow lacks of the sweeps in a home is sent there, or only named."""
+"""`sweeper sync`: what MLflow, and the study's copy, lack of the sweeps in a home is sent, or only named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeper.core.errors import SweepConflictError, UserError
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.lock import SweepLock
-from sweeper.sweep.mirroring import copied
+from sweeper.sweep.mirroring import copied, differences_of_copy, place_of_copy
 from sweeper.sweep.opening import all_sweeps, find_sweep
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.showing import info, made_files, show, views
@@ -29,6 +29,12 @@ def pending_line(count: int, problem: str, name: str, options: str) -> str:
     runs = {0: "The experiment's description is", 1: "1 run is"}.get(count, f"{count} runs are")
     what = "it" if count < 2 else "them"
     return f"{runs} not in MLflow yet ({problem}). `sweeper sync {name}{options}` sends {what}."
+
+
+def study_line(journal: Journal, problem: str, options: str) -> str:
+    """Returns one line on what lacks in the study's copy; `options` as in `pending_line`."""
+    copies = f"`sweeper sync {journal.name}{options}` copies what lacks"
+    return f"The study at {place_of_copy(journal)}: {problem}. {copies}."
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
@@ -75,14 +81,14 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
             pending, problem = show(sweep, publisher, made_files(sweep))
         finally:
             publisher.close()
+        study = copied(sweep)
     finally:
         lock.release()
-    study = copied(sweep)
     runs = len(sweep.book.finished())
     lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are in MLflow as they should be."]
     if problem:
         lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
-    lines += [study] if study else []
+    lines += [study_line(journal, study, options)] if study else []
     return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem or study}, lines
 
 
@@ -91,16 +97,18 @@ def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, 
     trials = list(views(sweep, made_files(sweep)))
     found = compare(MlflowTracker(home, uri), info(sweep), trials)
     what = f"{found.runs} runs with {found.points} points"
-    if not found.lacking and not found.extra:
+    of_study = differences_of_copy(sweep)
+    lacking, extra = [*found.lacking, *of_study[0]], [*found.extra, *of_study[1]]
+    if not lacking and not extra:
         lines = [f"{journal.name}: MLflow has what the folder says: {what}."]
     else:
         lines = [
-            f"{journal.name}: MLflow differs from the folder ({what}): {len(found.lacking)} lacking,"
-            f" {len(found.extra)} too many."
+            f"{journal.name}: {'the study' if any(of_study) else 'MLflow'} differs from the folder ({what}):"
+            f" {len(lacking)} lacking, {len(extra)} too many."
         ]
-    for title, listed in (("lacking", found.lacking), ("too many", found.extra)):
+    for title, listed in (("lacking", lacking), ("too many", extra)):
         lines += [f"  {title}: {each}" for each in listed[:MAX_LINES]]
         if len(listed) > MAX_LINES:
             lines.append(f"  {title}: and {len(listed) - MAX_LINES} more (--json has all)")
-    document = {"lacking": list(found.lacking), "extra": list(found.extra)}
+    document = {"lacking": lacking, "extra": extra}
     return {"name": journal.name, "runs": found.runs, "points": found.points, **document}, lines

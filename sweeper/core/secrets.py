@@ -11,6 +11,7 @@ STRUCK = "***"
 _USERINFO = re.compile(r"(://[^/?#\s@:\"']*):[^/?#\s@\"']+@")
 _SHAPES: Mapping[str, re.Pattern[str]] = {
     "a URL with a password": _USERINFO,
+    "a password in a URL": re.compile(r"(?<=[?&])(?:ssl)?pass(?:word|wd)=[^&\s\"'{}]+"),
     "an AWS access key": re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     "a GitHub token": re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),

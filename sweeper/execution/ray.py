@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, UserError
@@ -84,7 +85,7 @@ class RayPool:
             EnvironmentStopError: Nobody answers there.
             UserError: Ray is not installed.
         """
-        self._folder = "" if address else tempfile.mkdtemp(prefix="sweeper-ray-")
+        self._folder = "" if address else _new_folder()
         try:
             self._ray = ray = load({**_SETTINGS, **({} if address else _LOOPBACK)})
             common = {"log_to_driver": False, "configure_logging": False}
@@ -219,6 +220,17 @@ class RayPool:
     def _remove_folder(self) -> None:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _new_folder() -> str:
+    """Makes a folder for a cluster of our own; those of processes that were killed are removed.
+
+    Sockets are there: their names must be short, wherever temporary files may go.
+    """
+    for left in Path("/tmp").glob("sweeper-ray-*-*"):
+        if not os.path.exists(f"/proc/{left.name.split('-')[2]}") and left.stat().st_uid == os.getuid():
+            shutil.rmtree(left, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"sweeper-ray-{os.getpid()}-", dir="/tmp")
 
 
 @contextlib.contextmanager

@@ -1,8 +1,18 @@
 """Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""
 
-from sweeper.search.mirror import Mirror, NoMirror, StudyMirror
+from sweeper.search.mirror import Mirror, NoMirror, StudyMirror, compare_study, with_driver
 from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError
 from sweeper.search.told import Told
 
-__all__ = ["Hints", "Mirror", "NoMirror", "Searcher", "SpaceExhaustedError", "StudyMirror", "Told"]
+__all__ = [
+    "Hints",
+    "Mirror",
+    "NoMirror",
+    "Searcher",
+    "SpaceExhaustedError",
+    "StudyMirror",
+    "Told",
+    "compare_study",
+    "with_driver",
+]

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import queue
-import re
+import math
+import os
 import threading
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import optuna
-from optuna.trial import TrialState, create_trial
+import sqlalchemy
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeper.core.errors import UserError
+from sweeper.core.environment import secrets
+from sweeper.core.errors import StorageError, UserError
+from sweeper.core.secrets import struck
 from sweeper.search.distributions import distribution
 from sweeper.search.searcher import NUMBER
 from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 
-CONNECT_SECONDS = 5
 AGAIN_SECONDS = 2.0
 LONGEST_SECONDS = 30.0
 MOST_SAID = 160
 _DRIVERS = {"postgresql": "psycopg2", "mysql": "pymysql"}
+_PATIENCE: Mapping[str, Mapping[str, int]] = {
+    # The last in milliseconds. A server whose network is gone is else waited for a quarter of an hour.
+    "postgresql": {
+        "connect_timeout": 5,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+    },
+    "mysql": {"connect_timeout": 5, "read_timeout": 30, "write_timeout": 30},
+}
 
 
 class Mirror(Protocol):
@@ -64,110 +79,143 @@ class StudyMirror:
         Raises:
             UserError: There is no driver for such a server.
         """
-        self._url, self._name = _with_driver(url), name
+        self._url, self._name = with_driver(url), name
         self._directions = [objective.direction for objective in spec.objectives]
         self._distributions = {each: distribution(parameter) for each, parameter in spec.space.items()}
-        self._told: dict[int, Told] = {}
-        self._news: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._idle = threading.Condition()
-        self._sent: set[int] = set()
+        self._waiting: dict[int, Told] = {}
+        self._there: set[int] = set()
         self._problem = ""
+        self._ends_at = math.inf
+        self._changed = threading.Condition()
+        # A server that hangs must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="study", daemon=True)
         self._thread.start()
 
     def tell(self, told: Mapping[int, Told]) -> None:
         """Has trials copied that were told, by number."""
-        with self._idle:
-            self._told.update(told)
-        self._news.put(True)
+        with self._changed:
+            self._waiting.update((number, each) for number, each in told.items() if number not in self._there)
+            self._changed.notify()
 
     def finish(self, seconds: float = 10.0) -> str:
-        """Waits until all is there, though no longer than `seconds`; returns why it is not, if so."""
-        with self._idle:
-            self._idle.wait_for(lambda: not self._told.keys() - self._sent or self._problem, seconds)
-            left = len(self._told.keys() - self._sent)
-        self._news.put(False)
-        self._thread.join(timeout=1.0)
-        why = self._problem or "the server is slow"
+        """Waits until all is there, though no longer than `seconds`; returns why it is not, if so.
+
+        A server that is away is tried once more. Nothing is copied afterwards.
+        """
+        with self._changed:
+            self._ends_at = min(self._ends_at, time.monotonic() + seconds)
+            self._changed.notify()
+        self._thread.join(seconds)
+        with self._changed:
+            left, why = len(self._waiting), self._problem or "the server is slow"
         return f"{left} trial{'s are' if left > 1 else ' is'} not in it yet ({why})" if left else ""
 
     def _run(self) -> None:
         pause = AGAIN_SECONDS
-        goes_on = True
-        while goes_on:
+        while True:
+            is_last = self._is_ending()
             try:
-                study = self._open()
-                self._sent = {
-                    trial.user_attrs[NUMBER]
-                    for trial in study.get_trials(deepcopy=False)
-                    if NUMBER in trial.user_attrs
-                }
-                while goes_on:
-                    self._copy(study)
-                    self._problem, pause = "", AGAIN_SECONDS
-                    with self._idle:
-                        self._idle.notify_all()
-                    goes_on = self._news.get()
+                with _connected(self._url) as storage:
+                    study = self._open(storage)
+                    self._leave_out(study)
+                    while (number := self._next()) is not None:
+                        study.add_trial(self._frozen(number))
+                        self._enter(number)
+                        self._problem, pause = "", AGAIN_SECONDS
+                return
             except Exception as error:
                 # Drivers have classes of their own for it; whatever it is, the sweep goes on.
-                self._problem = self._said(error)
-                with self._idle:
-                    self._idle.notify_all()
-                goes_on = not self._ended_within(pause)
-                pause = min(2 * pause, LONGEST_SECONDS)
+                self._problem = _said(error)
+            if is_last:
+                return
+            with self._changed:
+                self._changed.wait_for(self._is_ending, pause)
+            pause = min(2 * pause, LONGEST_SECONDS)
 
-    def _open(self) -> optuna.Study:
-        storage = optuna.storages.RDBStorage(
-            self._url,
-            engine_kwargs={
-                # Optuna reads with one while it writes with another; the usual fifteen would be too many.
-                "pool_size": 2,
-                "max_overflow": 1,
-                "pool_pre_ping": True,
-                "connect_args": {"connect_timeout": CONNECT_SECONDS},
-            },
-        )
-        return optuna.create_study(
+    def _open(self, storage: RDBStorage) -> optuna.Study:
+        study = optuna.create_study(
             storage=storage, study_name=self._name, directions=self._directions, load_if_exists=True
         )
-
-    def _copy(self, study: optuna.Study) -> None:
-        with self._idle:
-            waiting = sorted(self._told.keys() - self._sent)
-        for number in waiting:
-            told = self._told[number]
-            study.add_trial(
-                create_trial(
-                    state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
-                    values=told.values,
-                    params=dict(told.params),
-                    distributions=self._distributions,
-                    user_attrs={NUMBER: number},
-                    constraints=dict(told.constraints),
-                )
+        found = [direction.name.lower() for direction in study.directions]
+        if found != self._directions:
+            raise ValueError(
+                f"the study {self._name} there is another one: it has to {' and '.join(found)}; rename it"
             )
-            self._sent.add(number)
+        return study
 
-    def _ended_within(self, seconds: float) -> bool:
-        """Waits, unless it is to end meanwhile; whether it is."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            try:
-                if not self._news.get(timeout=left):
-                    return True
-            except queue.Empty:
-                return False
-        return False
+    def _leave_out(self, study: optuna.Study) -> None:
+        there = {trial.user_attrs.get(NUMBER) for trial in study.get_trials(deepcopy=False)} - {None}
+        with self._changed:
+            self._there |= there
+            for number in there:
+                self._waiting.pop(number, None)
 
-    def _said(self, error: Exception) -> str:
-        """Returns what went wrong in one line, without a password."""
-        cause = getattr(error, "orig", None) or error.__cause__ or error
-        text = " ".join(str(cause).split()) or type(cause).__name__
-        return re.sub(r"(://)[^/?#\s]*@", r"\1", text)[:MOST_SAID]
+    def _next(self) -> int | None:
+        """Waits for a trial to copy; returns its number, or None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_ending())
+            return None if time.monotonic() > self._ends_at else next(iter(self._waiting), None)
+
+    def _enter(self, number: int) -> None:
+        with self._changed:
+            self._there.add(number)
+            del self._waiting[number]
+
+    def _is_ending(self) -> bool:
+        return self._ends_at < math.inf
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        told = self._waiting[number]
+        return create_trial(
+            state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
+            values=told.values,
+            params=dict(told.params),
+            # What the machine cannot do has left the space that was searched.
+            distributions={name: self._distributions[name] for name in told.params},
+            user_attrs={NUMBER: number},
+            constraints=dict(told.constraints),
+        )
 
 
-def _with_driver(url: str) -> str:
-    """Returns `url` with the driver that is installed with sweeper, unless it names another."""
+def compare_study(url: str, name: str, told: Mapping[int, Told]) -> tuple[list[str], list[str]]:
+    """Returns what the study `name` lacks of what was told, and what it has beside it, a line each.
+
+    Raises:
+        UserError: There is no driver for such a server.
+        StorageError: It cannot be reached.
+    """
+    lacking, extra, found = [], [], dict[int | None, FrozenTrial]()
+    try:
+        with _connected(with_driver(url)) as storage:
+            names = {study.study_name: study._study_id for study in storage.get_all_studies()}
+            trials = storage.get_all_trials(names[name], deepcopy=False) if name in names else []
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
+        raise StorageError(
+            f"the study cannot be read ({_said(error)}). Nothing was changed. Try again when it can."
+        ) from error
+    for trial in trials:
+        number = trial.user_attrs.get(NUMBER)
+        if number in found or number not in told:
+            extra.append(f"trial {trial.number} of the study {name} (sweeper's {number})")
+        found[number] = trial
+    for number, each in sorted(told.items()):
+        copy = found.get(number)
+        if copy is None:
+            lacking.append(f"trial {number} in the study {name}")
+        elif (copy.params, None if copy.values is None else tuple(copy.values)) != (
+            dict(each.params),
+            each.values,
+        ):
+            lacking.append(f"what trial {number} came to in the study {name}")
+    return lacking, extra
+
+
+def with_driver(url: str) -> str:
+    """Returns `url` with the driver that is installed with sweeper, unless it names another.
+
+    Raises:
+        UserError: It is not installed.
+    """
     scheme, _, rest = url.partition("://")
     kind, _, driver = scheme.partition("+")
     driver = driver or _DRIVERS[kind]
@@ -179,3 +227,49 @@ def _with_driver(url: str) -> str:
             f"`pip install 'sweeper[{kind}]'` installs it."
         ) from None
     return f"{kind}+{driver}://{rest}"
+
+
+@contextlib.contextmanager
+def _connected(url: str) -> Iterator[RDBStorage]:
+    """Yields the storage at `url`, for as long as its connection holds."""
+    storage = RDBStorage(
+        url,
+        engine_kwargs={
+            # Optuna reads with one while it writes with another; the usual fifteen would be too many.
+            "pool_size": 2,
+            "max_overflow": 1,
+            "connect_args": dict(_PATIENCE[url.partition("+")[0]]),
+        },
+    )
+    try:
+        _connects_no_more(storage.engine)
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _connects_no_more(engine: sqlalchemy.Engine) -> None:
+    """Has an engine fail for good once a connection was lost.
+
+    Optuna would add a trial again whose commit was not answered, and have it twice.
+    """
+    lost: list[BaseException] = []
+
+    def note(context: sqlalchemy.ExceptionContext) -> None:
+        if context.is_disconnect:
+            lost.append(context.original_exception)
+
+    def refuse(*_: Any) -> None:
+        if lost:
+            raise ConnectionError("the connection was lost") from lost[0]
+
+    sqlalchemy.event.listen(engine, "handle_error", note)
+    sqlalchemy.event.listen(engine, "do_connect", refuse)
+
+
+def _said(error: BaseException) -> str:
+    """Returns what went wrong in one line, without a secret."""
+    cause = error.__cause__ or error
+    text = " ".join(str(getattr(cause, "orig", None) or cause).split()) or type(cause).__name__
+    return struck(text, secrets(os.environ))[:MOST_SAID]

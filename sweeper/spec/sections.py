@@ -35,10 +35,11 @@ def _module(value: str) -> str:
 
 
 def _storage(value: str) -> str:
-    if value and not re.fullmatch(r"(postgresql|mysql)(\+\w+)?://[^\s/]+/[^\s/]+", value):
+    known = r"(postgresql(\+psycopg2?)?|mysql(\+pymysql)?)://[^\s/?]*/[^\s/?]+(\?\S*)?"
+    if value and not re.fullmatch(known, value):
         raise ValueError(
-            "must be a database on a server, as in `postgresql://USER@HOST/DATABASE`; its password is read"
-            " from PGPASSWORD or ~/.pgpass"
+            "must be a database on a server, as in `postgresql://USER@HOST/DATABASE`, without its password:"
+            " that is read from PGPASSWORD or ~/.pgpass (of MySQL with `?read_default_file=~/.my.cnf`)"
         )
     return value
 

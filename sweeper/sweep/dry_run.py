@@ -19,6 +19,7 @@ from sweeper.sweep import setup
 from sweeper.sweep.book import NUM_SEEDS, looks_at_loss
 from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
+from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import continued, of_name
 from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE
 from sweeper.sweep.placing import job_script_of, launcher_for
@@ -72,6 +73,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
     Raises:
         SweeperError: As `run_sweep` does before the first trial.
     """
+    check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     existing = "" if new else _existing(home, spec, marks)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:

@@ -15,7 +15,7 @@ from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import LoadedSweep, load_sweep
-from sweeper.sweep.mirroring import finished
+from sweeper.sweep.mirroring import check_storage, copied
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.opening import cannot_write, open_sweep
 from sweeper.sweep.phases import run_phases
@@ -36,7 +36,7 @@ class Ran:
         ran: False where the sweep had ended before, and nothing was run.
         stopped: It was asked to stop, and can be continued.
         pending: How many runs are not yet shown by the tracker, and why.
-        study: Why the study's copy is not whole, in a line; empty where it is.
+        study: Why the study's copy is not whole; empty where it is.
     """
 
     journal: Journal
@@ -71,6 +71,7 @@ def run_sweep(
     Raises:
         SweeperError: As its classes say; what was measured is kept.
     """
+    check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     try:
         journal, lock = open_sweep(home, spec, marks, observer, new=new)
@@ -83,7 +84,8 @@ def run_sweep(
                     sweep = load_sweep(journal)
                     made = _made(sweep, finish, observer, anew=False)
                     with contextlib.closing(Publisher(tracker, info(sweep), journal.folder)) as publisher:
-                        return _ran(journal, show(sweep, publisher, made), ran=False)
+                        ran = _ran(journal, show(sweep, publisher, made), ran=False)
+                        return dataclasses.replace(ran, study=copied(sweep, 10.0))
                 journal.reopen(_searched(journal) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
@@ -95,7 +97,7 @@ def run_sweep(
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, anew=True)
             ran = _ran(journal, show(sweep, supervisor.publisher, made), stopped=stopped)
-            return dataclasses.replace(ran, study=finished(supervisor.mirror, journal, spec))
+            return dataclasses.replace(ran, study=supervisor.mirror.finish())
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:

@@ -118,6 +118,8 @@ def supervised(
                 # What is under way is cut off in order, and runs again later.
                 supervisor.runner.cancel()
                 raise
+            finally:
+                supervisor.mirror.finish(0.0)
 
 
 def template_of(spec: SweepSpec, home: Path) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import WorkerLostError
-from sweeper.execution.ray import RayPool
+from sweeper.execution.ray import RayPool, _new_folder
 from sweeper.execution.remote import RemoteLauncher
 from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
@@ -240,7 +241,7 @@ trial = pool.run("worker-0", time.sleep, 600)
 os.kill(pids["worker-0"], signal.SIGKILL)
 print(type(trial.exception(60)).__name__)
 if "die" in sys.argv:
-    print(*(process.pid for process in everybody), flush=True)
+    print(pool._folder, *(process.pid for process in everybody), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(2)
 assert os.path.isdir(pool._folder)
@@ -265,12 +266,24 @@ def test_a_cluster_of_our_own_is_heard_on_loopback_alone_and_says_and_leaves_not
     done = run_own(tmp_path)
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["listens ['127.0.0.1']", "WorkerLostError", "False []"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [], "no token in the user's home, and no log"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it is no zombie, and none of Ray's agents: these look for their cluster for a minute."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "Agent" not in process.cmdline()[0]
+    except (psutil.NoSuchProcess, IndexError):
+        return False
 
 
 def test_a_cluster_of_our_own_ends_with_its_supervisor(tmp_path: Path, wait_for: Wait) -> None:
     done = run_own(tmp_path, "die")
     assert done.returncode == -signal.SIGKILL
-    pids = [int(pid) for pid in done.stdout.splitlines()[-1].split()]
+    folder, *pids = done.stdout.splitlines()[-1].split()
     assert len(pids) > 3
-    assert wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), WAIT_SECONDS)
+    assert wait_for(lambda: not any(is_alive(int(pid)) for pid in pids), WAIT_SECONDS)
+    assert Path(folder).exists()
+    shutil.rmtree(_new_folder())
+    assert not Path(folder).exists(), "the next one clears it"
