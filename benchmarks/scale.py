@@ -1,6 +1,6 @@
 """One supervisor for many: a thousand workers, ten thousand trials.
 
-python benchmarks/scale.py [workers trials neighbours]     writes benchmarks/results/<device>/scale.json
+python benchmarks/scale.py [PART ...]     writes benchmarks/results/<device>/scale.json
 
 workers    1,000 workers whose trials take 60 s each (54 to 66 s, then all the same), 5,000 trials; the
            share of their time in which the workers are busy, from when all of them first are until the
@@ -8,6 +8,8 @@ workers    1,000 workers whose trials take 60 s each (54 to 66 s, then all the s
 trials     10,000 trials in one study: the seconds of one ask of each sampler, the memory of the supervisor,
            and what continuing the sweep, listing and showing it, and its report take
 neighbours two slots of one machine: what a trial on one costs that on the other (scale_neighbours.py)
+slurm, dask, ray, services
+           a sweep on a real cluster, or behind real servers, disturbed in the middle (scale_clusters.py)
 
 In the first two, time is virtual: the clock is the machine's own, and where the supervisor would wait for
 the next trial to end it jumps there. What the supervisor does takes as long as it does, writing through to
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from common import Figure, publish, spread
+from scale_clusters import dask, ray, services, slurm
 from scale_neighbours import neighbours
 
 from sweeper.core.config import TrialConfig
@@ -312,7 +315,15 @@ def asks_of_samplers() -> Iterator[Figure]:
 
 def main() -> None:
     """Runs the parts that are asked for; all without any."""
-    parts = {"workers": workers, "trials": trials, "neighbours": neighbours}
+    parts: dict[str, Callable[[], Iterator[Figure]]] = {
+        "workers": workers,
+        "trials": trials,
+        "neighbours": neighbours,
+        "slurm": slurm,
+        "dask": dask,
+        "ray": ray,
+        "services": services,
+    }
     asked = sys.argv[1:] or list(parts)
     for name in asked:
         publish("scale", list(parts[name]()), f"python benchmarks/scale.py {name}")

@@ -20,6 +20,9 @@ from sweeper.analysis.words import figure, loss, seconds, times
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.sweep.observer import Status
 
+MOST_SHOWN = 3
+"""Trials that run, by name; of more, the number is enough."""
+
 
 class _Console(Console):
     """Goes on in silence when the reader of its output has gone: a sweep does not end for that."""
@@ -114,7 +117,8 @@ def status_line(status: Status) -> str:
     if status.best_ratio is not None:
         parts.append(f"best so far {times(status.best_ratio)} baseline ({status.best})")
     if status.running:
-        parts.append(f"running {', '.join(status.running)}")
+        more = f" and {len(status.running) - MOST_SHOWN} more" if len(status.running) > MOST_SHOWN else ""
+        parts.append(f"running {', '.join(status.running[:MOST_SHOWN])}{more}")
     if status.seconds_left is not None:
         parts.append(f"{seconds(max(0.0, status.seconds_left))} left")
     return " · ".join(parts)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.files import read_json, write_json
+from sweeper.core.files import read_json
 
 PLACE = "place.json"
 
@@ -44,7 +45,8 @@ def said(place: Place) -> str:
 def write_place(folder: Path, place: Place) -> None:
     """Writes `folder/place.json`; nothing where the trial had the supervisor's machine to itself."""
     if place != Place():
-        write_json(folder / PLACE, encode(place))
+        # Written through to no disk: nothing rests on it, and a trial's outcome is not to wait for it.
+        (folder / PLACE).write_text(json.dumps(encode(place)), encoding="utf-8")
 
 
 def read_place(folder: Path) -> Place:
