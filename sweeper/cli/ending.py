@@ -31,6 +31,8 @@ BUG = 70
 UNWINDING_SECONDS = 4.0
 ORDERLY_SECONDS = 25.0
 """What a sweep has that takes a Ctrl-C itself: 20 s for a confirmation, and to show what it has found."""
+CLUSTER_SECONDS = 20.0
+"""What there is where jobs are to be ended elsewhere; a batch system itself waits for 30 s, mostly."""
 AT_ONCE_SECONDS = 1.5
 _SHOW_CURSOR = b"\x1b[?25h\r"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from sweeper.cli import ending
 from sweeper.cli.mattering import mattered, matters_line
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
@@ -68,6 +69,8 @@ def run_command(
     turned up follow.
     """
     spec = load(space, overrides)
+    if spec.execution.is_remote:
+        ending.allow(ending.CLUSTER_SECONDS, ending.ORDERLY_SECONDS + ending.CLUSTER_SECONDS)
     code, folder = _run(spec, home, new=new, extend=extend, uri=uri)
     for model in [] if spec.execution.same_gpu else other_models(folder):
         if code not in (0, PENDING):

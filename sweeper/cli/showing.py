@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -24,9 +23,10 @@ from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
 from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
-from sweeper.sweep.placing import jobs_of
+from sweeper.sweep.placing import jobs_of, waiting_sweeps
 from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
 
@@ -66,19 +66,30 @@ def list_command(home: Path, *, as_json: bool) -> None:
 
 def _print_list(home: Path, summaries: Sequence[Summary], *, any_spoilt: bool) -> None:
     out = console()
-    if not summaries and not any_spoilt:
+    waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
+    for folder in waiting:
+        out.print(Text(f"{folder.name:<24} not begun"), soft_wrap=True)
+        for said in _job_lines(folder):
+            out.print(Text(f"  {said}"), soft_wrap=True)
+    if not summaries and not any_spoilt and not waiting:
         out.print(f"No sweeps in {home} yet. `sweeper run search_spaces/quick.yaml` makes one.")
     for each in summaries:
         confirmed = f"{times(each.ratio.ratio)} confirmed" if each.ratio else "nothing confirmed"
         trials = sum(each.counts.values())
         line = f"{each.name:<24} {each.state:<11} {trials:>4} trials  {confirmed:<18} {each.device}"
         out.print(Text(line), soft_wrap=True)
-        for said in _job_lines(jobs_of(sweeps_folder(home) / each.name)):
+        for said in _job_lines(sweeps_folder(home) / each.name):
             out.print(Text(f"  {said}"), soft_wrap=True)
 
 
-def _job_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _job_lines(folder: Path) -> Iterator[str]:
     """Yields the jobs and workers of a sweep that runs on a cluster."""
+    found = jobs_of(folder)
+    if is_gone(folder):
+        # What it wrote last is no longer so.
+        if jobs := found.get("jobs"):
+            yield f"left behind: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}; they end by themselves"
+        return
     workers = found.get("workers", [])
     there = {each["job"] for each in workers}
     for each in workers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import signal
 import subprocess
 import time
 import warnings
@@ -48,6 +49,7 @@ def load(module: str) -> Any:
     Raises:
         UserError: It is not installed.
     """
+    before = signal.getsignal(signal.SIGINT)
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -55,6 +57,10 @@ def load(module: str) -> Any:
             f"`execution.launcher` needs {module.partition('.')[0]}, which is not installed ({error}). "
             "`pip install 'sweeper[dask]'` installs it."
         ) from None
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:
+            # dask-jobqueue takes Ctrl-C when it is imported, and would end everything with code 0.
+            signal.signal(signal.SIGINT, before)
 
 
 def job_script(kind: str, job: BatchJob, gpus: int) -> str:
@@ -76,16 +82,21 @@ def end_jobs(kind: str, jobs: Sequence[str]) -> None:
 class DaskPool:
     """Workers of a Dask cluster that belongs to somebody else."""
 
+    stays = True
+
     def __init__(self, address: str, tls: Tls | None = None) -> None:
         """Connects.
 
         Raises:
             EnvironmentStopError: Nobody answers there.
-            UserError: Dask is not installed, or the address is none.
+            UserError: Dask is not installed, the address is none, or a file of `tls` is not there.
         """
         distributed = load("distributed")
         security = None
         if tls is not None:
+            for path in (tls.ca_file, tls.cert_file, tls.key_file):
+                if not Path(path).is_file():
+                    raise UserError(f"`execution.tls` must name files that are there, but got {path!r}.")
             security = distributed.Security(
                 tls_ca_file=tls.ca_file,
                 tls_client_cert=tls.cert_file,
@@ -115,8 +126,17 @@ class DaskPool:
         """Does nothing: how many workers there are is not ours to say."""
 
     def workers(self) -> Sequence[str]:
-        """Returns the addresses of the workers that are there now."""
-        self._info = self._client.scheduler_info(n_workers=-1)["workers"]
+        """Returns the addresses of the workers that are there now.
+
+        Raises:
+            EnvironmentStopError: The scheduler is gone, and did not come back.
+        """
+        known = self._client.scheduler_info(n_workers=-1)
+        if "workers" not in known:
+            raise EnvironmentStopError(
+                "the Dask scheduler is gone. What was measured is kept; the same command continues."
+            )
+        self._info = known["workers"]
         return list(self._info)
 
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -156,7 +176,14 @@ class DaskPool:
         if not workers:
             return {}
         with contextlib.suppress(OSError, TimeoutError, RuntimeError, ValueError, KeyError):
-            found = self._client.run(function, *arguments, workers=list(workers), on_error="return")
+            found = self._client.sync(
+                self._client._run,
+                function,
+                *arguments,
+                workers=list(workers),
+                on_error="return",
+                callback_timeout=CALL_SECONDS,
+            )
             return {name: value for name, value in found.items() if not isinstance(value, BaseException)}
         return {}
 
@@ -176,6 +203,8 @@ class DaskPool:
 
 class BatchPool(DaskPool):
     """Workers that are jobs of a batch system, each with the GPUs of one trial."""
+
+    stays = False
 
     def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path) -> None:
         """Starts a scheduler in this process; no job yet.
@@ -295,13 +324,12 @@ class BatchPool(DaskPool):
 
     def close(self) -> None:
         """Cancels every job, and ends the scheduler."""
-        left = self.jobs()
+        # First of all: whoever ended this process may not leave it the time for the rest.
+        end_jobs(self._name, self.jobs())
         super().close()
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._cluster.close(timeout=CALL_SECONDS)
-        # What a closing cluster has not waited for.
-        end_jobs(self._name, left)
 
 
 def _listed(kind: str) -> set[str] | None:
@@ -339,5 +367,7 @@ def _job_class(kind: str) -> Any:
 
 def _said(error: Exception) -> str:
     """Returns what the batch system said; the rest of the message is about the call."""
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"there is no `{error.filename}` on this machine"
     _, _, said = str(error).rpartition("stderr:")
     return " ".join(said.split()) or str(error)

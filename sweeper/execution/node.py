@@ -19,7 +19,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -92,10 +92,10 @@ def run_parcel(data: bytes) -> bytes:
     return node.run(parcel)
 
 
-def cancel(sweep: str, uid: str, attempt: int) -> None:
-    """Ends a job where it runs on this worker; its attempt is lost."""
+def cancel(sweep: str, attempts: Sequence[tuple[str, int]]) -> None:
+    """Ends what runs on this worker of jobs' attempts, by uid and number; it is lost."""
     if node := _NODES.get(sweep):
-        node.cancel(uid, attempt)
+        node.cancel(attempts)
 
 
 def leave(sweep: str) -> None:
@@ -196,10 +196,10 @@ class Node:
         self._handle = self._launcher.submit(folder)
         return self._handle.result()
 
-    def cancel(self, uid: str, attempt: int) -> None:
-        """Ends a job, where that is what is under way."""
+    def cancel(self, attempts: Sequence[tuple[str, int]]) -> None:
+        """Ends the job that is under way, where it is one of these."""
         job = self._job
-        if self._handle is not None and job is not None and (job.uid, job.attempt) == (uid, attempt):
+        if self._handle is not None and job is not None and (job.uid, job.attempt) in attempts:
             self._handle.cancel()
 
     def close(self) -> None:

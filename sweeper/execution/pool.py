@@ -33,7 +33,13 @@ class WorkerLostError(Exception):
 
 
 class Pool(Protocol):
-    """Workers of a cluster. All calls come from one thread at a time, but for `run` and `close`."""
+    """Workers of a cluster. All calls come from one thread at a time, but for `run` and `close`.
+
+    Attributes:
+        stays: Whether its workers are somebody else's, and go on after `close`.
+    """
+
+    stays: bool
 
     def want(self, count: int) -> None:
         """Has so many workers started, or let go of; called again and again, so that lost ones are replaced.

@@ -73,6 +73,8 @@ def _hold() -> None:
 class RayPool:
     """Actors, each with the GPUs of one trial; Ray places them, and starts others for those that are lost."""
 
+    stays = False
+
     def __init__(self, address: str, gpus: int, most: int | None, **own: Any) -> None:
         """Joins the cluster at `address`; without one, starts a cluster on this machine.
 

@@ -82,6 +82,9 @@ class RemoteLauncher:
 
     Workers come and go: a job whose worker is gone is lost, and one that nobody can take yet waits.
     A trial is only begun where it can end before the worker's own time is up.
+
+    Attributes:
+        model: Of device, the one that counts, as workers name it; empty before the first.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class RemoteLauncher:
         self._asked_of_all = needs_gpu, on_cpu
         self._same_gpu, self._models = same_gpu, list[str]()
         self._patience = min(most, MOST_REFUSALS)
-        self._model, self._folder, self._say = model, folder, say
+        self.model, self._folder, self._say = model, folder, say
         self._workers: dict[str, _Known] = {}
         self._queue: list[RemoteHandle] = []
         self._last, self._seconds, self._refusals = "", 0.0, 0
@@ -167,12 +170,14 @@ class RemoteLauncher:
             return
         self._closing.set()
         self._watcher.join(timeout=LEAVE_SECONDS)
-        with contextlib.suppress(Exception):
-            self._pool.call(list(self._workers), node.leave, self._template.sweep)
+        if self._pool.stays:
+            with contextlib.suppress(Exception):
+                self._pool.call(list(self._workers), node.leave, self._template.sweep)
         self._pool.close()
-        for handle in [*self._queue, *(each.handle for each in self.known if each.handle)]:
-            if not handle.done():
-                handle.set_result(_lost("the cluster was let go"))
+        with self._lock:
+            handles = self._given_up()
+        for handle in handles:
+            handle.set_result(_lost("the cluster was let go"))
         if self._folder is not None:
             (self._folder / JOBS).unlink(missing_ok=True)
 
@@ -208,11 +213,17 @@ class RemoteLauncher:
             )
         with self._lock:
             self._broken = error
-            handles = [*self._queue, *(each.handle for each in self.known if each.handle)]
-            self._queue.clear()
+            handles = self._given_up()
         for handle in handles:
-            if not handle.done():
-                handle.set_exception(error)
+            handle.set_exception(error)
+
+    def _given_up(self) -> list[RemoteHandle]:
+        """Returns the jobs that have not ended; what still comes of them is nobody's any more."""
+        handles = [*self._queue, *(each.handle for each in self.known if each.handle)]
+        self._queue.clear()
+        for each in self.known:
+            each.handle = None
+        return handles
 
     def _look(self) -> None:
         """Takes note of workers that came or are gone, and places what waits."""
@@ -241,25 +252,31 @@ class RemoteLauncher:
     def _end(self) -> None:
         """Has ended what is to end: again and again, as a job may not have begun when its worker is told."""
         with self._lock:
-            ending = [
-                (each.name, each.handle.job) for each in self.known if each.handle and each.handle.is_ending
-            ]
-        for name, job in ending:
-            self._pool.call([name], node.cancel, self._template.sweep, job.uid, job.attempt)
+            ending = {
+                each.name: (each.handle.job.uid, each.handle.job.attempt)
+                for each in self.known
+                if each.handle and each.handle.is_ending
+            }
+        if ending:
+            self._pool.call(list(ending), node.cancel, self._template.sweep, list(ending.values()))
 
     def _welcome(self, name: str, about: Worker) -> None:
         left = float("inf") if about.seconds_left is None else about.seconds_left
         known = _Known(name, about, time.monotonic() + left, refusal=about.refusal)
-        self._model = self._model or ("" if known.refusal else about.model)
-        if not known.refusal and about.model != self._model:
-            known.refusal = f"it has {about.model}, and this sweep is on {self._model}: "
+        self.model = self.model or ("" if known.refusal else about.model)
+        if not known.refusal and about.model != self.model:
+            known.refusal = f"it has {about.model}, and this sweep is on {self.model}: "
             known.refusal += _ANOTHER if self._same_gpu else "that model has a sweep of its own"
             self._keep_model(about.model)
+        if not known.refusal and not known.has_time_for(self._seconds):
+            known.refusal = f"it ends in {left:.0f} s, and a trial needs {self._seconds:.0f} s"
         if known.refusal:
             self._refusals += 1
-            # Another in its place would likely be the same.
-            self._most = max(1, self._most - 1)
-            self._wanted = min(self._wanted, self._most)
+            known.leaving = self._pool.retire(name)
+            if known.leaving:
+                # Another in its place would likely be the same.
+                self._most = max(1, self._most - 1)
+                self._wanted = min(self._wanted, self._most)
             self._say(f"The worker on {_where(about)} takes no trials: {known.refusal}.")
         else:
             self._refusals = 0
@@ -317,7 +334,7 @@ class RemoteLauncher:
     def _arrived(self, handle: RemoteHandle, worker: _Known, future: Future[bytes]) -> None:
         """Takes what a worker sent; of one that is known as lost, nothing any more."""
         with self._lock:
-            if handle.done():
+            if worker.handle is not handle:
                 return
             worker.handle = None
             try:

@@ -35,7 +35,7 @@ def _line(value: str) -> str:
 
 def _list(value: Any) -> Any:
     if not isinstance(value, list | tuple):
-        raise ValueError("must be a list of lines, such as `[module load cuda]`")
+        raise ValueError("must be a list of lines, such as `[module load cuda]` or `[--qos=high]`")
     return value
 
 

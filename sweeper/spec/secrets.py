@@ -14,6 +14,9 @@ SECRET_REMEDY = (
     "Everything here is logged: put it into an environment variable, name that in"
     " `execution.pass_env: [NAME]`, and read it in your code."
 )
+_STORAGE_REMEDY = (
+    "Its password is read from PGPASSWORD or ~/.pgpass (of MySQL: `?read_default_file=~/.my.cnf`)."
+)
 _ENV: Path = ("script", "env")
 _PASSWORD = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY", re.IGNORECASE)
 """Keys under which nothing else stands, unlike `sort_key` and `pad_token`."""
@@ -47,7 +50,8 @@ def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
             yield from _in(each, (*path, index), known)
     elif isinstance(value, str) and (kind := secret_in(value, known)):
         shown = show(struck(value, known))
-        text = f"`{dotted(path)}` must hold no secret, but got {kind}, {shown}. {SECRET_REMEDY}"
+        remedy = _STORAGE_REMEDY if path == ("storage",) else SECRET_REMEDY
+        text = f"`{dotted(path)}` must hold no secret, but got {kind}, {shown}. {remedy}"
         yield Mistake(path, text)
 
 

@@ -312,7 +312,7 @@ class Execution(Section):
     def _fits_the_launcher(self) -> Execution:
         batch = self.launcher in BATCH
         if self.job is not None and not batch:
-            raise ValueError(f"takes `job` with a batch system ({', '.join(BATCH)}) alone")
+            raise ValueError(f"takes `job` with a batch system ({', '.join(BATCH)}) as `launcher` alone")
         if self.address and self.launcher not in ("dask", "ray"):
             raise ValueError("takes `address` with `launcher: dask` or `ray` alone")
         if self.launcher == "dask" and not self.address:
@@ -321,6 +321,10 @@ class Execution(Section):
             # Ray's own `auto` would be whatever cluster was last started on this machine, by whom ever.
             example = "HOST:6379" if self.launcher == "ray" else "tcp://HOST:8786"
             raise ValueError(f"must have in `address` a host and a port, such as `{example}`")
+        if self.address.startswith("tls://") and self.tls is None and self.launcher == "dask":
+            raise ValueError(
+                "needs `tls: {ca_file: ..., cert_file: ..., key_file: ...}` with an `address` of tls://"
+            )
         if self.tls is not None and self.launcher != "dask":
             raise ValueError("takes `tls` with `launcher: dask` alone")
         if self.is_remote and isinstance(self.gpus, list):

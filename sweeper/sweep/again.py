@@ -99,7 +99,10 @@ def confirm_again(
     unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
     lock = SweepLock(journal.folder)
     try:
-        with supervised(home, journal, lock, unlimited, marks, NullTracker(), observer, launch) as supervisor:
+        # One process after the other: no cluster needs more than a worker for that.
+        with supervised(
+            home, journal, lock, unlimited, marks, NullTracker(), observer, launch, most=1
+        ) as supervisor:
             sweep = load_sweep(journal)
             supervisor.book = sweep.book
             number = int(result["winner"])

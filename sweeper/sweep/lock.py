@@ -92,6 +92,23 @@ def epoch_of(folder: Path) -> int:
         return 0
 
 
+def is_gone(folder: Path) -> bool:
+    """Returns whether the supervisor that had the sweep last was this host's, and no longer runs.
+
+    The lock itself is not tried: a supervisor that starts just then would be refused.
+    """
+    try:
+        last = json.loads((folder / LOCK).read_bytes())
+        if last["host"] != socket.gethostname():
+            return False
+        os.kill(int(last["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return False
+
+
 def _holder(text: bytes) -> str:
     try:
         found = json.loads(text)

@@ -151,7 +151,11 @@ def _trace(supervisor: Supervisor, numbers: Sequence[int | None]) -> None:
             trace=str(journal.trial_folder(record.number).resolve() / TRACE),
             plan=MeasurePlan(repeats=0, warmup_cap_seconds=supervisor.spec.measure.warmup_cap_seconds),
         )
-        outcome = supervisor.runner.run(journal.setup_folder(f"trace-{record.number}"), job)
+        folder = journal.setup_folder(f"trace-{record.number}")
+        outcome = supervisor.runner.run(folder, job)
+        if (folder / TRACE).exists():
+            # A worker elsewhere has no other folder than the job's.
+            (folder / TRACE).replace(job.trace)
         if isinstance(outcome, Failure):
             supervisor.observer.line(
                 f"No trace of {supervisor.name(record)} ({outcome.kind}: {outcome.message})."

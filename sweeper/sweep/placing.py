@@ -21,7 +21,7 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH
 from sweeper.sweep.fingerprint import code_of
-from sweeper.sweep.journal import Journal
+from sweeper.sweep.journal import Journal, sweeps_folder
 from sweeper.sweep.lock import epoch_of
 from sweeper.sweep.setup import MOST_WORKERS, devices_of_a_trial
 
@@ -99,6 +99,15 @@ def jobs_of(folder: Path) -> Mapping[str, Any]:
         if isinstance(found, dict):
             return found
     return {}
+
+
+def waiting_sweeps(home: Path) -> list[Path]:
+    """Returns the folders of sweeps that have jobs, and no worker yet to begin on."""
+    return [
+        each.parent
+        for each in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))
+        if not Journal(each.parent).begun
+    ]
 
 
 def _pool(folder: Path, spec: SweepSpec) -> Pool:

@@ -24,6 +24,11 @@ from sweeper.sweep.showing import MADE, info, made_files, show
 from sweeper.sweep.starting import Launch, supervised
 from sweeper.tracking import Tracker
 
+STUDY_SECONDS = 10.0
+"""For which the study's copy is waited for at the end."""
+STOPPED_SECONDS = 2.0
+"""The same after Ctrl-C, where all has to end within some seconds."""
+
 Finish = Callable[[LoadedSweep], Sequence[Path]]
 """Makes what belongs to a sweep that has ended, such as its report; returns the files' paths."""
 
@@ -85,7 +90,7 @@ def run_sweep(
                     made = _made(sweep, finish, observer, anew=False)
                     with contextlib.closing(Publisher(tracker, info(sweep), journal.folder)) as publisher:
                         ran = _ran(journal, show(sweep, publisher, made), ran=False)
-                        return dataclasses.replace(ran, study=copied(sweep, 10.0))
+                        return dataclasses.replace(ran, study=copied(sweep, STUDY_SECONDS))
                 journal.reopen(_searched(journal) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
@@ -97,7 +102,8 @@ def run_sweep(
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, anew=True)
             ran = _ran(journal, show(sweep, supervisor.publisher, made), stopped=stopped)
-            return dataclasses.replace(ran, study=supervisor.mirror.finish())
+            seconds = STOPPED_SECONDS if stopped else STUDY_SECONDS
+            return dataclasses.replace(ran, study=supervisor.mirror.finish(seconds))
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:

@@ -96,8 +96,11 @@ def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
     )
 
 
-def report_of(outcome: Outcome | Report, doing: str) -> Mapping[str, Any]:
+def report_of(outcome: Outcome | Report, doing: str, *, elsewhere: bool = False) -> Mapping[str, Any]:
     """Returns what a set-up job reported.
+
+    Args:
+        elsewhere: Whether it ran on a worker, which may lack what is there on this machine.
 
     Raises:
         UserError: The user's data or code broke it; the message is one line.
@@ -107,7 +110,8 @@ def report_of(outcome: Outcome | Report, doing: str) -> Mapping[str, Any]:
         return outcome.values
     assert isinstance(outcome, Failure)
     if outcome.kind == FailureKind.USER_ERROR:
-        raise UserError(outcome.message)
+        remedy = ". It was on a worker, which needs the Python packages and data of this machine."
+        raise UserError(outcome.message + (remedy if elsewhere else ""))
     raise EnvironmentStopError(
         f"{doing} failed ({outcome.kind}): {outcome.message}. {outcome.last_words}".strip()
     )

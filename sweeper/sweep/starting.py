@@ -18,6 +18,7 @@ from sweeper.core.job import SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import LocalLauncher, end_leftovers, own_environment
+from sweeper.execution.remote import RemoteLauncher
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.describing import info_of, provenance
@@ -49,8 +50,12 @@ def supervised(
     tracker: Tracker,
     observer: Observer,
     launch: Launch | None,
+    most: int | None = None,
 ) -> Iterator[Supervisor]:
     """Yields the supervisor of a sweep whose folder is open; a new sweep has begun then.
+
+    Args:
+        most: Jobs at once, where they are to be fewer than `execution` allows.
 
     Raises:
         UserError: The data or the code cannot be used.
@@ -63,7 +68,7 @@ def supervised(
     launcher = (
         launch(journal.folder)
         if launch
-        else launcher_for(journal.folder, spec, model=model, say=observer.line)
+        else launcher_for(journal.folder, spec, most=most, model=model, say=observer.line)
     )
     with contextlib.closing(launcher):
         machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
@@ -79,7 +84,8 @@ def supervised(
             observer.line(note)
         about = {
             "device": machine.line,
-            "model": machine.devices[0].name,
+            # As workers name it: the driver and torch differ where a GPU is divided (MIG).
+            "model": launcher.model if isinstance(launcher, RemoteLauncher) else machine.devices[0].name,
             "synthetic": data["synthetic"],
             "notes": list(data["notes"]),
             **provenance(),
@@ -157,7 +163,10 @@ def surveyed(
     while runner.running:
         outcomes.update({key: outcome for key, _, outcome in runner.wait()})
     machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
-    data = setup.report_of(outcomes[1], "preparing the data") if spec.pipeline else setup.NO_DATA
+    data = setup.NO_DATA
+    if spec.pipeline:
+        elsewhere = spec.execution.is_remote
+        data = setup.report_of(outcomes[1], "preparing the data", elsewhere=elsewhere)
     return machine, data
 
 

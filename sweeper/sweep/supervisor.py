@@ -45,6 +45,8 @@ QUALITY_CAP_SHARE = 1 / 15
 SCREEN_SECONDS = 0.25
 SAME_ERROR_STOPS = 3
 LEAST_TIMEOUT_SECONDS = 30.0
+LATE_SECONDS = 2.0
+"""Beyond the end that it was told to come to."""
 RECENT = 100
 """Trials whose seconds are the usual ones."""
 STATUS_SECONDS = 0.1
@@ -238,6 +240,9 @@ class Supervisor:
         """
         self.stopping.check()
         now = time.monotonic()
+        if self._ends_at is not None and now > self._ends_at + LATE_SECONDS:
+            # What runs ends in time by itself; what waits for a worker would not.
+            raise KeyboardInterrupt
         if now - self._told_at < STATUS_SECONDS:
             return
         self._told_at = now

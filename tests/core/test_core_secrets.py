@@ -12,6 +12,7 @@ from sweeper.core.secrets import Striker, kind_of, struck, struck_tree
 
 SHAPES = [
     ("postgresql://me:hunter2@db/x", "postgresql://me:***@db/x", "a URL with a password"),
+    ("postgresql://me@db/x?password=hunter2", "postgresql://me@db/x?***", "a password in a URL"),
     ("AKIA" + "ABCDEFGH12345678", "***", "an AWS access key"),
     ("ghp_" + "a1B2" * 9, "***", "a GitHub token"),
     ("github_pat_" + "a1_B2" * 9, "***", "a GitHub token"),
@@ -43,6 +44,7 @@ def test_a_key_is_known_by_its_shape(secret: str, shown: str, kind: str):
         "AKIAK",
         "http://host:80/a@b",
         "ssh://git@github.com",
+        "https://host/reset?password={new}",
         "me@host: x",
     ],
 )

@@ -29,7 +29,7 @@ class ScriptedPool:
         self.deaf = set[str]()
         self.problem: Exception | None = None
         self.numbers: list[str] = []
-        self._owned = owned
+        self._owned, self.stays = owned, not owned
         self._lock = threading.Lock()
 
     # -- what the test says -----------------------------------------------------------------------
@@ -79,7 +79,7 @@ class ScriptedPool:
             if function is node.here:
                 return {name: self.there[name] for name in workers if name not in self.deaf}
             if function is node.cancel:
-                self.cancelled += [(name, *arguments[1:]) for name in workers]
+                self.cancelled += [(name, *each) for name in workers for each in arguments[1]]
             if function is node.leave:
                 self.left += workers
             return dict.fromkeys(workers)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,7 +102,9 @@ def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytes
         try:
             handle = launcher.submit(fault_job(tmp_path / "a"))
             cluster.scheduler.kill()
-            with pytest.raises(EnvironmentStopError, match=r"What was measured is kept"):
+            with pytest.raises(
+                EnvironmentStopError, match=r"the Dask scheduler is gone\. What was measured is kept"
+            ):
                 handle.result(timeout=WAIT_SECONDS)
         finally:
             launcher.close()
@@ -112,3 +116,14 @@ def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.Mon
         DaskPool("tcp://127.0.0.1:9")
     with pytest.raises(UserError, match=r"`execution\.address` must be a scheduler's, but got 'ftp://a'"):
         DaskPool("ftp://a")
+
+
+def test_ctrl_c_stays_ours_when_dask_jobqueue_is_imported() -> None:
+    pytest.importorskip(
+        "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')"
+    )
+    program = (
+        "import signal; from sweeper.execution.dask import load; before = signal.getsignal(signal.SIGINT)\n"
+        "load('dask_jobqueue'); assert signal.getsignal(signal.SIGINT) is before"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

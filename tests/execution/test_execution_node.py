@@ -273,13 +273,13 @@ def test_cancelling_ends_the_job_that_is_meant_and_no_other(
 ) -> None:
     under_way = started(threads, scratch, wait_for, attempt=1)
     for sweep, uid, attempt in (("s", "1", 0), ("s", "2", 1), ("other", "1", 1)):
-        node.cancel(sweep, uid, attempt)
+        node.cancel(sweep, [(uid, attempt)])
     with pytest.raises(TimeoutError):
         under_way.result(0.3)
-    node.cancel("s", "1", 1)
+    node.cancel("s", [("0", 1), ("1", 1)])
     assert outcome_of(under_way.result(SOON), tmp_path / "cancelled") is None
     assert not is_sleeping(scratch)
-    node.cancel("s", "1", 1)
+    node.cancel("s", [("0", 1), ("1", 1)])
     data = threads.submit(node.run_parcel, parcel("2")).result(SOON)
     assert isinstance(outcome_of(data, tmp_path / "next"), Measurement)
 
@@ -304,7 +304,7 @@ def test_a_sweep_that_asks_for_nothing_any_more_is_left_and_one_that_runs_is_not
     time.sleep(0.5)
     assert not under_way.done()
     assert len(works(scratch)) == 1
-    node.cancel("s", "1", 0)
+    node.cancel("s", [("1", 0)])
     under_way.result(SOON)
     assert wait_for(lambda: not works(scratch), SOON)
     assert "s" not in node._NODES

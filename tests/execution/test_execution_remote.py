@@ -218,6 +218,27 @@ def test_another_model_is_refused_with_its_line(make: Make, wait_for: Wait) -> N
     assert wait_for(lambda: sweep.pool.wanted == 2, SOON), "another in its place would likely be the same"
 
 
+def test_refusals_of_workers_that_stay_take_nobodys_place(make: Make, wait_for: Wait) -> None:
+    sweep = make(most=2, owned=False, model="A10")
+    for name in "abcde":
+        sweep.pool.come(name, model="A10" if name in "de" else "V100")
+    assert wait_for(lambda: len(sweep.said) == 3, SOON)
+    assert wait_for(lambda: sweep.launcher.capacity == 2, SOON)
+
+
+def test_jobs_that_are_always_too_short_are_not_replaced_for_ever(make: Make, wait_for: Wait) -> None:
+    sweep = make(most=3)
+    soak = sweep.submit("soak")
+    for name in "abc":
+        sweep.pool.come(name, seconds_left=60.0)
+        assert wait_for(lambda name=name: name in sweep.pool.retired, SOON)
+    assert sweep.said[0] == (
+        f"The worker on host-a takes no trials: it ends in 60 s, and a trial needs {TIMEOUT + 30:.0f} s."
+    )
+    with pytest.raises(EnvironmentStopError, match="3 workers came, and none can take a trial"):
+        soak.result(timeout=SOON)
+
+
 def test_three_refusals_and_nobody_else_stop_the_sweep(make: Make, wait_for: Wait) -> None:
     sweep = make(model="H100")
     waiting = sweep.submit("1")
@@ -366,8 +387,9 @@ def test_the_jobs_are_listed_while_there_are_any(make: Make, wait_for: Wait) -> 
     assert not path.exists()
 
 
-def test_closing_ends_what_runs_and_what_waits(make: Make, wait_for: Wait) -> None:
-    sweep = make()
+@pytest.mark.parametrize("owned", [True, False])
+def test_closing_ends_what_runs_and_what_waits(make: Make, wait_for: Wait, owned: bool) -> None:
+    sweep = make(owned=owned)
     sweep.pool.come("a")
     running, waiting = sweep.submit("1"), sweep.submit("2")
     assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
@@ -375,7 +397,7 @@ def test_closing_ends_what_runs_and_what_waits(make: Make, wait_for: Wait) -> No
     sweep.launcher.close()
     assert "let go" in lost(running)
     assert "let go" in lost(waiting)
-    assert sweep.pool.left == ["a"]
+    assert sweep.pool.left == ([] if owned else ["a"]), "what belongs to the pool ends with it"
     assert sweep.pool.closed == 1
     assert not sweep.launcher._watcher.is_alive()
 

@@ -83,14 +83,15 @@ def on_ray(folder: Path, trials: int) -> Survived:
     with _ray_cluster(folder) as cluster:
         settings = [
             *("execution.launcher=ray", f"execution.address={_ask(cluster)}"),
-            *("execution.gpus=0", "execution.slots=2"),
+            *("execution.gpus=0", "execution.slots=3"),
         ]
 
         def disturb(sweep: Sweep) -> None:
             for order in ("kill", "add"):
                 _order(cluster, order)
 
-        env = {"RAY_AUTH_MODE": "disabled"}
+        # As the cluster's own: on loopback, and open to this machine.
+        env = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
         return _survived(Sweep(folder / "sweep", settings, trials=trials, env=env), disturb)
 
 

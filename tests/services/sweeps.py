@@ -18,6 +18,8 @@ from services.processes import wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 NAME = "afar"
+ENDING_SECONDS = 0.5
+"""Between the stamp of a trial and the end of its processes, up to which its seconds are counted."""
 PIPELINE = '''\
 """A small model whose building takes a while, so that something can go wrong meanwhile."""
 
@@ -158,7 +160,9 @@ class Sweep:
             outcome = json.loads((folder / "outcome.json").read_text())
             place = json.loads((folder / "place.json").read_text())
             ended = outcome["finished_at"]
-            found.append((ended - outcome["seconds"], ended, place["host"], place["gpu"]))
+            # Nodes of Ray's on one machine have all of its devices: their workers tell them apart.
+            device = place["gpu"] or place["worker"]
+            found.append((ended - outcome["seconds"], ended, place["host"], device))
         return found
 
     def retried(self) -> int:
@@ -181,7 +185,7 @@ class Sweep:
         spans = sorted(self.spans())
         for i, (began, _, host, gpu) in enumerate(spans):
             for other in spans[:i]:
-                if other[2:] == (host, gpu) and other[1] > began:
+                if other[2:] == (host, gpu) and other[1] > began + ENDING_SECONDS:
                     yield f"two trials at once on {host}, GPU {gpu}: until {other[1]} and from {began}"
 
     def _study(self) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,29 @@ def test_entries_of_also_try_that_fail_do_not_end_it(bench: Bench):
 
 
 # -- after Ctrl-C -----------------------------------------------------------------------------------------
+
+
+def test_a_hurry_ends_in_time_where_no_worker_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A job that waits for a worker has no time limit of its own yet."""
+    monkeypatch.setattr("sweeper.sweep.confirming.HURRY_SECONDS", 0.5)
+    monkeypatch.setattr("sweeper.sweep.supervisor.LATE_SECONDS", 0.5)
+    gone = threading.Event()
+
+    def interrupting(config: TrialConfig) -> Any:
+        if len(bench.jobs("search")) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        if bench.jobs("confirm"):
+            gone.wait(20)
+        return surface(config)
+
+    began = time.monotonic()
+    threading.Timer(15, gone.set).start()
+    try:
+        assert bench.run(answer=interrupting).stopped
+        assert (bench.home / "sweeps" / "toy" / "stopped.json").exists()
+    finally:
+        gone.set()
+    assert time.monotonic() - began < 14
 
 
 def test_rounds_in_a_hurry_go_when_the_sweep_goes_on(bench: Bench):
