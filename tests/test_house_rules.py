@@ -35,7 +35,8 @@ WALL_STAMPS = {
     "sweeper/trainer/trying.py",
     "sweeper/worker/keeper.py",
     "sweeper/worker/trial.py",
-    # What NVML and MLflow stamp with the wall clock, brought together with the monotonic one.
+    # What NVML, MLflow and batch systems stamp with the wall clock, brought together with the monotonic one.
+    "sweeper/execution/node.py",
     "sweeper/script/mlflow_store.py",
     "sweeper/script/trial.py",
     "sweeper/telemetry/nvml_processes.py",

@@ -88,7 +88,7 @@ def _job_lines(folder: Path) -> Iterator[str]:
     if is_gone(folder):
         # What it wrote last is no longer so.
         if jobs := found.get("jobs"):
-            yield f"left behind: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}; they end by themselves"
+            yield f"left behind, to end within a minute: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
         return
     workers = found.get("workers", [])
     there = {each["job"] for each in workers}

@@ -70,9 +70,15 @@ def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
         gpu=gpu,
         job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), ""),
         model=names[0] if names else cpu_name(),
-        seconds_left=int(ends_at) - time.time() if ends_at.isdigit() else None,
+        seconds_left=_until(int(ends_at)) if ends_at.isdigit() else None,
         refusal=f"GPUs were asked for, but {_VISIBLE} names none" if needs_gpu and gpu in _NONE else "",
     )
+
+
+def _until(stamp: float) -> float:
+    """Returns the seconds from now to a stamp of the wall clock."""
+    ahead = time.time() - time.monotonic()
+    return stamp - ahead - time.monotonic()
 
 
 def run_parcel(data: bytes) -> bytes:
@@ -274,5 +280,5 @@ def _scratches(root: Path) -> Iterator[Path]:
     for folder in root.glob("work-*"):
         # One that is being made has no lock yet, or nobody holds it yet.
         with contextlib.suppress(OSError):
-            if time.time() - (folder / "lock").stat().st_mtime > IDLE_SECONDS:
+            if -_until((folder / "lock").stat().st_mtime) > IDLE_SECONDS:
                 yield folder

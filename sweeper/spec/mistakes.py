@@ -93,8 +93,8 @@ def from_pydantic(
             rule = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
             if item["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 rule = "must be a mapping of keys to values"
-            if item["type"] == "value_error" and isinstance(value, Mapping):
-                # Of a section, what the rule is about.
+            if isinstance(value, Mapping) and len(repr(value)) > _SHOWN:
+                # Of a long section, what the rule is about.
                 value = {key: each for key, each in value.items() if f"`{key}" in rule} or value
             remedy = (
                 did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))
