@@ -60,6 +60,7 @@ def test_what_a_supervisor_wrote_that_is_gone_is_not_said(
         json.dumps({"pid": 1, "host": "elsewhere"}),
         json.dumps({"pid": os.getpid(), "host": socket.gethostname()}),
     ],
+    ids=["no holder", "nothing", "elsewhere", "alive"],
 )
 def test_a_supervisor_is_gone_only_where_that_is_known(folder: Path, text: str) -> None:
     (folder / LOCK).write_text(text)

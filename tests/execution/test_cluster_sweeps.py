@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from services.disturbing import Survived, on_dask, on_ray, on_slurm
+from services.processes import wait_for
 from services.slurm import Slurm
+from services.sweeps import Sweep
 
 
 def assert_whole(survived: Survived, devices: int, lost: int) -> None:
@@ -20,6 +23,28 @@ def assert_whole(survived: Survived, devices: int, lost: int) -> None:
 @pytest.mark.slurm
 def test_jobs_of_slurm_are_cancelled_queued_again_and_killed(slurm: Slurm, tmp_path: Path):
     assert_whole(on_slurm(slurm, tmp_path, trials=12, jobs=4), devices=4, lost=4)
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_ended_leaves_no_job(slurm: Slurm, tmp_path: Path, number: signal.Signals):
+    settings = [
+        *("execution.launcher=slurm", "execution.gpus=0", "execution.slots=20", "execution.job.cores=1"),
+        *("execution.job.memory=500MB", "execution.job.interface=lo"),
+    ]
+    sweep = Sweep(tmp_path, settings, env=slurm.env)
+    supervisor = sweep.start()
+    try:
+        # Some jobs wait: there are 16 cores.
+        wait_for(lambda: len(slurm.squeue()) == 20, 40, lambda: f"{slurm.squeue()}")
+        supervisor.send_signal(number)
+        said, _ = supervisor.communicate(timeout=60)
+    finally:
+        supervisor.kill()
+    assert supervisor.returncode == 128 + number, said
+    assert {row.state for row in slurm.squeue()} <= {"COMPLETING"}
+    slurm.wait_empty()
 
 
 @pytest.mark.soak

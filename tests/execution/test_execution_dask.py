@@ -23,6 +23,7 @@ from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.remote import RemoteLauncher
+from sweeper.spec.cluster import Tls
 from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
 Wait = Callable[..., bool]
@@ -116,6 +117,8 @@ def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.Mon
         DaskPool("tcp://127.0.0.1:9")
     with pytest.raises(UserError, match=r"`execution\.address` must be a scheduler's, but got 'ftp://a'"):
         DaskPool("ftp://a")
+    with pytest.raises(UserError, match=r"`execution\.tls` must name files that are there, but got 'a\.pem'"):
+        DaskPool("tls://127.0.0.1:9", Tls(ca_file="a.pem", cert_file="b.pem", key_file="c.pem"))
 
 
 def test_ctrl_c_stays_ours_when_dask_jobqueue_is_imported() -> None:

@@ -97,6 +97,7 @@ def test_a_job_has_no_place_for_a_second_line(key: str, end: str) -> None:
         ("{launcher: dask, address: scheduler}", "must have in `address` a host and a port, such as `tcp:"),
         ("{launcher: ray, address: auto}", "must have in `address` a host and a port, such as `HOST:"),
         ("{launcher: ray, tls: {ca_file: a, cert_file: b, key_file: c}}", "takes `tls` with `launcher:"),
+        ("{launcher: dask, address: 'tls://h:1'}", "needs `tls: {ca_file: ..., cert_file: ..., key_file: "),
         ("{gpus: 2, slots: 2}", "takes `slots` without GPUs alone (`gpus: 0`): each"),
         ("{launcher: lsf, gpus: 2, job: {time: 11}}", "needs a `job.time` in which a trial can end: "
          "`trial_timeout_minutes` (10) and two minutes more"),
@@ -107,6 +108,13 @@ def test_what_does_not_go_together(execution: str, said: str) -> None:
     (line,) = refused(execution)
     assert line.startswith(f"whole.yaml:24:12: `execution` {said}")
     assert ", but got {" in line
+
+
+def test_of_a_long_section_what_the_rule_is_about_is_shown() -> None:
+    (line,) = refused(
+        "{launcher: slurm, gpus: [3], job: {partition: a-long-name-of-a-queue, account: mine, cores: 8}}"
+    )
+    assert line.endswith("it decides, but got {'gpus': [3]}.")
 
 
 def test_mistakes_of_a_section_within_a_section_are_each_told() -> None:

@@ -141,7 +141,7 @@ def test_the_storage_makes_no_other_sweep_and_old_folders_have_none(bench: Bench
 @pytest.mark.parametrize(
     ("storage", "says"),
     [
-        ("postgresql://me:hunter2@db/optuna", "must hold no secret"),
+        ("postgresql://me:hunter2@db/optuna", r"must hold no secret.*PGPASSWORD"),
         ("postgresql://me@db/optuna?password=hunter2", "must hold no secret"),
         ("sqlite:///study.db", "must be a database on a server"),
         ("postgresql+asyncpg://me@db/optuna", "must be a database on a server"),

@@ -12,7 +12,7 @@ from sweeper.core import cores
 from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.machine import cpu_name
-from sweeper.core.measurement import DeviceInfo
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Execution
 from sweeper.sweep import setup
@@ -207,3 +207,11 @@ def test_slots_that_there_are_not_are_refused():
         machine(spec_of(execution={"slots": 2}), GPUS[0])
     with pytest.raises(UserError, match=r"execution\.slots"):
         spec_of(execution={"slots": 0})
+
+
+def test_what_a_worker_lacks_is_told_as_such():
+    failure = Failure(kind=FailureKind.USER_ERROR, message="No module named 'tables'")
+    with pytest.raises(UserError, match=r"^No module named 'tables'\. It was on a worker, which needs"):
+        setup.report_of(failure, "preparing the data", elsewhere=True)
+    with pytest.raises(UserError, match=r"^No module named 'tables'$"):
+        setup.report_of(failure, "preparing the data")
