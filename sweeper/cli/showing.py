@@ -26,7 +26,7 @@ from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
-from sweeper.sweep.placing import jobs_of, waiting_sweeps
+from sweeper.sweep.placing import check_launcher, jobs_of, waiting_sweeps
 from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
 
@@ -37,6 +37,7 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
     device = device_model(spec.execution)
     fingerprint(spec, device)
     check_storage(spec)
+    check_launcher(spec)
     if silent:
         return spec
     out = console()

@@ -63,9 +63,9 @@ def load(module: str) -> Any:
             signal.signal(signal.SIGINT, before)
 
 
-def job_script(kind: str, job: BatchJob, gpus: int) -> str:
+def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
     """Returns the script of one job, as it would be submitted; nothing is asked of the batch system."""
-    arguments = _arguments(kind, job, gpus, None)
+    arguments = _arguments(kind, job, gpus, None, sweep)
     script: str = _job_class(kind)("tcp://SCHEDULER", name="WORKER", **arguments).job_script()
     return script
 
@@ -206,20 +206,20 @@ class BatchPool(DaskPool):
 
     stays = False
 
-    def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path) -> None:
+    def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path, sweep: str = "") -> None:
         """Starts a scheduler in this process; no job yet.
 
         Args:
             gpus: Of one job; 0 for none.
             logs: Folder for what the jobs print; the nodes may have no such folder.
+            sweep: Its name, by which the jobs are called.
 
         Raises:
-            UserError: dask-jobqueue is not installed.
-            EnvironmentStopError: The scheduler cannot be started.
+            UserError: dask-jobqueue is not installed, or no scheduler can be started here.
         """
         dask, distributed = load("dask"), load("distributed")
         dask.config.set(_SETTINGS)
-        arguments = _arguments(kind, job, gpus, logs)
+        arguments = _arguments(kind, job, gpus, logs, sweep)
         # None would be a page of Dask's for everybody.
         scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
@@ -234,8 +234,9 @@ class BatchPool(DaskPool):
                 scheduler_options=scheduler, silence_logs="critical", **arguments
             )
         except (OSError, RuntimeError, ValueError) as error:
-            raise EnvironmentStopError(
-                f"no scheduler for {self._kind} jobs can be started here: {error}. Nothing was started."
+            raise UserError(
+                f"the scheduler of {self._kind} jobs cannot be started here: {_inner(error)}. See"
+                " `execution.job.interface`."
             ) from error
         self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
 
@@ -243,7 +244,8 @@ class BatchPool(DaskPool):
         """Has so many jobs there; lost ones are replaced.
 
         Raises:
-            EnvironmentStopError: The batch system takes none.
+            UserError: The batch system takes not even the first.
+            EnvironmentStopError: It takes none any more.
         """
         cluster, now = self._cluster, time.monotonic()
         self._forget_ended()
@@ -265,10 +267,15 @@ class BatchPool(DaskPool):
             for name in [name for name, job in cluster.workers.items() if not job.job_id]:
                 del cluster.workers[name]
             self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
-            if not cluster.workers and (not self._started or self._refused >= MOST_REFUSALS):
+            if not self._started:
+                raise UserError(
+                    f"{self._kind} must take the jobs of `execution.job`, but says: {_said(error)}. `sweeper run"
+                    " --dry-run` prints their script."
+                ) from error
+            if not cluster.workers and self._refused >= MOST_REFUSALS:
                 raise EnvironmentStopError(
-                    f"{self._kind} takes no job: {_said(error)}. See `execution.job`, and the script that"
-                    " `sweeper run --dry-run` prints. What was measured is kept."
+                    f"{self._kind} takes no job any more: {_said(error)}. What was measured is kept; the same"
+                    " command continues."
                 ) from error
         else:
             self._refused = 0
@@ -349,10 +356,12 @@ def _listed(kind: str) -> set[str] | None:
     return set(asked.stdout.split())
 
 
-def _arguments(kind: str, job: BatchJob, gpus: int, logs: Path | None) -> dict[str, Any]:
+def _arguments(kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str) -> dict[str, Any]:
+    named = f"{JOB_NAME}-{sweep}" if sweep else JOB_NAME
     return {
         **options(kind, job, gpus),
-        "job_name": JOB_NAME,
+        # Older PBS takes no longer name.
+        "job_name": named[: 15 if kind == "pbs" else None],
         "log_directory": str(logs) if logs else None,
     }
 
@@ -370,4 +379,12 @@ def _said(error: Exception) -> str:
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"there is no `{error.filename}` on this machine"
     _, _, said = str(error).rpartition("stderr:")
-    return " ".join(said.split()) or str(error)
+    lines = [line.removeprefix("sbatch: error: ").strip(" .") for line in said.splitlines() if line.strip()]
+    return "; ".join(lines) or str(error)
+
+
+def _inner(error: BaseException) -> str:
+    """Returns what the first of a chain of errors said."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).rstrip(".")

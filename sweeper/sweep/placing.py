@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.environment import passed
+from sweeper.core.errors import UserError
 from sweeper.core.files import read_json
 from sweeper.core.job import Job
 from sweeper.execution.inline import InlineLauncher
@@ -77,7 +79,19 @@ def job_script_of(spec: SweepSpec) -> str:
         return ""
     from sweeper.execution.dask import job_script
 
-    return job_script(chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec))
+    return job_script(chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec), spec.name)
+
+
+def check_launcher(spec: SweepSpec) -> None:
+    """Raises UserError where the launcher's library is not installed; nothing of it is imported."""
+    launcher = spec.execution.launcher
+    needed = {"dask": "distributed", "ray": "ray"}.get(launcher, "dask_jobqueue" if launcher in BATCH else "")
+    if needed and importlib.util.find_spec(needed) is None:
+        extra = "ray" if launcher == "ray" else "dask"
+        raise UserError(
+            f"`execution.launcher: {launcher}` needs {needed}, which is not installed. "
+            f"`pip install 'sweeper[{extra}]'` installs it."
+        )
 
 
 def gpus_of_a_trial(spec: SweepSpec) -> int:
@@ -122,7 +136,9 @@ def _pool(folder: Path, spec: SweepSpec) -> Pool:
     if chosen.launcher == "dask":
         return DaskPool(chosen.address, chosen.tls)
     end_jobs(chosen.launcher, jobs_of(folder).get("jobs", []))
-    return BatchPool(chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec), folder / LOGS)
+    return BatchPool(
+        chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec), folder / LOGS, folder.name
+    )
 
 
 def _template(folder: Path, spec: SweepSpec) -> Parcel:
