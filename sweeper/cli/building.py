@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sweeper.analysis.labels import label
 from sweeper.analysis.words import loss, seconds, size
+from sweeper.cli import ending
 from sweeper.cli.screen import console
 from sweeper.core.codec import encode
 from sweeper.spec import SweepSpec
@@ -26,6 +27,8 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
     if not as_json:
         line = f"Preparing the data in {home / 'cache'}, and then two steps of the baseline and the largest."
         out.print(Text(line), soft_wrap=True)
+    if spec.execution.is_remote:
+        ending.allow_cluster()
     built = build_out(home, spec)
     if as_json:
         print(json.dumps(encode(built_json(built)), indent=1))

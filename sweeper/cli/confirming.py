@@ -11,11 +11,14 @@ from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.words import seconds
+from sweeper.cli import ending
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
 from sweeper.core.errors import UserError
 from sweeper.core.record import rounded
+from sweeper.spec import SweepSpec
 from sweeper.sweep.again import Again, confirm_again
+from sweeper.sweep.opening import find_sweep
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -36,6 +39,8 @@ def duration(text: str) -> float:
 def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -> int:
     """Confirms a winner anew and prints what came of it; returns the exit code."""
     length = duration(soak) if soak is not None else 0.0
+    if SweepSpec.from_dict(find_sweep(home, name).read()["spec"]).execution.is_remote:
+        ending.allow_cluster()
     # JSON is for programs: what is said on the way goes elsewhere.
     with Screen(Console(file=sys.stderr) if as_json else console()) as screen:
         found = confirm_again(home, name, screen, soak_seconds=length)

@@ -171,6 +171,11 @@ def allow(unwinding_seconds: float, orderly_seconds: float | None) -> None:
         _ending.unwinding_seconds, _ending.orderly_seconds = unwinding_seconds, orderly_seconds
 
 
+def allow_cluster() -> None:
+    """Gives this program the time in which jobs and workers elsewhere are told to end."""
+    allow(CLUSTER_SECONDS, ORDERLY_SECONDS + CLUSTER_SECONDS)
+
+
 def run(program: Callable[[], object]) -> NoReturn:
     """Runs `program`, which exits with its code, as all of this process."""
     global _ending

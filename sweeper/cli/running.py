@@ -70,7 +70,7 @@ def run_command(
     """
     spec = load(space, overrides)
     if spec.execution.is_remote:
-        ending.allow(ending.CLUSTER_SECONDS, ending.ORDERLY_SECONDS + ending.CLUSTER_SECONDS)
+        ending.allow_cluster()
     code, folder = _run(spec, home, new=new, extend=extend, uri=uri)
     for model in [] if spec.execution.same_gpu else other_models(folder):
         if code not in (0, PENDING):

@@ -65,8 +65,11 @@ def load(module: str) -> Any:
 
 def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
     """Returns the script of one job, as it would be submitted; nothing is asked of the batch system."""
-    arguments = _arguments(kind, job, gpus, None, sweep)
-    script: str = _job_class(kind)("tcp://SCHEDULER", name="WORKER", **arguments).job_script()
+    arguments = _arguments(
+        kind, job, gpus, None, sweep, ["# Here: keys by which worker and supervisor know each other."]
+    )
+    made = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
+    script: str = made.job_script()
     return script
 
 
@@ -219,7 +222,9 @@ class BatchPool(DaskPool):
         """
         dask, distributed = load("dask"), load("distributed")
         dask.config.set(_SETTINGS)
-        arguments = _arguments(kind, job, gpus, logs, sweep)
+        # Whoever reaches a scheduler may run code through it: these keys are this one's alone.
+        security = distributed.Security.temporary()
+        arguments = _arguments(kind, job, gpus, logs, sweep, _exports(security))
         # None would be a page of Dask's for everybody.
         scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
@@ -230,8 +235,12 @@ class BatchPool(DaskPool):
         self._refused = self._in_vain = 0
         self._logs = logs
         try:
-            self._cluster = _cluster_class(kind)(
-                scheduler_options=scheduler, silence_logs="critical", **arguments
+            self._cluster = _with_keys_in_its_script(_cluster_class(kind))(
+                scheduler_options=scheduler,
+                security=security,
+                protocol="tls://",
+                silence_logs="critical",
+                **arguments,
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
@@ -269,8 +278,8 @@ class BatchPool(DaskPool):
             self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
             if not self._started:
                 raise UserError(
-                    f"{self._kind} must take the jobs of `execution.job`, but says: {_said(error)}. `sweeper run"
-                    " --dry-run` prints their script."
+                    f"{self._kind} must take the jobs of `execution.job`, but says: {_said(error)}. `sweeper"
+                    " run --dry-run` prints their script."
                 ) from error
             if not cluster.workers and self._refused >= MOST_REFUSALS:
                 raise EnvironmentStopError(
@@ -356,10 +365,14 @@ def _listed(kind: str) -> set[str] | None:
     return set(asked.stdout.split())
 
 
-def _arguments(kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str) -> dict[str, Any]:
+def _arguments(
+    kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str, keys: Sequence[str]
+) -> dict[str, Any]:
     named = f"{JOB_NAME}-{sweep}" if sweep else JOB_NAME
+    found = options(kind, job, gpus)
     return {
-        **options(kind, job, gpus),
+        **found,
+        "job_script_prologue": [*keys, *found["job_script_prologue"]],
         # Older PBS takes no longer name.
         "job_name": named[: 15 if kind == "pbs" else None],
         "log_directory": str(logs) if logs else None,
@@ -368,6 +381,18 @@ def _arguments(kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: st
 
 def _cluster_class(kind: str) -> Any:
     return getattr(load("dask_jobqueue"), f"{BATCH[kind]}Cluster")
+
+
+def _exports(security: Any) -> list[str]:
+    """Returns the shell lines that give a worker its keys: through no file, as none need be shared."""
+    keys = security.get_tls_config_for_role("worker")
+    names = {"ca_file": "CA_FILE", "cert": "WORKER__CERT", "key": "WORKER__KEY"}
+    return [f"export DASK_DISTRIBUTED__COMM__TLS__{name}='{keys[key]}'" for key, name in names.items()]
+
+
+def _with_keys_in_its_script(cluster: Any) -> Any:
+    """Returns a class of clusters that writes no files of keys: it would, into the current folder."""
+    return type(cluster.__name__, (cluster,), {"_get_worker_security": lambda self, security: None})
 
 
 def _job_class(kind: str) -> Any:

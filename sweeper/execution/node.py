@@ -13,6 +13,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -94,6 +95,8 @@ def run_parcel(data: bytes) -> bytes:
             node = None
         if node is None:
             node = _NODES[parcel.sweep] = Node(parcel)
+        if node.is_busy:
+            raise ValueError("it still runs another job of this sweep")
         node.begin()
     return node.run(parcel)
 
@@ -104,10 +107,24 @@ def cancel(sweep: str, attempts: Sequence[tuple[str, int]]) -> None:
         node.cancel(attempts)
 
 
-def leave(sweep: str) -> None:
-    """Ends everything of a sweep on this worker."""
+def relieve(sweep: str, turn: int) -> None:
+    """Ends what an earlier supervisor of a sweep left running on this worker: it keeps the others waiting."""
+    node = _NODES.get(sweep)
+    if node is not None and node.turn < turn:
+        # The engine's own thread is not to wait for it.
+        threading.Thread(target=leave, args=(sweep, turn), daemon=True).start()
+
+
+def leave(sweep: str, before: float = math.inf) -> None:
+    """Ends everything of a sweep on this worker.
+
+    Args:
+        before: Leaves what this turn, or a later one, has asked for.
+    """
     with _LOCK:
-        if node := _NODES.pop(sweep, None):
+        node = _NODES.get(sweep)
+        if node is not None and node.turn < before:
+            del _NODES[sweep]
             node.close()
 
 
@@ -130,12 +147,12 @@ class Node:
         )
         self._handle: Handle | None = None
         self._job: Job | None = None
-        self._is_busy = False
+        self.is_busy = False
         self._timer = self._new_timer()
 
     def begin(self) -> None:
         """A parcel has come: it is idle no longer."""
-        self._is_busy = True
+        self.is_busy = True
         self._timer.cancel()
 
     def run(self, parcel: Parcel) -> bytes:
@@ -153,7 +170,7 @@ class Node:
             shutil.rmtree(folder, ignore_errors=True)
             return packed
         finally:
-            self._job, self._is_busy = None, False
+            self._job, self.is_busy = None, False
             self._timer = self._new_timer()
 
     def _job_here(self, parcel: Parcel) -> Job:
@@ -223,7 +240,7 @@ class Node:
 
     def _expire(self) -> None:
         with _LOCK:
-            if _NODES.get(self._sweep) is self and not self._is_busy:
+            if _NODES.get(self._sweep) is self and not self.is_busy:
                 del _NODES[self._sweep]
                 self.close()
 

@@ -8,19 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, SweeperError
 from sweeper.core.files import write_json
-from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_job
+from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
 from sweeper.execution import node
 from sweeper.execution.launcher import outcome_or_lost
 from sweeper.execution.parcel import Parcel, unpack_into
 from sweeper.execution.pool import Pool, Worker, WorkerLostError
+from sweeper.execution.roster import Known, RemoteHandle, seconds_of, where
 
 JOBS = "jobs.json"
 """In the sweep's folder: the jobs there are, while it runs; what is left after a supervisor's death."""
@@ -33,48 +33,10 @@ _ANOTHER = (
 LOOK_SECONDS = 0.2
 WAITING_SECONDS = 5.0
 """Without any worker for so long, it is said."""
-MARGIN_SECONDS = 30.0
-"""Between the end of a trial that takes all its time and the end of the worker's job."""
 LEAVE_SECONDS = 5.0
 MOST_SAID = 200
 MOST_REFUSALS = 3
 """So many workers that refuse, and none that does not: there will be none."""
-
-
-class RemoteHandle(Future[Outcome | Report]):
-    """A job under way on some worker, or waiting for one.
-
-    Attributes:
-        place: Where it runs; None while it waits.
-    """
-
-    def __init__(self, launcher: RemoteLauncher, folder: Path, job: Job) -> None:
-        super().__init__()
-        self._launcher, self.folder, self.job = launcher, folder, job
-        self.place: Place | None = None
-        self.is_ending = False
-
-    def cancel(self) -> bool:
-        """Has the worker end the job's whole tree; the attempt is lost."""
-        if self.done():
-            return False
-        self._launcher.end(self)
-        return True
-
-
-@dataclass(slots=True)
-class _Known:
-    """A worker that is there, and what runs on it."""
-
-    name: str
-    about: Worker
-    ends_at: float
-    handle: RemoteHandle | None = None
-    refusal: str = ""
-    leaving: bool = False
-
-    def has_time_for(self, seconds: float) -> bool:
-        return time.monotonic() + seconds <= self.ends_at
 
 
 class RemoteLauncher:
@@ -118,7 +80,7 @@ class RemoteLauncher:
         self._same_gpu, self._models = same_gpu, list[str]()
         self._patience = min(most, MOST_REFUSALS)
         self.model, self._folder, self._say = model, folder, say
-        self._workers: dict[str, _Known] = {}
+        self._workers: dict[str, Known] = {}
         self._queue: list[RemoteHandle] = []
         self._last, self._seconds, self._refusals = "", 0.0, 0
         self._written: Any = None
@@ -138,7 +100,7 @@ class RemoteLauncher:
             return min(self._wanted, usable)
 
     @property
-    def known(self) -> list[_Known]:
+    def known(self) -> list[Known]:
         """The workers that are there."""
         return list(self._workers.values())
 
@@ -150,7 +112,7 @@ class RemoteLauncher:
                 raise self._broken
             # Confirmation runs alone: the other workers are somebody else's meanwhile.
             self._wanted = 1 if handle.job.stage == "confirm" else self._most
-            self._seconds = _seconds_of(handle.job)
+            self._seconds = seconds_of(handle.job)
             self._queue.append(handle)
             self._dispatch()
         return handle
@@ -230,11 +192,17 @@ class RemoteLauncher:
         names = self._pool.workers()
         new = [name for name in names if name not in self._workers]
         about = self._pool.call(new, node.here, *self._asked_of_all) if new else {}
+        if about:
+            self._pool.call(list(about), node.relieve, self._template.sweep, self._template.turn)
         with self._lock:
             for name in set(self._workers) - set(names):
                 self._lose(self._workers.pop(name))
             for name, worker in about.items():
                 self._welcome(name, worker)
+            for hanging in [each for each in self.known if each.is_overdue]:
+                hanging.refusal = "it has not answered for longer than a trial may take"
+                self._say(f"The worker on {where(hanging.about)} takes no more trials: {hanging.refusal}.")
+                self._lose(hanging)
             idle = [each for each in self.known if each.handle is None and not each.leaving]
             spare = sum(not each.leaving for each in self.known) - self._wanted
             # The one that was busy last has its caches warm: it is the last to go.
@@ -262,7 +230,7 @@ class RemoteLauncher:
 
     def _welcome(self, name: str, about: Worker) -> None:
         left = float("inf") if about.seconds_left is None else about.seconds_left
-        known = _Known(name, about, time.monotonic() + left, refusal=about.refusal)
+        known = Known(name, about, time.monotonic() + left, refusal=about.refusal)
         self.model = self.model or ("" if known.refusal else about.model)
         if not known.refusal and about.model != self.model:
             known.refusal = f"it has {about.model}, and this sweep is on {self.model}: "
@@ -277,7 +245,7 @@ class RemoteLauncher:
                 # Another in its place would likely be the same.
                 self._most = max(1, self._most - 1)
                 self._wanted = min(self._wanted, self._most)
-            self._say(f"The worker on {_where(about)} takes no trials: {known.refusal}.")
+            self._say(f"The worker on {where(about)} takes no trials: {known.refusal}.")
         else:
             self._refusals = 0
         self._workers[name] = known
@@ -287,12 +255,12 @@ class RemoteLauncher:
             self._models.append(model)
             write_json(self._folder / MODELS, self._models)
 
-    def _lose(self, worker: _Known) -> None:
+    def _lose(self, worker: Known) -> None:
         handle, worker.handle = worker.handle, None
         if handle is not None and not handle.done():
-            handle.set_result(_lost(f"the worker on {_where(worker.about)} was lost"))
+            handle.set_result(_lost(f"the worker on {where(worker.about)} was lost"))
 
-    def _takes(self, worker: _Known, seconds: float) -> bool:
+    def _takes(self, worker: Known, seconds: float) -> bool:
         free = worker.handle is None and not worker.leaving and not worker.refusal
         return free and worker.has_time_for(seconds)
 
@@ -300,7 +268,7 @@ class RemoteLauncher:
 
     def _dispatch(self) -> None:
         for handle in list(self._queue):
-            takers = [each for each in self.known if self._takes(each, _seconds_of(handle.job))]
+            takers = [each for each in self.known if self._takes(each, seconds_of(handle.job))]
             if not takers:
                 continue
             # What is compared with each other runs on one worker, as long as that is there.
@@ -310,7 +278,7 @@ class RemoteLauncher:
             self._queue.remove(handle)
             self._start(handle, worker)
 
-    def _start(self, handle: RemoteHandle, worker: _Known) -> None:
+    def _start(self, handle: RemoteHandle, worker: Known) -> None:
         about, self._last = worker.about, worker.name
         mates = [
             each.handle for each in self.known if each.about.host == about.host and each.handle is not None
@@ -321,7 +289,7 @@ class RemoteLauncher:
         for mate in mates:
             assert mate.place is not None
             mate.place = dataclasses.replace(mate.place, beside=max(mate.place.beside, len(mates)))
-        worker.handle = handle
+        worker.handle, worker.since = handle, time.monotonic()
         parcel = dataclasses.replace(self._template, job=handle.job)
         try:
             future = self._pool.run(worker.name, node.run_parcel, parcel.to_bytes())
@@ -331,7 +299,7 @@ class RemoteLauncher:
             future.set_exception(error)
         future.add_done_callback(lambda done: self._arrived(handle, worker, done))
 
-    def _arrived(self, handle: RemoteHandle, worker: _Known, future: Future[bytes]) -> None:
+    def _arrived(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> None:
         """Takes what a worker sent; of one that is known as lost, nothing any more."""
         with self._lock:
             if worker.handle is not handle:
@@ -344,20 +312,20 @@ class RemoteLauncher:
                 return
             if isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST:
                 worker.refusal = "its GPU was lost"
-                self._say(f"The worker on {_where(worker.about)} takes no more trials: its GPU was lost.")
+                self._say(f"The worker on {where(worker.about)} takes no more trials: its GPU was lost.")
         # Without the lock: whoever waits for it comes back with the next one.
         handle.set_result(outcome)
 
-    def _unpacked(self, handle: RemoteHandle, worker: _Known, future: Future[bytes]) -> Outcome | Report:
+    def _unpacked(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> Outcome | Report:
         try:
             data = future.result()
         except WorkerLostError:
             # Nothing more is sent there, unless it answers once again.
             self._workers.pop(worker.name, None)
-            return _lost(f"the worker on {_where(worker.about)} was lost")
+            return _lost(f"the worker on {where(worker.about)} was lost")
         except Exception as error:
             said = next(iter(str(error).splitlines()), "")[:MOST_SAID]
-            return _lost(f"the worker on {_where(worker.about)} failed ({type(error).__name__}: {said})")
+            return _lost(f"the worker on {where(worker.about)} failed ({type(error).__name__}: {said})")
         assert handle.place is not None
         write_place(handle.folder, handle.place)
         try:
@@ -385,15 +353,6 @@ class RemoteLauncher:
         if listed != self._written:
             write_json(self._folder / JOBS, listed)
             self._written = listed
-
-
-def _seconds_of(job: Job) -> float:
-    """Returns how long a worker must be there yet for a job; setting up is no trial."""
-    return 0.0 if job.runner in (PREPARE_RUNNER, PROBE_RUNNER) else job.timeout_seconds + MARGIN_SECONDS
-
-
-def _where(worker: Worker) -> str:
-    return f"{worker.host} (job {worker.job})" if worker.job else worker.host
 
 
 def _lost(message: str) -> Failure:

@@ -55,9 +55,10 @@ def launcher_for(
     if chosen.launcher == "local":
         return LocalLauncher(folder, isolation=chosen.isolation, pass_env=chosen.pass_env)
     wanted = chosen.at_once or MOST_WORKERS
+    template = _template(folder, spec)
     return RemoteLauncher(
         _pool(folder, spec),
-        _template(folder, spec),
+        template,
         most=min(wanted, most or wanted),
         needs_gpu=chosen.launcher in BATCH and chosen.gpus != 0,
         on_cpu=chosen.gpus == 0,

@@ -25,6 +25,7 @@ class ScriptedPool:
         self.retired: list[str] = []
         self.cancelled: list[tuple[str, str, int]] = []
         self.left: list[str] = []
+        self.relieved: list[tuple[Any, ...]] = []
         self.closed = 0
         self.deaf = set[str]()
         self.problem: Exception | None = None
@@ -80,6 +81,8 @@ class ScriptedPool:
                 return {name: self.there[name] for name in workers if name not in self.deaf}
             if function is node.cancel:
                 self.cancelled += [(name, *each) for name in workers for each in arguments[1]]
+            if function is node.relieve:
+                self.relieved += [(name, *arguments) for name in workers]
             if function is node.leave:
                 self.left += workers
             return dict.fromkeys(workers)

@@ -18,12 +18,12 @@ from execution.clusters import LocalDask, local_dask
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.execution.dask import DaskPool
+from sweeper.execution.dask import BatchPool, DaskPool
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.remote import RemoteLauncher
-from sweeper.spec.cluster import Tls
+from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
 Wait = Callable[..., bool]
@@ -119,6 +119,27 @@ def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.Mon
         DaskPool("ftp://a")
     with pytest.raises(UserError, match=r"`execution\.tls` must name files that are there, but got 'a\.pem'"):
         DaskPool("tls://127.0.0.1:9", Tls(ca_file="a.pem", cert_file="b.pem", key_file="c.pem"))
+
+
+def test_a_stranger_cannot_use_the_scheduler_of_batch_jobs(tmp_path: Path) -> None:
+    import distributed
+
+    pytest.importorskip(
+        "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')"
+    )
+    pool = BatchPool("slurm", BatchJob(interface="lo"), 0, tmp_path)
+    try:
+        address: str = pool._cluster.scheduler_address
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError, match="Timed out"):
+            distributed.Client(address.replace("tls://", "tcp://"), timeout=1)
+        others = distributed.Security.temporary()
+        with pytest.raises(OSError, match="Timed out"):
+            distributed.Client(address, security=others, timeout=1)
+    finally:
+        pool.close()
+    # Its keys are in no file.
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_ctrl_c_stays_ours_when_dask_jobqueue_is_imported() -> None:

@@ -268,6 +268,29 @@ def test_an_earlier_supervisors_turn_is_ended_and_it_gets_no_other(
         node.run_parcel(parcel("2", turn=1))
 
 
+def test_a_later_supervisor_need_not_wait_for_what_an_earlier_one_left(
+    scratch: Path, tmp_path: Path, threads: ThreadPoolExecutor, wait_for: Wait
+) -> None:
+    earlier = started(threads, scratch, wait_for, turn=2)
+    node.relieve("s", 2)
+    node.relieve("other", 3)
+    assert not earlier.done()
+    node.relieve("s", 3)
+    assert outcome_of(earlier.result(SOON), tmp_path / "earlier") is None
+    assert wait_for(lambda: not works(scratch), SOON)
+
+
+def test_one_job_at_a_time_whatever_the_engine_does(
+    scratch: Path, threads: ThreadPoolExecutor, wait_for: Wait
+) -> None:
+    under_way = started(threads, scratch, wait_for)
+    with pytest.raises(ValueError, match="another job"):
+        node.run_parcel(parcel("2"))
+    assert not under_way.done()
+    node.leave("s")
+    under_way.result(SOON)
+
+
 def test_cancelling_ends_the_job_that_is_meant_and_no_other(
     scratch: Path, tmp_path: Path, threads: ThreadPoolExecutor, wait_for: Wait
 ) -> None:

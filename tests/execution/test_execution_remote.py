@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_outcome, write_job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place
-from sweeper.execution import parcel, remote
+from sweeper.execution import parcel, remote, roster
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import WorkerLostError
 from sweeper.execution.remote import JOBS, RemoteHandle, RemoteLauncher
@@ -92,6 +93,30 @@ def test_jobs_wait_for_workers_and_the_capacity_is_how_many_there_are(make: Make
     assert sweep.pool.wanted == 2
     sweep.finish("a", report(2))
     assert second.result(timeout=SOON) == report(2)
+
+
+def test_a_worker_that_answers_no_more_is_given_up(
+    make: Make, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = make(owned=False)
+    sweep.pool.come("a")
+    handle = sweep.submit("1")
+    assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
+    monkeypatch.setattr(roster, "PREPARE_SECONDS", 0.0)
+    (known,) = sweep.launcher.known
+    known.since -= TIMEOUT
+    time.sleep(A_LOOK)
+    assert not handle.done()
+    known.since -= roster.MARGIN_SECONDS
+    assert "was lost" in lost(handle)
+    assert sweep.launcher.capacity == 0
+    assert any("has not answered" in line for line in sweep.said)
+
+
+def test_a_worker_hears_which_supervisor_it_is(make: Make, wait_for: Wait) -> None:
+    sweep = make()
+    sweep.pool.come("a")
+    assert wait_for(lambda: sweep.pool.relieved == [("a", "s", 1)], SOON)
 
 
 def test_the_parcel_is_the_template_with_the_job(make: Make, wait_for: Wait) -> None:
