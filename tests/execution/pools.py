@@ -27,7 +27,7 @@ class ScriptedPool:
         self.left: list[str] = []
         self.relieved: list[tuple[Any, ...]] = []
         self.closed = 0
-        self.deaf = set[str]()
+        self.deaf, self.hanging = set[str](), set[str]()
         self.problem: Exception | None = None
         self.numbers: list[str] = []
         self._owned, self.stays = owned, not owned
@@ -90,7 +90,7 @@ class ScriptedPool:
             self._lock.release()
 
     def retire(self, worker: str) -> bool:
-        assert worker not in self.running, f"{worker} runs a job"
+        assert worker not in {*self.running} - self.hanging, f"{worker} runs a job"
         self.retired.append(worker)
         if self._owned:
             self.there.pop(worker, None)

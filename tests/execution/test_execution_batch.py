@@ -83,7 +83,8 @@ def test_what_was_not_asked_for_is_left_to_the_site(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_worker_runs_one_trial_at_a_time_and_knows_when_its_time_is_up(kind: str) -> None:
-    ends_at, profiler, *prologue, worker = body(kind, FULL, 2)
+    keys, ends_at, profiler, *prologue, worker = body(kind, FULL, 2)
+    assert keys.startswith("# Here: keys")
     seconds = 95_400 if kind == "lsf" else 95_415
     told = subprocess.run(
         ["sh", "-c", f"{ends_at}; echo ${ENDS_AT}"], capture_output=True, text=True, check=True
@@ -92,7 +93,7 @@ def test_the_worker_runs_one_trial_at_a_time_and_knows_when_its_time_is_up(kind:
     assert profiler == "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
     assert tuple(prologue) == FULL.prologue
     assert worker.startswith(
-        "/opt/py/bin/python -m distributed.cli.dask_worker tcp://SCHEDULER --name WORKER "
+        "/opt/py/bin/python -m distributed.cli.dask_worker tls://SCHEDULER --name WORKER "
     )
     for option in ("--nthreads 1", "--resources gpu=1", f"--lifetime {seconds - LIFETIME_SECONDS:.0f}s"):
         assert option in worker

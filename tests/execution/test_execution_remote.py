@@ -103,6 +103,7 @@ def test_a_worker_that_answers_no_more_is_given_up(
     handle = sweep.submit("1")
     assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
     monkeypatch.setattr(roster, "PREPARE_SECONDS", 0.0)
+    sweep.pool.hanging.add("a")
     (known,) = sweep.launcher.known
     known.since -= TIMEOUT
     time.sleep(A_LOOK)
@@ -200,7 +201,7 @@ def test_cancel_while_it_runs_is_told_until_it_has_ended(make: Make, wait_for: W
 
 def test_a_worker_without_enough_time_left_is_let_go_of(make: Make, wait_for: Wait) -> None:
     sweep = make()
-    sweep.pool.come("short", seconds_left=TIMEOUT + remote.MARGIN_SECONDS - 1)
+    sweep.pool.come("short", seconds_left=TIMEOUT + roster.MARGIN_SECONDS - 1)
     probe = sweep.submit("probe", runner=PROBE_RUNNER)
     assert wait_for(lambda: sweep.pool.job_on("short"), SOON)
     trial = sweep.submit("1")
@@ -208,7 +209,7 @@ def test_a_worker_without_enough_time_left_is_let_go_of(make: Make, wait_for: Wa
     assert probe.result(timeout=SOON) == report(0)
     assert wait_for(lambda: sweep.pool.retired == ["short"], SOON)
     assert trial.place is None
-    sweep.pool.come("long", seconds_left=TIMEOUT + remote.MARGIN_SECONDS + 10)
+    sweep.pool.come("long", seconds_left=TIMEOUT + roster.MARGIN_SECONDS + 10)
     assert wait_for(lambda: sweep.pool.job_on("long"), SOON)
 
 
