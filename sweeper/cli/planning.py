@@ -80,7 +80,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {run_name(number, 'search', config, names)}"
     yield f"It takes {expected(plan)}, without preparing the data."
     if plan.script:
-        yield f"At most {plan.spec.execution.at_once} jobs at once, each with this script:"
+        yield f"At most {plan.at_once} jobs at once, each with this script:"
         yield from (f"  {line}" for line in plan.script.splitlines())
 
 

@@ -77,7 +77,7 @@ def _other_conditions(values: Mapping[str, Any], holds_for: Mapping[str, Any]) -
     found = []
     device, there = values["device"]["name"], str(holds_for.get("device") or "")
     # `2 x NVIDIA A10, 22.5 GiB`, which is no A100.
-    if there and not re.search(rf"(^|x ){re.escape(device)}(,|$)", there):
+    if there and not re.search(rf"(^|x ){re.escape(device)}(,| \(|$)", there):
         found.append(f"it ran on {device}, and was promised for {there}")
     for name in ("torch", "cuda"):
         was, is_now = holds_for.get(name), values["versions"].get(name)

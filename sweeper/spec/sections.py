@@ -301,12 +301,15 @@ class Execution(Section):
         """Whether trials run on the workers of a cluster."""
         return self.launcher not in ("local", "inline")
 
-    @property
-    def at_once(self) -> int | None:
-        """Jobs of a batch system, or trials of a cluster, at once; None for as many as there are workers."""
+    def at_once(self, gpus_each: int = 1) -> int | None:
+        """Returns the jobs of a batch system, or trials of a cluster, at once; None for as many as come.
+
+        Args:
+            gpus_each: That one trial may take.
+        """
         if self.gpus == 0:
             return self.slots
-        return self.gpus if isinstance(self.gpus, int) else None
+        return max(1, self.gpus // max(1, gpus_each)) if isinstance(self.gpus, int) else None
 
     @model_validator(mode="after")
     def _fits_the_launcher(self) -> Execution:

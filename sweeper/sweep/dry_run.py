@@ -47,6 +47,7 @@ class Plan:
         first: The first configurations the search would ask for, before anything is measured.
         minutes: A rough guess, quality passes of the searched trials left aside.
         at_most_minutes: `search.minutes`; None where there is no limit.
+        at_once: Trials at once, at most.
         script: Of one job, where a batch system is to run them.
     """
 
@@ -59,6 +60,7 @@ class Plan:
     first: tuple[TrialConfig, ...]
     minutes: float
     at_most_minutes: float | None
+    at_once: int = 1
     script: str = ""
 
 
@@ -104,6 +106,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
             first=_first(folder, spec, hints_of(machine)),
             minutes=_minutes(spec, len(machine.slots), size),
             at_most_minutes=spec.search.minutes,
+            at_once=len(machine.slots),
             script=script,
         )
 

@@ -54,7 +54,7 @@ def launcher_for(
         return InlineLauncher()
     if chosen.launcher == "local":
         return LocalLauncher(folder, isolation=chosen.isolation, pass_env=chosen.pass_env)
-    wanted = chosen.at_once or MOST_WORKERS
+    wanted = chosen.at_once(gpus_of_a_trial(spec)) or MOST_WORKERS
     template = _template(folder, spec)
     return RemoteLauncher(
         _pool(folder, spec),
@@ -131,7 +131,8 @@ def _pool(folder: Path, spec: SweepSpec) -> Pool:
     if chosen.launcher == "ray":
         from sweeper.execution.ray import RayPool
 
-        return RayPool(chosen.address, gpus_of_a_trial(spec), chosen.at_once)
+        gpus = gpus_of_a_trial(spec)
+        return RayPool(chosen.address, gpus, chosen.at_once(gpus))
     from sweeper.execution.dask import BatchPool, DaskPool, end_jobs
 
     if chosen.launcher == "dask":

@@ -173,7 +173,8 @@ def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spe
         devices=tuple(devices),
         usable_cpus=values["usable_cpus"],
         lacks=values["lacks"],
-        slots=(Slot(ANYWHERE if on_gpu else "cpu"),) * (chosen.at_once or MOST_WORKERS),
+        slots=(Slot(ANYWHERE if on_gpu else "cpu"),)
+        * (chosen.at_once(devices_of_a_trial(spec)) or MOST_WORKERS),
         canary_ms=values.get("canary_ms", 0.0),
         cluster=BATCH.get(chosen.launcher, chosen.launcher.capitalize()),
     )
@@ -188,7 +189,7 @@ def unseen(spec: SweepSpec) -> Machine:
         devices=(DeviceInfo(kind=kind, name=f"{'CPUs' if kind == 'cpu' else 'GPUs'} not seen yet"),),
         usable_cpus=(chosen.job or BatchJob()).cores,
         lacks={},
-        slots=(Slot(ANYWHERE),) * (chosen.at_once or 1),
+        slots=(Slot(ANYWHERE),) * (chosen.at_once(devices_of_a_trial(spec)) or 1),
         cluster=cluster,
     )
 

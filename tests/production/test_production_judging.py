@@ -66,6 +66,8 @@ def test_why_it_may_differ(changes: dict[str, Any], reason: str):
     [
         ("NVIDIA A10", "NVIDIA A10, 22.5 GiB", True),
         ("NVIDIA A10", "2 x NVIDIA A10, 22.5 GiB", True),
+        ("NVIDIA A10", "NVIDIA A10, 22.5 GiB (SLURM)", True),
+        ("EPYC, 4 cores", "EPYC, 4 cores (Dask)", True),
         ("NVIDIA A10", "NVIDIA A10", True),
         ("AMD EPYC, 2 cores", "AMD EPYC, 2 cores", True),
         ("NVIDIA A10", "NVIDIA A100-SXM4-80GB, 79.2 GiB", False),

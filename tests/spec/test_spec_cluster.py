@@ -199,5 +199,10 @@ def test_a_sweep_that_was_stored_before_there_were_clusters_has_the_defaults() -
 def test_how_many_at_once(execution: str, at_once: int | None) -> None:
     found = read(execution)
     assert found.is_remote
-    assert found.at_once == at_once
+    assert found.at_once() == at_once
     assert (found.launcher in BATCH) == ("slurm" in execution)
+
+
+def test_trials_of_several_gpus_are_fewer_at_once() -> None:
+    found = read("{launcher: slurm, gpus: 9}")
+    assert [found.at_once(each) for each in (1, 2, 4, 16)] == [9, 4, 2, 1]
