@@ -228,7 +228,7 @@ def _place_witnesses(words: Sequence[str]) -> None:
     from sweeper.report import png
     from sweeper.sweep import starting
 
-    def launcher_for(folder, spec):  # type: ignore[no-untyped-def]
+    def launcher_for(folder, spec, **_):  # type: ignore[no-untyped-def]
         return LocalLauncher(
             folder, program=[str(HERE / "chaos_server.py"), *words], pass_env=spec.execution.pass_env
         )

@@ -26,6 +26,7 @@ from sweeper.execution.remote import RemoteLauncher
 from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
+pytestmark = pytest.mark.slow
 Wait = Callable[..., bool]
 
 

@@ -66,6 +66,7 @@ def wait_for(path: Path) -> str:
     return path.read_text()
 
 
+@pytest.mark.slow
 def test_two_jobs_of_one_gpu_follow_each_other_and_waiting_takes_none_of_their_time(launcher, tmp_path, gpus):
     first = start(launcher, tmp_path / "first", "sleep", device=gpus[0], timeout_seconds=1.5)
     holder = wait_for(locking.FOLDER / f"{gpus[0]}.lock").split(" ")[0]
