@@ -18,7 +18,7 @@ def test_kills_and_signals():
     assert any(what.endswith((": 130", ": 143")) for what in signals["codes"])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_real_trainer_killed():
     for kind, kills in (("supervisors", 1), ("trials", 2)):
         found = harness("chaos_real.py", kind, kills, 1)

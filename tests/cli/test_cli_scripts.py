@@ -29,8 +29,14 @@ def write(name: str, **changes: Any) -> None:
     Path(f"{name}.yaml").write_text(yaml.safe_dump({"name": name, **SPACES[name], **QUICK, **changes}))
 
 
+# Half a minute each: two of them for `make check`.
+OFTEN = ("with_argparse", "in_chinese")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.soak) for name in SPACES]
+)
 def test_a_script_is_swept_confirmed_and_exported(wild: Path, sweeper, name: str):
     write(name)
     ran = sweeper("run", f"{name}.yaml", timeout=300)

@@ -30,7 +30,7 @@ from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault
 # Ray reads its environment as it is imported: that is left to the tests.
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.ray,
     pytest.mark.skipif(not HAS_RAY, reason="ray is not installed (pip install 'sweeper[ray]')"),
 ]

@@ -12,7 +12,7 @@ import pytest
 from services.processes import marked, wait_for
 from services.slurm import GPUS, KILL_SECONDS, NODES, Slurm, cluster
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.soak]
 
 SAYS = 'echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS $(nproc)"'
 
