@@ -216,6 +216,7 @@ def test_a_winner_that_has_lost_its_lead_does_not_hold(bench):
     assert not again(bench, lambda config: made_up(100.0)).holds
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_what_the_rounds_say_or_with_nothing(bench):
     bench.run()
     with pytest.raises(KeyboardInterrupt):

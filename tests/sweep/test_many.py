@@ -36,6 +36,7 @@ def many(trials: int, **search: object):
     return spec_of(space=WIDE, search={"trials": trials, **search}, confirm={"rounds": 0})
 
 
+@pytest.mark.slow
 def test_with_many_slots_as_many_trials_run_as_were_asked_for_each_once(bench: Bench):
     bench.run(many(150), surface, devices=GPUS, sleep_seconds=0.02)
     jobs = bench.jobs("search")
@@ -111,6 +112,7 @@ class SimpleView:
         return self.backward()
 
 
+@pytest.mark.slow
 def test_a_trial_looks_at_as_many_records_late_in_a_sweep_as_early(bench: Bench, monkeypatch):
     usual, looked = Book.__init__, []
 

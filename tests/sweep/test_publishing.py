@@ -172,6 +172,7 @@ class Slow(Shelf):
         raise StorageError("it does not answer in time")
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_holds_up_no_trial(bench, tmp_path):
     def took(home: Path) -> float:
         folder = home / "sweeps/toy"

@@ -82,7 +82,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_faults_lose_and_double_nothing(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
