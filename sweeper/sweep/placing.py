@@ -78,7 +78,7 @@ def job_script_of(spec: SweepSpec) -> str:
     chosen = spec.execution
     if chosen.launcher not in BATCH:
         return ""
-    from sweeper.execution.dask import job_script
+    from sweeper.execution.jobqueue import job_script
 
     return job_script(chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec), spec.name)
 
@@ -133,10 +133,12 @@ def _pool(folder: Path, spec: SweepSpec) -> Pool:
 
         gpus = gpus_of_a_trial(spec)
         return RayPool(chosen.address, gpus, chosen.at_once(gpus))
-    from sweeper.execution.dask import BatchPool, DaskPool, end_jobs
-
     if chosen.launcher == "dask":
+        from sweeper.execution.dask import DaskPool
+
         return DaskPool(chosen.address, chosen.tls)
+    from sweeper.execution.jobqueue import BatchPool, end_jobs
+
     end_jobs(chosen.launcher, jobs_of(folder).get("jobs", []))
     return BatchPool(
         chosen.launcher, chosen.job or BatchJob(), gpus_of_a_trial(spec), folder / LOGS, folder.name

@@ -13,7 +13,7 @@ pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed (pip
 from pydantic import ValidationError
 
 from sweeper.execution.batch import KINDS, LIFETIME_SECONDS
-from sweeper.execution.dask import job_script
+from sweeper.execution.jobqueue import job_script
 from sweeper.execution.node import ENDS_AT
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH

@@ -18,7 +18,8 @@ from execution.clusters import LocalDask, local_dask
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.execution.dask import BatchPool, DaskPool
+from sweeper.execution.dask import DaskPool
+from sweeper.execution.jobqueue import BatchPool
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel

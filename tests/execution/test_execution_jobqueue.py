@@ -1,0 +1,68 @@
+"""Jobs of a batch system that end before their worker comes; the cluster is a stub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.execution import jobqueue
+from sweeper.execution.jobqueue import MOST_IN_VAIN, STALE_SECONDS, BatchPool
+
+
+class Cluster:
+    """Submits a job for each name that is asked for, as dask-jobqueue does; free names are taken again."""
+
+    def __init__(self) -> None:
+        self.worker_spec: dict[str, Any] = {}
+        self.workers: dict[str, Any] = {}
+        self._submitted = 0
+
+    def new_worker_spec(self) -> dict[str, Any]:
+        return {next(name for name in "abc" if name not in self.worker_spec): {}}
+
+    def _correct_state(self) -> None:
+        for name in self.worker_spec.keys() - self.workers.keys():
+            self._submitted += 1
+            self.workers[name] = SimpleNamespace(job_id=str(self._submitted))
+
+    def sync(self, function: Any, callback_timeout: float) -> None:
+        function()
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BatchPool:
+    """No worker comes, and the batch system has none of the jobs any more."""
+    monkeypatch.setattr(jobqueue, "_listed", lambda kind: set())
+    monkeypatch.setattr(jobqueue.time, "monotonic", lambda: pool.now)
+    pool: Any = BatchPool.__new__(BatchPool)
+    pool._cluster, pool._info, pool._logs = Cluster(), {}, tmp_path
+    pool._name, pool._kind, pool._started, pool.now = "slurm", "SLURM", {}, 0.0
+    pool._asked_at = pool._again_at = 0.0
+    pool._refused = pool._in_vain = 0
+    return pool  # type: ignore[no-any-return]
+
+
+def test_a_job_in_anothers_place_has_its_own_time_until_it_is_listed(pool: Any) -> None:
+    pool.want(1)
+    pool.now += STALE_SECONDS + 1
+    pool.want(1)
+    assert pool.jobs() == ["2"]
+    pool.now += STALE_SECONDS - 1
+    pool.want(1)
+    assert pool.jobs() == ["2"]
+
+
+def test_jobs_that_end_in_vain_end_the_sweep_with_their_last_words(pool: Any, tmp_path: Path) -> None:
+    (tmp_path / "job.err").write_text("no such interpreter")
+
+    def waits() -> None:
+        for _ in range(MOST_IN_VAIN + 1):
+            pool.want(1)
+            pool.now += STALE_SECONDS + 1
+
+    with pytest.raises(EnvironmentStopError, match="no such interpreter"):
+        waits()
