@@ -11,7 +11,6 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -88,8 +87,6 @@ def server(postgres: Postgres) -> Iterator[MlflowServer]:
         UnavailableError: There can be none here.
         TimeoutError: It did not come up; the message has its log.
     """
-    if find_spec("psycopg2") is None:
-        raise UnavailableError("MLflow needs psycopg2 for PostgreSQL: `make services` installs it")
     postgres.create(DATABASE)
     folder = Path(tempfile.mkdtemp(prefix="sweeper-mlflow-"))
     made = MlflowServer(folder, free_ports(1)[0], postgres)

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,8 @@ def server() -> Iterator[Postgres]:
         UnavailableError: There can be none here.
         TimeoutError: It did not come up; the message has its log.
     """
+    if find_spec("psycopg2") is None:
+        raise UnavailableError("PostgreSQL is reached through psycopg2: `make services` installs it")
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if not found:
         raise UnavailableError("no PostgreSQL server on this machine: `make services` installs one")
