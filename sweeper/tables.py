@@ -10,6 +10,7 @@ from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.files import read_json
 from sweeper.core.job import CONFIG
 from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.template import shown
 from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.opening import find_sweep
 
@@ -93,7 +94,7 @@ def _column(name: str, values: list[Any]) -> pd.Series[Any]:
         return pd.Series(values, dtype="float64")
     if name not in _STRINGS and kinds in ({bool}, {int}):
         return pd.Series(values, dtype="boolean" if kinds == {bool} else "Int64")
-    return pd.Series([None if value is None else str(value) for value in values], dtype="string")
+    return pd.Series([None if value is None else shown(value) for value in values], dtype="string")
 
 
 def _outcome(record: TrialRecord) -> str:

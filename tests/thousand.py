@@ -46,6 +46,7 @@ CHANGES: Mapping[str, Any] = {
         "loader.num_workers": 4,
         "batch_size": 64,
         "model.hidden_size": 64,
+        "precision.tf32": False,
     },
     "also_try": [],
     "production": {"samples": 2e9},

@@ -133,7 +133,7 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
         config.loader.kind != "resident",
         config.loader.pin_memory,
         config.precision.amp != "fp32",
-        config.precision.tf32,
+        config.precision.tf32 is True,
         config.accumulate_steps,
         config.batch_size,
     )

@@ -55,6 +55,8 @@ def _part(name: str, flat: Mapping[str, Scalar]) -> str:
         return ""
     if name == "compile.mode":
         return _MODES.get(str(value), "")
+    if name == "precision.tf32":
+        return "tf32" if value is True else ""
     if name == "device.malloc":
         return "" if value == FIELDS[name].default else "plain-malloc"
     last = name.rpartition(".")[2]

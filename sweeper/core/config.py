@@ -63,10 +63,16 @@ class LoaderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionConfig:
-    """Arithmetic: autocast type, and TF32 for the float32 matrix products that remain."""
+    """Arithmetic of a step.
+
+    Attributes:
+        amp: Type that autocast computes in; `fp32` is no autocast.
+        tf32: TF32 for the float32 operations that remain. `default` leaves torch as it comes: off for
+            matrix products, on for cuDNN's convolutions and recurrent layers. True and False set both.
+    """
 
     amp: Literal["fp32", "bf16", "fp16"] = "fp32"
-    tf32: bool = False
+    tf32: Literal["default", True, False] = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +304,8 @@ class Field:
 
 def _plain_type(hint: Any) -> tuple[type, tuple[Scalar, ...]]:
     if get_origin(hint) is Literal:
-        return str, get_args(hint)
+        choices = get_args(hint)
+        return type(choices[0]), choices
     if get_origin(hint) in (Union, UnionType):
         hint = next(arg for arg in get_args(hint) if arg is not NoneType)
     return hint, ()
@@ -353,10 +360,12 @@ def check_value(name: str, value: Scalar) -> Scalar:
     if known is None:
         return value
     if known.choices:
-        if value not in known.choices or isinstance(value, bool):
+        # 1 equals True, but is no choice where True is one.
+        if not any(value == choice and type(value) is type(choice) for choice in known.choices):
+            words = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in known.choices]
             raise UserError(
-                f"`{name}` must be one of {', '.join(map(str, known.choices))}, but got {value!r}."
-                + did_you_mean(str(value), map(str, known.choices))
+                f"`{name}` must be one of {', '.join(words)}, but got {value!r}."
+                + did_you_mean(str(value), words)
             )
         return value
     if known.type is float and isinstance(value, int) and not isinstance(value, bool):

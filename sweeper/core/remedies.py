@@ -127,7 +127,7 @@ def _compute(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Re
         yield from _bf16(found, config)
     # TF32 came with bf16, in the same generation.
     native = found.diagnosis is None or found.diagnosis.native_bf16 is not False
-    if s.on_gpu and native and config.precision.amp == "fp32" and not config.precision.tf32:
+    if s.on_gpu and native and config.precision.amp == "fp32" and config.precision.tf32 is not True:
         yield Remedy("`precision.tf32: true`", {"precision.tf32": True})
     if (s.fixed or 0.0) >= LEAST_GAIN:
         yield from _larger_batch(s, found, config)

@@ -39,6 +39,7 @@ _NOTHING_ASKED: Mapping[str, Scalar] = {
     "device.count": 1,
     "device.memory_fraction": 0.0,
     "device.cpu_threads": 0,
+    "precision.tf32": "default",
 }
 """Values at which a setting does nothing, so that a script needs no flag for it."""
 
@@ -132,6 +133,8 @@ def _own(name: str, setting: Scalar, flag: Any) -> list[str]:
         return []
     if isinstance(flag, dict):
         text = shown(setting)
+        if text not in flag and setting == _NOTHING_ASKED.get(name, None):
+            return []
         if text not in flag:
             raise UserError(
                 f"`--map` must have a flag for each value of `{name}`, but has none for {text!r}. "

@@ -72,7 +72,7 @@ def scaler(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
 
 def tf32(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
     """The precision of float32 matrix products."""
-    if "precision.tf32" not in wanted:
+    if wanted.get("precision.tf32", "default") == "default":
         return
     why, want = because(wanted, ["precision.tf32"]), bool(wanted["precision.tf32"])
     set_at: list[tuple[ast.expr | ast.stmt, bool]] = []

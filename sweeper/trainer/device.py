@@ -8,7 +8,7 @@ import os
 import re
 import resource
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -35,24 +35,52 @@ def open_device(name: str, rank: int = 0) -> torch.device:
     return torch.device("cuda", rank)
 
 
+_refused: dict[str, str] = {}
+"""Settings of this process that its device refused, and why."""
+
+
 def apply(config: TrialConfig, device: torch.device) -> None:
-    """Sets threads, the allocators, TF32 and cuDNN search as `config` says."""
+    """Sets threads, the allocators, TF32 and cuDNN search as `config` says.
+
+    A setting that the device refuses is left as it was, and `without_effect` names it.
+    """
     torch.set_num_threads(config.device.cpu_threads or max(1, usable_cpus() // config.device.count))
     if config.device.malloc == "retain":
         retain_memory()
     if device.type != "cuda":
         return
-    # Through one of torch's calls that keeps all its flags in agreement: compilers read the older ones.
-    torch.set_float32_matmul_precision("high" if config.precision.tf32 else "highest")
-    if config.compile.mode == "max-autotune":
-        torch.backends.cudnn.allow_tf32 = config.precision.tf32
-    precision = "tf32" if config.precision.tf32 else "ieee"
-    torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
-    torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = config.compile.cudnn_benchmark
-    torch.cuda.reset_peak_memory_stats(device)
-    if config.device.memory_fraction:
-        torch.cuda.set_per_process_memory_fraction(config.device.memory_fraction, device)
+    _refused.clear()
+    # First, and on its own: a device that cannot be used is no setting that it refuses.
+    torch.cuda.init()
+    fraction = config.device.memory_fraction
+    if config.precision.tf32 != "default":
+        _attempt("precision.tf32", lambda: _set_tf32(config.precision.tf32 is True))
+    _attempt("compile.cudnn_benchmark", lambda: _set_cudnn_benchmark(config.compile.cudnn_benchmark))
+    if fraction:
+        _attempt(
+            "device.memory_fraction", lambda: torch.cuda.set_per_process_memory_fraction(fraction, device)
+        )
+
+
+def _attempt(name: str, setting: Callable[[], None]) -> None:
+    try:
+        setting()
+    except (RuntimeError, ValueError) as error:
+        _refused[name] = f"refused by the device: {str(error).partition(chr(10))[0]}"
+
+
+def _set_tf32(on: bool) -> None:
+    """Sets TF32 for matrix products and for cuDNN, in a way that all of torch's readers agree on.
+
+    These older calls set the newer `fp32_precision` as well. The other way round, torch raises wherever
+    it reads an older flag (its compiler, `cudnn.flags`) that a newer one contradicts.
+    """
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def _set_cudnn_benchmark(on: bool) -> None:
+    torch.backends.cudnn.benchmark = on
 
 
 # Names and numbers of mallopt(3).
@@ -81,9 +109,9 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
             "retain: an earlier trial in this process set it" if _retaining else "default: glibc alone can"
         )
     if device.type == "cuda":
-        return found
+        return {**found, **_refused}
     asked = {
-        "precision.tf32": config.precision.tf32,
+        "precision.tf32": config.precision.tf32 is True,
         "loader.pin_memory": config.loader.pin_memory,
         "compile.cudnn_benchmark": config.compile.cudnn_benchmark,
         "device.memory_fraction": config.device.memory_fraction,
@@ -139,6 +167,17 @@ class Pace:
             self._events.append(event)
             if len(self._events) > self._depth:
                 self._events.popleft().synchronize()
+
+
+def free_bytes(device: torch.device, memory_fraction: float = 0.0) -> int:
+    """Returns the bytes of a GPU that this process may still allocate.
+
+    Args:
+        memory_fraction: Share of the device's memory that it may have in all; 0 is all of it.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = int((memory_fraction or 1.0) * total) - torch.cuda.memory_reserved(device)
+    return max(0, min(free, allowed))
 
 
 def peak_memory_gib(device: torch.device) -> float | None:

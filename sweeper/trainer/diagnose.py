@@ -66,8 +66,12 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     # A captured step cannot wait.
     places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))
     busy, issue = queued(step, device, turn, alone)
-    if busy is None and places:
-        busy = kernel_seconds(step, device)
+    if busy is None:
+        # The step waits for the device, or launches more than its queue of some 1,000 kernels holds.
+        busy = kernel_seconds(step, device, turn)
+        if busy is not None and busy < alone and not places:
+            # Nothing in the step waits, so that the slower of the two sets its pace: the host.
+            issue = alone
     full_s, half_s = busy, queued(half, device, turn, alone)[0] if half and busy else None
     return dataclasses.replace(
         found, busy_s=busy, issue_s=issue, sync_places=places, full_step_s=full_s, half_step_s=half_s
@@ -92,9 +96,8 @@ def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> boo
     if samples.on_host:
         return False
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        left = (memory_fraction or 1.0) * total - torch.cuda.memory_reserved(device)
-        return samples.nbytes <= min(free, left, RESIDENT_SHARE * total)
+        total = torch.cuda.mem_get_info(device)[1]
+        return samples.nbytes <= min(devices.free_bytes(device, memory_fraction), RESIDENT_SHARE * total)
     return samples.nbytes <= RESIDENT_SHARE * psutil.virtual_memory().available
 
 

@@ -19,7 +19,11 @@ _HOLD_SECONDS = (0.1, 2.0)
 _CYCLES_PER_SECOND = 2e9
 """No data-centre chip has a faster clock: a hold is never shorter than it was meant to be."""
 
-_PROFILED_STEPS = _SYNC_STEPS = 3
+# From Python 3.14 on, `warnings` is implemented in `_py_warnings`.
+_WARNINGS = frozenset(
+    module.__file__ for name in ("warnings", "_py_warnings") if (module := sys.modules.get(name))
+)
+_PROFILED_TURNS = _SYNC_STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
 
@@ -61,17 +65,20 @@ def queued(
     return busy / turns / turn, (moments[-1] - moments[0]) / turns / turn
 
 
-def kernel_seconds(step: Callable[[], None], device: torch.device) -> float | None:
+def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1) -> float | None:
     """Returns the seconds in which a kernel of a step ran, by the profiler; None where it saw none.
 
-    For a step that waits for the device itself. The profiler takes a second to start.
+    For a step whose time `queued` cannot tell. The profiler takes a second to start.
+
+    Args:
+        turn: Steps from one optimiser step to the next.
     """
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         # The first kernels may be lost.
         step()
         torch.cuda.synchronize(device)
         began = time.perf_counter()
-        for _ in range(_PROFILED_STEPS):
+        for _ in range(_PROFILED_TURNS * turn):
             step()
         torch.cuda.synchronize(device)
         elapsed = time.perf_counter() - began
@@ -79,7 +86,7 @@ def kernel_seconds(step: Callable[[], None], device: torch.device) -> float | No
     if not spans:
         return None
     first = max(end for _, end in spans) - 1e6 * elapsed
-    return covered(spans, first) / 1e6 / _PROFILED_STEPS
+    return covered(spans, first) / 1e6 / _PROFILED_TURNS / turn
 
 
 def kernel_spans(found: profile) -> list[tuple[float, float]]:
@@ -136,7 +143,7 @@ def _users_line() -> str:
         name = frame.f_code.co_filename
         if name.startswith(_OURS) and name != __file__:
             return ""
-        if name not in (__file__, warnings.__file__) and not name.startswith(_TORCH):
+        if name != __file__ and name not in _WARNINGS and not name.startswith(_TORCH):
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""

@@ -129,12 +129,17 @@ class Group:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Ends the followers; those that do not are killed."""
+        """Leaves the group together with the followers, and ends those that stay.
+
+        NCCL ends a communicator on all ranks at once: a rank that leaves on its own would wait for ever.
+        """
         self._closing.set()
         for descriptor in self._pipes:
             os.close(descriptor)
         self._pipes = []
         deadline = time.monotonic() + CLOSE_SECONDS
+        leaving = threading.Thread(target=leave, name="leave", daemon=True)
+        leaving.start()
         while self._pids:
             for pid in list(self._pids):
                 if time.monotonic() > deadline:
@@ -142,13 +147,19 @@ class Group:
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     self._pids.remove(pid)
             time.sleep(0.005)
+        # Where a follower was killed, this rank waits in vain: the thread is left behind.
+        leaving.join(max(0.0, deadline - time.monotonic()))
         if self.size > 1:
-            if dist.is_initialized():
-                dist.destroy_process_group()
             self._forget_store()
 
     def _forget_store(self) -> None:
         shutil.rmtree(self._store.parent, ignore_errors=True)
+
+
+def leave() -> None:
+    """Leaves the process group, where there is one; returns once all of its ranks leave."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _follower(group: Group, orders: int, follow: Callable[[Group, int], None]) -> NoReturn:

@@ -36,7 +36,7 @@ from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.diagnose import diagnose
-from sweeper.trainer.group import Group
+from sweeper.trainer.group import Group, leave
 from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
@@ -202,6 +202,7 @@ def follow(
     clock = NoClock()
     while os.read(orders, 1):
         stepper.step(loader, clock)
+    leave()
     loader.close()
 
 

@@ -55,7 +55,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     began = time.perf_counter()
     config, samples = stepper.config, pipeline.train
     stepper.reset()
-    reader = Reader(samples, stepper.device)
+    reader = Reader(samples, stepper.device, config.device.memory_fraction)
     clock = NoClock()
     total = torch.zeros((), device=stepper.device)
     curve: list[tuple[int, float]] = []
@@ -99,10 +99,29 @@ def unnoticed(stepper: Stepper) -> Iterator[None]:
     A pipeline's loss or its model may draw random numbers in evaluation, too.
     """
     states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[stepper.device] if stepper.device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[]), _drawing_aside(stepper.device):
         yield
     random.setstate(states[0])
     np.random.set_state(states[1])
+
+
+@contextlib.contextmanager
+def _drawing_aside(device: torch.device) -> Iterator[None]:
+    """Has a GPU's generator draw from a copy of its state.
+
+    The state is exchanged and never set: after a state was set, cuDNN makes the state of its recurrent
+    dropout anew, and frees the one that captured graphs still read.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    generator = torch.cuda.default_generators[device.index]
+    own = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(own)
 
 
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
@@ -142,7 +161,7 @@ def _evaluating(model: nn.Module, stepper: Stepper) -> Iterator[None]:
 
 def _batches(samples: Samples, stepper: Stepper) -> Iterator[tuple[Batch, int]]:
     """Yields each sample once, in batches on the device, with the number of samples in each."""
-    reader = Reader(samples, stepper.device)
+    reader = Reader(samples, stepper.device, stepper.config.device.memory_fraction)
     for index, length in _in_order(samples, stepper.config).batches():
         stepper.progress.steps.add()
         yield reader(index, length), len(index)

@@ -7,6 +7,7 @@ data ─► h2d ─► forward ─► backward ─► [unscale, clip] optimiser,
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,7 +83,10 @@ class Stepper:
             torch.autocast(device.type, dtype=dtype) if dtype else _NOTHING
         )
         self.schedule: Callable[[int], float] | None = None
-        self.initial = {name: value.clone() for name, value in self.model.state_dict().items()}
+        # On the host: a copy on the device would count in every peak that a trial reports.
+        self.initial = {
+            name: value.detach().to("cpu", copy=True) for name, value in self.model.state_dict().items()
+        }
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.peak_lr = config.optimizer.lr_at(config.global_batch)
         self._compiles = config.compile.mode not in ("eager", "graph")
@@ -151,6 +155,8 @@ class Stepper:
                 "`compile.mode: graph` needs `optimizer.fused: true` with sgd or fp16: else each step "
                 "waits for a number from the device",
             )
+        # Steps run eagerly before they are captured, as they must.
+        warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self._begin_training(captured=True)
         self.captured = self.capturing(loader.materialise, capture)
 

@@ -38,7 +38,7 @@ def test_replace_sets_nested_and_open_names_and_leaves_the_rest():
         ("model", 1, "`model` is not a field of a trial."),
         ("batch_size", 6.5, "`batch_size` must be an integer, but got 6.5."),
         ("batch_size", True, "`batch_size` must be an integer, but got True."),
-        ("precision.tf32", 1, "`precision.tf32` must be true or false, but got 1."),
+        ("precision.tf32", 1, "`precision.tf32` must be one of default, true, false, but got 1."),
         ("optimizer.lr", "fast", "`optimizer.lr` must be a number, but got 'fast'."),
         ("precision.amp", "bf61", "must be one of fp32, bf16, fp16, but got 'bf61'. Did you mean `bf16`?"),
     ],

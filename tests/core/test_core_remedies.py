@@ -204,7 +204,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "loader.num_workers": (0, 1, 2, 4, 40),
     "batch_size": (1, 3, 64, 100, 50_000),
     "precision.amp": FIELDS["precision.amp"].choices,
-    "precision.tf32": (False, True),
+    "precision.tf32": FIELDS["precision.tf32"].choices,
     "compile.mode": FIELDS["compile.mode"].choices,
     "optimizer.fused": (False, True),
     "device.malloc": FIELDS["device.malloc"].choices,

@@ -97,7 +97,7 @@ TAIL = "baseline: {}\n"
         ),
         (
             "space:\n  precision.tf32: {type: categorical, choices: [true, no]}",
-            "f.yaml:4:55: `precision.tf32` must be true or false, but got 'no'.",
+            "f.yaml:4:55: `precision.tf32` must be one of default, true, false, but got 'no'.",
         ),
         (
             "space:\n  precision.tf32: {type: categorical, choices: [true], when: {precision.am: fp32}}\n"

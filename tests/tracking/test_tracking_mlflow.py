@@ -80,7 +80,7 @@ def test_a_measured_trial_is_one_run_with_everything_a_reader_needs(
     assert run.info.end_time - run.info.start_time == 11350
     assert set(run.data.params) == set(VARIED)
     assert run.data.params["batch_size"] == "2048"
-    assert run.data.params["precision.tf32"] == "false"
+    assert run.data.params["precision.tf32"] == "default"
     assert run.data.metrics["result/throughput"] == 13040.0
     assert run.data.metrics["result/val_loss"] == 0.681235
     assert run.data.metrics["result/x_baseline"] == 14.02

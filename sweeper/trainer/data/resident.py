@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
+from sweeper.trainer import device as devices
 from sweeper.trainer.data.loader import Handed, chunk_size, chunks, parts
 from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.pipeline import Batch, Samples
@@ -106,12 +107,17 @@ class ResidentLoader:
 class Reader:
     """Reads batches by index onto the device; from tensors that lie there, where they fit."""
 
-    def __init__(self, samples: Samples, device: torch.device) -> None:
+    def __init__(self, samples: Samples, device: torch.device, memory_fraction: float = 0.0) -> None:
+        """Places the tensors.
+
+        Args:
+            memory_fraction: Share of the device's memory that this process may allocate; 0 is all of it.
+        """
         self.samples, self.device = samples, device
         self.resident = not samples.on_host
         if device.type == "cuda" and self.resident:
             torch.cuda.empty_cache()
-            self.resident = samples.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
+            self.resident = samples.nbytes <= DEVICE_SHARE * devices.free_bytes(device, memory_fraction)
         self._tensors = (
             {name: tensor.to(device) for name, tensor in samples.tensors.items()}
             if self.resident

@@ -1,0 +1,530 @@
+"""Every job of the trainer on a strict stand-in for CUDA, each from an uninitialised state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strict_cuda
+import torch
+import torch.distributed as dist
+from strict_cuda import NAME, UUID, OnCuda, StrictCuda
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.training import Training
+from sweeper.trainer import ceilings, gpu_time, group, measure, prepare, probe, production, quality, tracing
+from sweeper.trainer import device as devices
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data import make_loader
+from sweeper.trainer.data.resident import Reader
+from sweeper.trainer.pipeline import Samples
+from sweeper.trainer.setup import set_up
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.usefixtures("quiet", "flags_as_they_come"),
+]
+HERE = str(Path(__file__).parent)
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def flags_as_they_come() -> Iterator[None]:
+    """Puts back what holds for the whole process."""
+    benchmark, visible = torch.backends.cudnn.benchmark, os.environ.get("CUDA_VISIBLE_DEVICES")
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = benchmark
+    devices._refused.clear()
+    if visible is None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+
+
+@pytest.fixture
+def cuda() -> Iterator[StrictCuda]:
+    with StrictCuda() as cuda:
+        yield cuda
+
+
+@pytest.fixture
+def on_gpu(cuda: StrictCuda, make_job: Callable[..., Job]) -> Callable[..., Job]:
+    def make(config: dict[str, Any] | None = None, **plan: Any) -> Job:
+        asked = {"model.hidden": 16, **(config or {})}
+        return dataclasses.replace(make_job(asked, **plan), device=f"GPU-{UUID}")
+
+    return make
+
+
+# -- whole jobs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"loader.kind": "stream"},
+        {"loader.kind": "rows"},
+        {"loader.kind": "workers", "loader.num_workers": 1, "loader.pin_memory": True},
+        {"precision.amp": "fp16"},
+        {"precision.amp": "bf16", "device.memory_fraction": 0.5},
+        {"optimizer.name": "sgd", "accumulate_steps": 2, "precision.tf32": True},
+        {"compile.mode": "graph"},
+        {"compile.mode": "graph", "loader.kind": "stream", "precision.amp": "fp16", "accumulate_steps": 2},
+        {"compile.mode": "graph", "model.kind": "lstm", "compile.cudnn_benchmark": True},
+    ],
+    ids=lambda config: " ".join(f"{name}={value}" for name, value in config.items()) or "plain",
+)
+def test_a_trial(on_gpu: Callable[..., Job], config: dict[str, Any]):
+    result = measure.run(on_gpu(config, diagnose=True, quality_samples=1000), Silent())
+    assert isinstance(result, Measurement)
+    assert (result.device.kind, result.device.name, result.device.capability) == ("cuda", NAME, "8.6")
+    assert result.gpu_mem_peak_gib is not None
+    assert result.effective == {}
+    assert result.quality is not None
+    assert result.diagnosis is not None
+    assert result.diagnosis.busy_s is not None
+    assert (result.breakdown.graph_s > 0) == (config.get("compile.mode") == "graph")
+
+
+def test_a_timed_step_of_data_on_the_device_waits_for_nothing(cuda: StrictCuda, on_gpu: Callable[..., Job]):
+    for mode in ("eager", "graph"):
+        pipeline, stepper, _ = set_up(on_gpu({"compile.mode": mode}), Silent())
+        loader = make_loader(
+            pipeline.train, stepper.config.loader, 100, 0, stepper.device, index_only=mode == "graph"
+        )
+        if mode == "graph":
+            stepper.capture(loader)
+        loader.start()
+        for _ in range(6):
+            stepper.step(loader, NoClock())
+        before = cuda.syncs
+        for _ in range(50):
+            stepper.step(loader, NoClock())
+        assert cuda.syncs == before
+        loader.close()
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_captured_step_trains_as_an_eager_one(
+    on_gpu: Callable[..., Job], optimizer: str, accumulate: int
+):
+    found = []
+    for mode in ("eager", "graph"):
+        config = {
+            "compile.mode": mode,
+            "optimizer.name": optimizer,
+            "optimizer.warmup_steps": 10,
+            "optimizer.clip_norm": 1.0,
+            "accumulate_steps": accumulate,
+        }
+        pipeline, stepper, _ = set_up(on_gpu(config), Silent())
+        loader = make_loader(
+            pipeline.train, stepper.config.loader, 100, 0, stepper.device, index_only=mode == "graph"
+        )
+        if mode == "graph":
+            stepper.capture(loader)
+        loader.start()
+        losses = []
+        for _ in range(30):
+            stepper.step(loader, NoClock())
+            losses.append(stepper.last_loss.item())
+        loader.close()
+        assert stepper.captured is None or stepper.captured.num_graphs == accumulate
+        found.append(losses)
+    eager, captured = found
+    assert captured == pytest.approx(eager, rel=1e-4)
+    assert captured[-1] < captured[0]
+
+
+def test_the_probe(cuda: StrictCuda):
+    values = probe.run(Job(uid="p", device="auto"), Silent()).values
+    assert [each["name"] for each in values["devices"]] == [NAME]
+    assert values["devices"][0]["uuid"] == f"GPU-{UUID}"
+
+
+def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(ceilings, "SECONDS", 0.0)
+    monkeypatch.setattr(ceilings, "MIB", 2**12)
+    monkeypatch.setattr(ceilings, "GIB", 2**22)
+    monkeypatch.setattr(ceilings, "_matmul", lambda name, size, device="cpu", wait=lambda: None: (wait(), 1e12)[1])
+    monkeypatch.setattr(ceilings, "_compiled", lambda job, device: {"problem": ""})
+    monkeypatch.setattr(ceilings, "_on_host", lambda num_bytes, pinned: _pinned(torch.ones(num_bytes), pinned))
+    values = ceilings.run(Job(uid="c", cache=str(tmp_path)), Silent()).values
+    assert values["torch"]["problem"] == ""
+    (gpu,) = values["gpus"]
+    assert (gpu["name"], gpu["problem"]) == (NAME, "")
+    assert {"cuda:0.matmul_tf32", "cuda:0.copy_from_pinned", "cuda:0.small_kernels"} <= {
+        each["name"] for each in values["ceilings"]
+    }
+
+
+def _pinned(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
+    tensor = tensor.to(torch.uint8)
+    return tensor.pin_memory() if pinned else tensor
+
+
+def test_a_trace(on_gpu: Callable[..., Job], monkeypatch, tmp_path: Path):
+    # There is no CUDA in this build's profiler.
+    real = tracing.profile
+    monkeypatch.setattr(tracing, "profile", lambda activities: real(activities=activities[:1]))
+    job = dataclasses.replace(on_gpu(), trace=str(tmp_path / "trace.json.gz"))
+    values = tracing.run(job, Silent()).values
+    assert values["steps"] == tracing.STEPS
+    assert (tmp_path / "trace.json.gz").exists()
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_production_run_and_its_continuation(on_gpu: Callable[..., Job], tmp_path: Path, mode: str):
+    plan = Training(folder=str(tmp_path), epochs=2, checkpoint_seconds=1e9)
+    job = on_gpu({"compile.mode": mode, "model.dropout": 0.3})
+    first = production.run(dataclasses.replace(job, training=plan), Silent()).values
+    more = dataclasses.replace(job, training=dataclasses.replace(plan, epochs=4))
+    second = production.run(more, Silent()).values
+    assert (first["epochs"], second["epochs"]) == (2, 4)
+    assert second["best_loss"] <= first["best_loss"]
+
+
+# -- several ranks ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nccl(monkeypatch, tmp_path: Path) -> Path:
+    """NCCL over gloo: a communicator ends on all ranks at once, and on none alone.
+
+    Returns the folder in which each rank that has left leaves a file.
+    """
+    begin, end = dist.init_process_group, dist.destroy_process_group
+
+    def init(backend: str, **options: Any) -> None:
+        assert backend == "nccl"
+        assert torch.cuda.is_initialized()
+        assert torch.cuda.current_device() == options["rank"]
+        begin("gloo", **options)
+
+    def destroy() -> None:
+        (tmp_path / f"left-{dist.get_rank()}").touch()
+        while len(list(tmp_path.glob("left-*"))) < dist.get_world_size():
+            time.sleep(0.01)
+        end()
+
+    monkeypatch.setattr(dist, "init_process_group", init)
+    monkeypatch.setattr(dist, "destroy_process_group", destroy)
+    return tmp_path
+
+
+def test_ranks_leave_their_group_together(nccl: Path, make_job: Callable[..., Job], monkeypatch):
+    monkeypatch.setattr(group, "CLOSE_SECONDS", 60.0)
+    job = make_job({"device.count": 2, "loader.drop_last": True, "model.hidden": 16})
+    with StrictCuda(num_devices=2):
+        result = measure.run(dataclasses.replace(job, device="GPU-1,GPU-2"), Silent())
+    assert isinstance(result, Measurement)
+    assert sorted(each.name for each in nccl.glob("left-*")) == ["left-0", "left-1"]
+    assert not dist.is_initialized()
+
+
+def test_a_rank_that_does_not_leave_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(group, "CLOSE_SECONDS", 0.3)
+    stuck = threading.Event()
+    monkeypatch.setattr(group, "leave", stuck.wait)
+    # A follower that passes over the end of its orders.
+    own = group.Group.start(2, lambda follower, orders: time.sleep(60))
+    began = time.monotonic()
+    own.close()
+    assert time.monotonic() - began < 5
+    stuck.set()
+
+
+def test_a_follower_of_a_process_that_has_used_cuda_says_why(cuda: StrictCuda, capfd):
+    torch.cuda.init()
+    own = group.Group.start(2, lambda follower, orders: torch.cuda.init())
+    os.waitpid(own._pids.pop(), 0)
+    own.close()
+    assert "Cannot re-initialize CUDA in forked subprocess" in capfd.readouterr().err
+
+
+# -- settings ---------------------------------------------------------------------------------------------
+
+
+def flags() -> tuple[object, ...]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("mode", ["eager", "max-autotune"])
+@pytest.mark.parametrize(
+    ("tf32", "expected"),
+    [
+        ("default", ("highest", False, True)),
+        (False, ("highest", False, False)),
+        (True, ("high", True, True)),
+    ],
+)
+def test_tf32_is_as_torch_comes_unless_it_is_asked_for(cuda: StrictCuda, tf32, expected, mode: str):
+    devices.apply(TrialConfig().replace({"precision.tf32": tf32, "compile.mode": mode}), GPU)
+    assert flags() == expected
+    # A user's double backward or CTC loss enters this; it raises where torch's flags contradict each other.
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False):
+        pass
+    assert flags() == expected
+
+
+def test_a_setting_that_the_device_refuses_is_told_and_no_failure(
+    cuda: StrictCuda, on_gpu: Callable[..., Job]
+):
+    cuda.refuses["memory_fraction"] = "not with this allocator\nand more lines"
+    result = measure.run(on_gpu({"device.memory_fraction": 0.5}), Silent())
+    assert result.effective == {"device.memory_fraction": "refused by the device: not with this allocator"}
+
+
+def test_a_device_that_is_gone_is_no_refused_setting(cuda: StrictCuda, monkeypatch):
+    def lost() -> None:
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(torch._C, "_cuda_init", lost)
+    with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+        devices.apply(TrialConfig(), GPU)
+
+
+# -- memory -----------------------------------------------------------------------------------------------
+
+
+def test_the_copy_of_the_weights_for_the_quality_pass_is_not_on_the_device(on_gpu: Callable[..., Job]):
+    _, stepper, _ = set_up(on_gpu(), Silent())
+    assert {value.device.type for value in stepper.initial.values()} == {"cpu"}
+    assert {parameter.device.type for parameter in stepper.parameters} == {"cuda"}
+    with torch.no_grad():
+        stepper.parameters[0].add_(1.0)
+    stepper.reset()
+    name, first = next(iter(stepper.initial.items()))
+    assert torch.equal(stepper.model.state_dict()[name].cpu(), first)
+
+
+@pytest.mark.parametrize(("fraction", "resident"), [(0.0, True), (0.5, True), (0.1, False)])
+def test_a_reader_keeps_to_the_share_of_memory(cuda: StrictCuda, fraction: float, resident: bool):
+    torch.cuda.init()
+    # 0.4 of what is left of the share of 3 GiB is to hold them.
+    samples = Samples(tensors={"x": torch.zeros(2**20, 32)}, length=2**20)
+    assert Reader(samples, GPU, fraction).resident is resident
+
+
+def test_a_quality_pass_keeps_to_the_share_of_memory(on_gpu: Callable[..., Job], monkeypatch):
+    shares = []
+
+    class Watched(Reader):
+        def __init__(self, *arguments: Any) -> None:
+            shares.append(arguments[2])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(quality, "Reader", Watched)
+    measure.run(on_gpu({"device.memory_fraction": 0.25}, quality_samples=500), Silent())
+    assert set(shares) == {0.25}
+
+
+# -- captured steps -----------------------------------------------------------------------------------------
+
+
+def test_a_validation_leaves_the_dropout_of_captured_steps_alone(cuda: StrictCuda, tmp_path: Path):
+    job = Job(
+        uid="r",
+        pipeline="trainer_recurrent",
+        import_paths=(HERE,),
+        prepared=str(tmp_path / "prepared"),
+        device=f"GPU-{UUID}",
+        # The last batch of an epoch is ragged, and runs eagerly between captured ones.
+        config=TrialConfig().replace(
+            {"compile.mode": "graph", "batch_size": 20, "loader.drop_last": False, "device.cpu_threads": 1}
+        ),
+        plan=MeasurePlan(),
+    )
+    prepare.run(job, Silent())
+    plan = Training(folder=str(tmp_path / "run"), epochs=4, checkpoint_seconds=1e9)
+    Path(plan.folder).mkdir()
+    report = production.run(dataclasses.replace(job, training=plan), Silent())
+    assert report.values["epochs"] == 4
+
+
+def test_a_validation_that_draws_changes_no_later_draw(cuda: StrictCuda):
+    torch.cuda.init()
+    torch.manual_seed(0)
+    expected = torch.rand(3, device=GPU).tolist(), torch.rand(3, device=GPU).tolist()
+    torch.manual_seed(0)
+    first = torch.rand(3, device=GPU).tolist()
+    with quality.unnoticed(types.SimpleNamespace(device=GPU)):  # type: ignore[arg-type]
+        torch.rand(100, device=GPU)
+    assert (first, torch.rand(3, device=GPU).tolist()) == expected
+
+
+def test_a_capture_that_waits_for_the_device_is_unsupported_and_says_so(on_gpu: Callable[..., Job], monkeypatch):
+    pipeline, stepper, _ = set_up(on_gpu({"compile.mode": "graph"}), Silent())
+    loss = stepper.pipeline.loss
+    waiting = dataclasses.replace(
+        pipeline, loss=lambda model, batch: loss(model, batch) * (1 if batch["x"].sum().item() else 2)
+    )
+    stepper.pipeline = waiting
+    loader = make_loader(waiting.train, stepper.config.loader, 100, 0, stepper.device, index_only=True)
+    stepper.capture(loader)
+    loader.start()
+    with pytest.raises(TrialFailedError, match="not permitted when stream is capturing") as caught:
+        for _ in range(10):
+            stepper.step(loader, NoClock())
+    assert caught.value.kind == FailureKind.UNSUPPORTED
+    loader.close()
+
+
+# -- the diagnosis ------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_waits_names_its_line_and_has_a_busy_time(on_gpu: Callable[..., Job], monkeypatch):
+    monkeypatch.setattr(gpu_time, "profile", _profile_of(1e-4))
+    # A warning of torch's has no frame of its own between the user's line and torch's.
+    monkeypatch.setattr(gpu_time, "_WARNINGS", gpu_time._WARNINGS | {strict_cuda.__file__})
+    from sweeper.testing import pipelines
+
+    real = pipelines.build
+
+    def build(config: TrialConfig, prepared: Any) -> Any:
+        found = real(config, prepared)
+
+        def loss(model: Any, batch: Any) -> Any:
+            value = found.loss(model, batch)
+            float(value.detach())
+            return value
+
+        return dataclasses.replace(found, loss=loss)
+
+    monkeypatch.setattr(pipelines, "build", build)
+    result = measure.run(on_gpu(diagnose=True), Silent())
+    assert isinstance(result.diagnosis, Diagnosis)
+    (place,) = result.diagnosis.sync_places
+    assert place.startswith("test_trainer_strict_cuda.py:")
+
+
+def _profile_of(seconds: float) -> Any:
+    class Profile:
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def __enter__(self) -> Profile:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+        def events(self) -> list[Any]:
+            span = types.SimpleNamespace(start=0.0, end=1e6 * seconds)
+            return [types.SimpleNamespace(time_range=span, device_type=gpu_time.DeviceType.CUDA)]
+
+    return Profile
+
+
+# -- the stand-in is strict -----------------------------------------------------------------------------------
+
+
+def test_what_needs_cuda_to_be_initialised_raises_before_it_is(cuda: StrictCuda):
+    with pytest.raises(RuntimeError, match="Invalid device argument 0: did you call init"):
+        torch.cuda.reset_peak_memory_stats(GPU)
+    assert torch.cuda.max_memory_reserved(GPU) == 0
+    assert not torch.cuda.is_initialized()
+    torch.cuda.synchronize()
+    assert torch.cuda.is_initialized()
+    torch.cuda.reset_peak_memory_stats(GPU)
+
+
+def test_host_and_device_do_not_mix(cuda: StrictCuda):
+    there = torch.zeros(3, device=GPU)
+    assert isinstance(there + 1, OnCuda)
+    assert isinstance(there + torch.tensor(1.0), OnCuda)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        _ = there + torch.ones(3)
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        there.numpy()
+    assert not isinstance(there.cpu(), OnCuda)
+
+
+def test_waits_are_counted_and_an_error_where_that_is_asked(cuda: StrictCuda):
+    there = torch.zeros(3, device=GPU)
+    before = cuda.syncs
+    there.sum().item()
+    torch.ones(3).to(GPU)
+    torch.ones(3).pin_memory().to(GPU, non_blocking=True)
+    assert cuda.syncs == before + 2
+    with pytest.warns(UserWarning, match="prototype feature"):
+        torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="synchronizing CUDA operation"):
+        bool(there.sum() > 0)
+    torch.cuda.set_sync_debug_mode("warn")
+    with pytest.warns(UserWarning, match="synchronizing CUDA operation"):
+        there.tolist()
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_stream_that_does_not_wait_for_another_reads_too_early(cuda: StrictCuda):
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        there = torch.ones(3, device=GPU)
+    with pytest.raises(AssertionError, match="may still be writing"):
+        _ = there + 1
+    torch.cuda.current_stream().wait_stream(aside)
+    _ = there + 1
+
+
+def test_a_capture_runs_nothing_and_a_replay_everything(cuda: StrictCuda):
+    total, aside = torch.zeros(3, device=GPU), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside):
+        total += 2
+    assert total.tolist() == [0, 0, 0]
+    graph.replay()
+    graph.replay()
+    assert total.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize(("mode", "holds"), [("global", False), ("thread_local", True)])
+def test_another_threads_pinned_memory_breaks_a_global_capture(cuda: StrictCuda, mode: str, holds: bool):
+    torch.cuda.init()
+    graph, total = torch.cuda.CUDAGraph(), torch.zeros(3, device=GPU)
+
+    def capture() -> None:
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode=mode):
+            thread = threading.Thread(target=torch.ones(3).pin_memory)
+            thread.start()
+            thread.join()
+            total.add_(1)
+
+    if holds:
+        capture()
+    else:
+        with pytest.raises(RuntimeError, match="previous error during capture"):
+            capture()
+
+
+def test_events_are_in_order_and_timed_only_where_asked(cuda: StrictCuda):
+    torch.cuda.init()
+    first, second, plain = (torch.cuda.Event(enable_timing=timed) for timed in (True, True, False))
+    with pytest.raises(ValueError, match="must be recorded"):
+        first.elapsed_time(second)
+    first.record()
+    torch.cuda._sleep(int(2e9 * 0.05))
+    second.record()
+    plain.record()
+    assert not second.query()
+    with pytest.raises(RuntimeError, match="not ready"):
+        first.elapsed_time(second)
+    second.synchronize()
+    assert first.elapsed_time(second) == pytest.approx(50, rel=0.5)
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        first.elapsed_time(plain)
