@@ -55,7 +55,7 @@ class StrictCuda:
         self.num_devices = num_devices
         self.syncs = 0
         self.free_bytes = TOTAL_BYTES
-        self.home = 0
+        self.home, self.most_bytes = 0, float(TOTAL_BYTES)
         self.refuses: dict[str, str] = {}
         self._restore: list[tuple[Any, str, Any]] = []
         self._poisoned_by: int | None = None
@@ -221,6 +221,7 @@ class StrictCuda:
         self._needs_init(device)
         if "memory_fraction" in self.refuses:
             raise RuntimeError(self.refuses["memory_fraction"])
+        self.most_bytes = fraction * TOTAL_BYTES
 
     # -- time, streams and waiting ------------------------------------------------------------------
 
@@ -293,6 +294,12 @@ class StrictCuda:
         waited_for = max(self._all_done_up_to, self.clock(self.stream).get(stream, 0))
         if stream != self.stream and waited_for < number:
             raise AssertionError(f"stream {self.stream} reads what stream {stream} may still be writing")
+
+    def allocate(self, num_bytes: int) -> None:
+        """Notes that the device's memory is asked for so many bytes."""
+        if num_bytes > self.most_bytes:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {num_bytes} bytes.")
+        self.host_call()
 
     def host_call(self) -> None:
         """Notes that the host allocates or pins memory: in another thread, that ends a global capture."""
@@ -521,20 +528,32 @@ class Capture(TorchDispatchMode):
         with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunctionSubclass():
             for func, args, kwargs, outputs in self._steps:
                 found = func(*args, **kwargs)
-                for into, value in zip(outputs, found if isinstance(found, tuple | list) else (found,), strict=False):
+                for into, value in zip(
+                    outputs, found if isinstance(found, tuple | list) else (found,), strict=False
+                ):
                     if into is not None:
                         into.copy_(value)
 
 
 # -- device memory ---------------------------------------------------------------------------------------
 
-_FACTORIES = (
-    "tensor as_tensor zeros ones empty full rand randn randint randperm arange eye linspace "
-    "zeros_like ones_like empty_like full_like rand_like randn_like"
-).split()
+_FACTORIES = """
+    tensor as_tensor zeros ones empty full rand randn randint randperm arange eye linspace
+    zeros_like ones_like empty_like full_like rand_like randn_like
+""".split()  # noqa: SIM905
 _WAITING = {
     getattr(torch.Tensor, name)
-    for name in "item tolist __bool__ __int__ __float__ __index__ __contains__ nonzero masked_select".split()
+    for name in [
+        "item",
+        "tolist",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "__contains__",
+        "nonzero",
+        "masked_select",
+    ]
 } | {torch.nonzero, torch.masked_select, torch.equal, torch.unique}
 _DEVICE, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 _GRAD = torch.Tensor.grad.__get__  # type: ignore[attr-defined]
@@ -565,8 +584,8 @@ class OnCuda(torch.Tensor):
             return False
         if func is torch.Tensor.numpy:
             raise TypeError(
-                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
-                "memory first."
+                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+                "host memory first."
             )
         if func is torch.Tensor.cpu:
             return _to_host(args[0], wait=True)
@@ -609,7 +628,8 @@ def _check_same_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             is_number = tensor.dim() == 0
         if _is_on_host(tensor) and not is_number:
             raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+                "cpu!"
             )
 
 
@@ -637,7 +657,7 @@ def _wait_for_copy(source: torch.Tensor, *, non_blocking: bool) -> None:
 def _to_device(source: torch.Tensor, *, non_blocking: bool, copy: bool = True) -> torch.Tensor:
     torch.cuda._lazy_init()
     cuda = active()
-    cuda.host_call()
+    cuda.allocate(source.nbytes)
     _wait_for_copy(source, non_blocking=non_blocking)
     with torch._C.DisableTorchFunctionSubclass():
         there = (source.clone() if copy else source).as_subclass(OnCuda)
@@ -749,7 +769,7 @@ def _factory(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _to_device_new(made: torch.Tensor) -> torch.Tensor:
     cuda = active()
-    cuda.host_call()
+    cuda.allocate(made.nbytes)
     with torch._C.DisableTorchFunctionSubclass():
         there = made.as_subclass(OnCuda)
     _mark(cuda, there)

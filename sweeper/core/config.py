@@ -362,7 +362,9 @@ def check_value(name: str, value: Scalar) -> Scalar:
     if known.choices:
         # 1 equals True, but is no choice where True is one.
         if not any(value == choice and type(value) is type(choice) for choice in known.choices):
-            words = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in known.choices]
+            words = [
+                str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in known.choices
+            ]
             raise UserError(
                 f"`{name}` must be one of {', '.join(words)}, but got {value!r}."
                 + did_you_mean(str(value), words)

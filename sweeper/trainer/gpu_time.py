@@ -19,13 +19,18 @@ _HOLD_SECONDS = (0.1, 2.0)
 _CYCLES_PER_SECOND = 2e9
 """No data-centre chip has a faster clock: a hold is never shorter than it was meant to be."""
 
-# From Python 3.14 on, `warnings` is implemented in `_py_warnings`.
-_WARNINGS = frozenset(
-    module.__file__ for name in ("warnings", "_py_warnings") if (module := sys.modules.get(name))
-)
 _PROFILED_TURNS = _SYNC_STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
+
+
+def _files_of_warnings() -> frozenset[str | None]:
+    # From Python 3.14 on, `warnings` is implemented in `_py_warnings`.
+    names = ("warnings", "_py_warnings")
+    return frozenset(sys.modules[name].__file__ for name in names if name in sys.modules)
+
+
+_WARNINGS = _files_of_warnings()
 
 
 def queued(

@@ -418,14 +418,40 @@ def test_of_a_step_that_waits_for_the_device_the_profiler_says_how_long_it_works
     cuda.waiting = True
     asked = []
     monkeypatch.setattr(under_test, "sync_places", lambda step: asked.append(step()) or ("net.py:12",))
-    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device: 2.5e-3)
+    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device, turn: 2.5e-3)
     found = diagnose(cuda.timing(), SAMPLES, 1e-3)
     assert (found.busy_s, found.issue_s, found.sync_places) == (2.5e-3, None, ("net.py:12",))
     # Asked of the trial's own steps, its loader and all.
     assert asked == [BATCH]
-    # Where no line of the user's waits, there is nothing to find out in a second.
-    monkeypatch.setattr(under_test, "sync_places", lambda step: ())
-    monkeypatch.setattr(under_test, "kernel_seconds", pytest.fail)
+
+
+@pytest.mark.usefixtures("no_places")
+@pytest.mark.parametrize(("kernels", "paced_by_host"), [(1e-3, True), (5e-3, False)])
+def test_of_a_step_that_fills_the_launch_queue_the_profiler_says_who_sets_the_pace(
+    monkeypatch, kernels: float, paced_by_host: bool
+):
+    cuda = Gpu(monkeypatch, 4e-3, kernels)
+    # Less than a turn of two steps fits into it behind the hold, so that the host waits for the hold's end.
+    cuda.queue_seconds = 4.5e-3
+    asked = []
+    monkeypatch.setattr(
+        under_test, "kernel_seconds", lambda step, device, turn: asked.append(turn) or kernels
+    )
+    found = diagnose(cuda.timing(), SAMPLES, 4e-3)
+    # Of whole turns: the optimiser steps after two.
+    assert (found.busy_s, asked) == (kernels, [2])
+    alone = BATCH / found.device_samples_s
+    assert found.issue_s == pytest.approx(alone)
+    # Where the device sets the pace, it is hardly ever idle.
+    assert (1 - found.busy_s / found.issue_s > 0.5) == paced_by_host
+    assert paced_by_host or 1 - found.busy_s / found.issue_s < 0.05
+
+
+@pytest.mark.usefixtures("no_places")
+def test_what_not_even_the_profiler_sees_is_not_known(monkeypatch):
+    cuda = Gpu(monkeypatch, 1e-3, 3e-3)
+    cuda.waiting = True
+    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device, turn: None)
     found = diagnose(cuda.timing(), SAMPLES, 1e-3)
     assert (found.busy_s, found.issue_s, found.full_step_s, found.half_step_s) == (None,) * 4
 

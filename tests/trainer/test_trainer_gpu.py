@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    # Said once by each process that has waits made errors.
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
 ]
 ROWS, FEATURES = 4096, 16
 
@@ -147,6 +149,12 @@ def test_memory_is_bounded():
 
 
 def test_tf32_is_what_was_asked_for():
-    for on in (True, False):
-        devices.apply(TrialConfig().replace({"precision.tf32": on}), torch.device("cuda", 0))
-        assert torch.backends.cuda.matmul.fp32_precision == ("tf32" if on else "ieee")
+    try:
+        for on in (True, False):
+            devices.apply(TrialConfig().replace({"precision.tf32": on}), torch.device("cuda", 0))
+            assert torch.backends.cuda.matmul.allow_tf32 is on
+            assert torch.backends.cudnn.allow_tf32 is on
+    finally:
+        # As torch comes.
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True

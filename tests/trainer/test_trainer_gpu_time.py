@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,16 @@ def test_kernels_are_those_of_the_steps_after_the_first(monkeypatch):
     assert cuda.steps == 4
 
 
+def test_kernels_are_those_of_whole_turns(monkeypatch):
+    cuda = FakeCuda(monkeypatch, 1e-3, 3e-3)
+    last = 1e6
+    monkeypatch.setattr(
+        gpu_time, "profile", Profile([(last - 4e3 * i - 3e3, last - 4e3 * i) for i in range(7)])
+    )
+    kernel_seconds(cuda.train, CUDA, 2)
+    assert cuda.steps == 1 + 3 * 2
+
+
 def test_a_profiler_that_sees_no_kernel_says_nothing(monkeypatch):
     cuda = FakeCuda(monkeypatch, 1e-3, 3e-3)
     monkeypatch.setattr(gpu_time, "profile", Profile([]))
@@ -170,6 +181,21 @@ def test_the_innermost_line_of_the_users_is_named(cuda):
     # loss() of net.py:40 calls a module of torch, whose forward is the user's again.
     each = [at(MINE, 40, at(TORCH, 9, at("/home/someone/project/head.py", 7, TENSOR)))]
     assert places(cuda, each, each, each) == ("head.py:7",)
+
+
+def test_the_line_is_found_where_warnings_are_implemented_elsewhere(cuda, monkeypatch):
+    # As from Python 3.14 on: the frame that warns is of `_py_warnings`.
+    elsewhere = "/usr/lib/python3.14/_py_warnings.py"
+    monkeypatch.setattr(gpu_time, "_WARNINGS", gpu_time._WARNINGS | {elsewhere})
+    each = [at(MINE, 12, at(TORCH, 3, at(elsewhere, 9, warning())))]
+    assert places(cuda, each, each, each) == ("net.py:12",)
+
+
+def test_both_modules_of_warnings_are_known(monkeypatch):
+    monkeypatch.setitem(sys.modules, "_py_warnings", SimpleNamespace(__file__="/lib/_py_warnings.py"))
+    assert gpu_time._files_of_warnings() == {warnings.__file__, "/lib/_py_warnings.py"}
+    monkeypatch.delitem(sys.modules, "_py_warnings")
+    assert gpu_time._files_of_warnings() == {warnings.__file__}
 
 
 def test_a_line_that_waits_now_and_then_is_none(cuda):

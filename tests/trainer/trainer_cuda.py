@@ -23,6 +23,7 @@ class FakeCuda:
         now: The host's time; `free`: when the device will have done all that was asked of it.
         steps: How often `train` was called; `waits`: how often the host waited for the device.
         held: Seconds for which the device was held up.
+        queue_seconds: The work that fits into the queue of launches; beyond it, the host waits.
         mode: For what torch warns of.
     """
 
@@ -31,6 +32,7 @@ class FakeCuda:
         self.now = self.free = 5.0
         self.steps = self.waits = 0
         self.held = 0.0
+        self.queue_seconds = float("inf")
         self.mode = "default"
         cuda = self
 
@@ -75,6 +77,7 @@ class FakeCuda:
     def launch(self, host: float, device: float) -> None:
         self.now += host
         self.free = max(self.free, self.now) + device
+        self.now = max(self.now, self.free - self.queue_seconds)
 
     def wait(self) -> None:
         self.now = max(self.now, self.free)
