@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from gpu_day.steps import CALLS, ROOT, STEPS
 
 BEGIN, END = "<!-- devices: written by `gpu.py read` -->", "<!-- devices: end -->"
+SURFACE_CALL = 4
 FIGURE = ("figure", "value", "low", "high", "bar", "unit", "repeats")
 
 Row = Mapping[str, Any]
@@ -28,7 +28,6 @@ class Device:
         figures: By benchmark and figure.
         trials: By number.
         recordings: What NVML said, by situation.
-        cells: Lines of the LSTM surface.
     """
 
     name: str
@@ -37,7 +36,6 @@ class Device:
     figures: dict[tuple[str, str], Row] = field(default_factory=dict)
     trials: dict[int, Row] = field(default_factory=dict)
     recordings: dict[str, Row] = field(default_factory=dict)
-    cells: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:
@@ -58,6 +56,9 @@ def read(folder: Path, into: Path) -> int:
     for device in devices:
         for path in _write(device, into):
             print(path)
+        for surface in folder.rglob("lstm.csv") if SURFACE_CALL in device.calls else ():
+            text = surface.read_text(encoding="utf-8")
+            print(_text(into / "benchmarks" / "surfaces" / device.slug / surface.name, text))
     for home in sorted(folder.rglob("call-2-home.tar.gz")):
         print(f"For MLflow: tar xzf {home} -C DIR && sweeper sync --home DIR/home")
     return 0
@@ -91,8 +92,6 @@ def devices_of(rows: Iterable[Row]) -> Sequence[Device]:
             device.trials[row["number"]] = row
         elif kind == "nvml":
             device.recordings[row["situation"]] = row
-        elif kind == "cell":
-            device.cells.append(row["row"])
     return [device for device in found.values() if device.steps]
 
 
@@ -112,14 +111,6 @@ def _write(device: Device, into: Path) -> Iterator[Path]:
         path = into / "tests" / "telemetry" / "recordings" / f"{device.slug}-{situation}.json"
         about = {name: value for name, value in row.items() if name not in ("kind", "step")}
         yield _text(path, json.dumps(about) + "\n")
-    if device.cells:
-        path = into / "benchmarks" / "surfaces" / device.slug / "lstm.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(device.cells[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(device.cells)
-        yield path
     path = into / "docs" / "gpus.md"
     page = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
     yield _text(path, with_section(page, device.name, "\n".join(section(device))))

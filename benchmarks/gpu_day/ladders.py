@@ -1,0 +1,84 @@
+"""Call 4: each guide's before, after and winner on this GPU, and cells of the LSTM surface."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import guides
+import surfaces
+from gpu_day.alive import PIPELINES
+from gpu_day.steps import Day, FailedError
+from verdicts import Bench
+
+from sweeper.core.job import MeasurePlan
+
+SEARCH = {"minutes": 0.55, "patience": 15, "trials": 60, "seed": 0}
+ROUNDS = 2
+PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=3.0, cap_seconds=5.0)
+REHEARSED_PLAN = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.5, diagnose=False)
+REHEARSED_MEASURE = {
+    **{"window_seconds": 0.1, "repeats": 1, "quality_samples": 500, "warmup_cap_seconds": 0.5},
+    **{"reference_cap_seconds": 1.0, "trace": False},
+}
+SURFACE = "lstm"
+RESERVE_SECONDS = 15.0
+"""For the cell that runs when the time is up."""
+
+
+def _ladder(workload: str, day: Day) -> str:
+    """Sweeps a guide's workload at the before's model size, and lets before, after and winner take turns."""
+    case = next(guides.cases(workload))
+    guides.PLAN, guides.ROUNDS = REHEARSED_PLAN if day.rehearse else PLAN, ROUNDS
+    case = replace(case, space={**case.space, "search": {**case.space["search"], **SEARCH}})
+    if day.rehearse:
+        case = replace(case, space=_small(workload, case.space))
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        guides.HOME = Path(folder)
+        for each in guides.figures_of(case):
+            day.figure("guides", each)
+            found.append(each)
+    said = [f"{each.figure.partition(': ')[2]} {each.value:.3g}" for each in found if " over " in each.figure]
+    if not said:
+        raise FailedError(f"{workload}: the sweep has no winner")
+    return "; ".join(said)
+
+
+def _small(workload: str, space: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the space with little data, small batches and few processes."""
+    return {
+        **space,
+        "data": {**space["data"], **PIPELINES[workload][0]},
+        "space": {"loader.kind": space["space"]["loader.kind"]},
+        "fix": {**space["fix"], "loader.num_workers": 0},
+        "baseline": {**space["baseline"], "loader.num_workers": 0},
+        "also_try": [{**each, "loader.num_workers": 0} for each in space["also_try"][:1]],
+        "measure": {**space["measure"], **REHEARSED_MEASURE},
+        "constraints": {},
+        "confirm": {"top": 1, "rounds": 2},
+    }
+
+
+kuairand = functools.partial(_ladder, "kuairand")
+sequence = functools.partial(_ladder, "sequence")
+behaviour = functools.partial(_ladder, "behaviour")
+stocks = functools.partial(_ladder, "stocks")
+sign_language = functools.partial(_ladder, "sign_language")
+
+
+def surface(day: Day) -> str:
+    """Measures cells of the LSTM surface in a shuffled order until the time is up."""
+    surfaces.MINUTES = (10.0 if day.rehearse else day.left() - RESERVE_SECONDS) / 60
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        with contextlib.closing(bench.launcher):
+            surfaces.measure(bench, day.out, SURFACE, 1)
+    cells = surfaces.rows_of(day.out / f"{SURFACE}.csv")
+    measured = sum(cell["outcome"] == "measured" for cell in cells)
+    return f"{measured} of {len(cells)} cells were measured"
