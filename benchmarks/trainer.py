@@ -42,6 +42,7 @@ GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if GPU else torch.device("cpu")
 ROUNDS = 21
 BLOCK_SECONDS = 0.3
+PLAN = MeasurePlan(window_seconds=1, repeats=1, warmup_cap_seconds=3)
 TRIALS = 7
 COLD = 3
 """Compile caches that are filled."""
@@ -267,7 +268,7 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
             prepared=str(root / "prepared"),
             cache=str(root / "cache"),
             device=devices.describe(DEVICE).uuid or "cpu",
-            plan=MeasurePlan(window_seconds=1, repeats=1, warmup_cap_seconds=3),
+            plan=PLAN,
         )
         prepare.run(job, Silent())
         numbers = itertools.count()

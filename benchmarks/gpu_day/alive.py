@@ -60,7 +60,9 @@ def threads(day: Day) -> str:
     for name in MODULES:
         importlib.import_module(name)
         counts[name] = _num_threads()
-    names = sorted(path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm"))
+    names = sorted(
+        path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")
+    )
     pid = os.fork()
     if pid == 0:
         _use_device()
@@ -256,5 +258,3 @@ def oom(day: Day) -> str:
     if row["outcome"] != "oom" or (before is not None and after is not None and after > before + 0.05):
         raise FailedError(said)
     return said
-
-

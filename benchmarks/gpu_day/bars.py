@@ -19,11 +19,11 @@ import telemetry as telemetry_benchmark
 import torch
 import trainer
 from common import Figure, spread
+from verdicts import SHORT, Bench
+
 from gpu_day import bottlenecks
 from gpu_day.jobs import TOUCH
 from gpu_day.steps import Day, FailedError, SkippedError, count_of
-from verdicts import SHORT, Bench
-
 from sweeper.analysis.card import card
 from sweeper.analysis.confirmation import Round, interval, log_ratios
 from sweeper.core.config import TrialConfig
@@ -34,6 +34,8 @@ from sweeper.execution.local import LocalLauncher
 
 NO_OPS = 20
 SAME_ROUNDS, TF32_ROUNDS = 8, 4
+SHORT_PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=2, diagnose=False)
+"""Of trials that are compared round by round: more rounds tell more than longer windows."""
 KNOWN_RUNS = 3
 PAIRS = 25
 SAME: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -49,12 +51,18 @@ PARTS = (
 """Of a trial that does nothing: a part's name, and the two moments it lies between."""
 
 
+def _rehearse() -> None:
+    """Cuts benchmarks/trainer.py short."""
+    trainer.ROUNDS, trainer.BLOCK_SECONDS = 2, 0.02
+    trainer.TRIALS = trainer.COLD = 1
+    trainer.PLAN = replace(SHORT_PLAN, window_seconds=0.1, warmup_cap_seconds=0.3, diagnose=False)
+
+
 def _of_trainer(part: str, day: Day) -> str:
     """Runs a part of benchmarks/trainer.py."""
     torch.set_num_threads(1)
     if day.rehearse:
-        trainer.ROUNDS, trainer.BLOCK_SECONDS = 2, 0.02
-        trainer.TRIALS = trainer.COLD = 1
+        _rehearse()
     figures = getattr(trainer, part)()
     for each in figures:
         day.figure("trainer", each)
@@ -133,6 +141,9 @@ def _ratio(found: Sequence[Round], over: int, under: int, title: str) -> Figure:
 
 def same_twice(day: Day) -> str:
     """Measures the same configuration twice: what is not 1 is noise, and no difference below it is one."""
+    trainer.PLAN = SHORT_PLAN
+    if day.rehearse:
+        _rehearse()
     said = []
     for place, (title, (pipeline, changes)) in enumerate(SAME.items(), 1):
         if day.rehearse:
@@ -157,6 +168,9 @@ def tf32(day: Day) -> str:
 
 
 def _tf32(day: Day, values: Mapping[int, Any]) -> str:
+    trainer.PLAN = SHORT_PLAN
+    if day.rehearse:
+        _rehearse()
     said = []
     for place, (title, pipeline) in enumerate((("LSTM", "lstm"), ("CNN", "images")), 1):
         contenders = {key: {"batch_size": 256, "precision.tf32": value} for key, value in values.items()}
@@ -201,5 +215,3 @@ def verdicts(day: Day) -> str:
     for kind, count in right.items():
         count_of(day, "verdicts", f"{bottlenecks.KINDS[kind][0]} named, of {runs}", count, f">= {runs}")
     return ", ".join(f"{kind} {count} of {runs}" for kind, count in right.items())
-
-

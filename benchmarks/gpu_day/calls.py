@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day import pack
-from gpu_day.steps import CALLS, ROOT, SKIPPED, STEPS, Step, hide_gpus, write_row
+from gpu_day.steps import CALLS, ROOT, SKIPPED, STEPS, UNKNOWN, Step, hide_gpus, write_row
 from sweeper.core.process import tree
 
 RESERVE_SECONDS = 20.0
@@ -29,6 +29,7 @@ LEAST_SECONDS = 8.0
 """No step begins with less."""
 MAX_FILES, MAX_MIB = 8, 16
 TAIL_CHARACTERS = 6000
+SCRIPT = ROOT / "benchmarks" / "gpu.py"
 _SUBREAPER = 36
 
 
@@ -82,7 +83,7 @@ def run_call(
 
 
 def _run(step: Step, limit: float, rows: Path, out: Path, path: str, *, rehearse: bool) -> Ended:
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "step", step.name, "--rows", str(rows)]
+    command = [sys.executable, str(SCRIPT), "step", step.name, "--rows", str(rows)]
     command += ["--out", str(out), "--seconds", str(limit), *(["--rehearse"] if rehearse else [])]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as log:
@@ -174,11 +175,11 @@ def _device(path: str) -> str:
 
 
 def commit() -> str:
-    """Returns the commit of this checkout, or `unknown` where it is a copy without its history."""
+    """Returns the commit of this checkout, or `UNKNOWN` where it is a copy without its history."""
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     if shutil.which("git") is None:
-        return "unknown"
-    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+        return UNKNOWN
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or UNKNOWN
 
 
 def _version(name: str) -> str:

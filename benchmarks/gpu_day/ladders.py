@@ -12,10 +12,10 @@ from typing import Any
 
 import guides
 import surfaces
-from gpu_day.alive import PIPELINES
-from gpu_day.steps import Day, FailedError
 from verdicts import Bench
 
+from gpu_day.alive import PIPELINES
+from gpu_day.steps import Day, FailedError
 from sweeper.core.job import MeasurePlan
 
 SEARCH = {"minutes": 0.55, "patience": 15, "trials": 60, "seed": 0}
@@ -23,8 +23,12 @@ ROUNDS = 2
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=3.0, cap_seconds=5.0)
 REHEARSED_PLAN = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.5, diagnose=False)
 REHEARSED_MEASURE = {
-    **{"window_seconds": 0.1, "repeats": 1, "quality_samples": 500, "warmup_cap_seconds": 0.5},
-    **{"reference_cap_seconds": 1.0, "trace": False},
+    "window_seconds": 0.1,
+    "repeats": 1,
+    "quality_samples": 500,
+    "warmup_cap_seconds": 0.5,
+    "reference_cap_seconds": 1.0,
+    "trace": False,
 }
 SURFACE = "lstm"
 RESERVE_SECONDS = 15.0

@@ -23,10 +23,13 @@ def main() -> int:
         one.add_argument("--rehearse", action="store_true", help="on the CPU, each step cut short")
         one.add_argument("--minutes", type=float, default=9.0, help="for the whole call")
         names = [step.name for step in STEPS if step.call == call]
-        one.add_argument("--only", nargs="+", choices=names, default=(), metavar="STEP", help=", ".join(names))
+        one.add_argument(
+            "--only", nargs="+", choices=names, default=(), metavar="STEP", help=", ".join(names)
+        )
     one = commands.add_parser("read", help="write results, fixtures and docs/gpus.md")
     one.add_argument("folder", type=Path)
     one.add_argument("--into", type=Path, default=ROOT, help="a checkout; default: this one")
+    one.add_argument("--commit", default="", help="of the code that ran, where its rows do not know it")
     one = commands.add_parser("step", help="run one step by itself")
     one.add_argument("name", choices=[step.name for step in STEPS], metavar="NAME")
     one.add_argument("--rehearse", action="store_true")
@@ -37,7 +40,7 @@ def main() -> int:
     if given.command == "pack":
         return pack.pack(given.folder, given.python)
     if given.command == "read":
-        return read.read(given.folder, given.into)
+        return read.read(given.folder, given.into, given.commit)
     if given.command == "step":
         step = step_of(given.name)
         limit = step.rehearsal_seconds if given.rehearse else step.seconds

@@ -55,7 +55,13 @@ def loss_of(model, batch):
 REHEARSED_SWEEP = (
     *("search.minutes=0.6", "search.trials=2", "data.stocks=6", "data.days=800", "data.seq_length=10"),
     *("measure.window_seconds=0.1", "measure.repeats=1", "measure.quality_samples=1000"),
-    *("measure.warmup_cap_seconds=0.5", "measure.trace=false", "confirm.rounds=2", "confirm.top=1", "also_try=[]"),
+    *(
+        "measure.warmup_cap_seconds=0.5",
+        "measure.trace=false",
+        "confirm.rounds=2",
+        "confirm.top=1",
+        "also_try=[]",
+    ),
     *("space={batch_size: {type: categorical, choices: [128, 256]}}", "baseline.loader.num_workers=2"),
 )
 
@@ -206,7 +212,13 @@ def sweep(day: Day) -> str:
         _pack(home, day.out / "call-2-home.tar.gz")
     outcomes = Counter(trial.get("failure") or "measured" for trial in shown["trials"])
     day.found(kind="sweep", status=status, outcomes=outcomes, said=text[-5000:], shown=_brief(shown))
-    count_of(day, "gpu", "a sweep without MLflow ends with 7 and says so", status == PENDING and NOT_TOLD in text, ">= 1")
+    count_of(
+        day,
+        "gpu",
+        "a sweep without MLflow ends with 7 and says so",
+        status == PENDING and NOT_TOLD in text,
+        ">= 1",
+    )
     said = f"exit {status}; {dict(outcomes)}; {_decision(text)}"
     if status not in (0, PENDING) or (status == PENDING) != (NOT_TOLD in text):
         raise FailedError(said)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_day.steps import CALLS, ROOT, STEPS
+from gpu_day.steps import CALLS, ROOT, STEPS, UNKNOWN
 
 BEGIN, END = "<!-- devices: written by `gpu.py read` -->", "<!-- devices: end -->"
 SURFACE_CALL = 4
@@ -43,9 +43,13 @@ class Device:
         return re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-").lower()
 
 
-def read(folder: Path, into: Path) -> int:
-    """Writes what the calls in `folder` found into a checkout; returns 0 where there was anything."""
-    devices = devices_of(rows_in(folder))
+def read(folder: Path, into: Path, commit: str = "") -> int:
+    """Writes what the calls in `folder` found into a checkout; returns 0 where there was anything.
+
+    Args:
+        commit: Of the code that ran, where its rows do not know it.
+    """
+    devices = devices_of(rows_in(folder), commit)
     if not devices:
         print(f"There is no call-*.jsonl with a finished step in {folder}.")
         return 1
@@ -72,16 +76,16 @@ def rows_in(folder: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
-def devices_of(rows: Iterable[Row]) -> Sequence[Device]:
-    """Returns what the rows say, by model of device."""
+def devices_of(rows: Iterable[Row], commit: str = "") -> Sequence[Device]:
+    """Returns what the rows say, by model of device; `commit` is as of `read`."""
     found: dict[str, Device] = {}
     call: Row = {}
     for row in rows:
         kind = row["kind"]
         if kind == "call":
-            call = row
+            call = row if row["commit"] != UNKNOWN else {**row, "commit": commit or UNKNOWN}
             device = found.setdefault(row["device"], Device(row["device"]))
-            device.calls[row["call"]] = row
+            device.calls[row["call"]] = call
         elif kind == "step":
             device.steps[row["step"]] = row
         elif kind == "figure":

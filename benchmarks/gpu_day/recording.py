@@ -1,8 +1,8 @@
 """What NVML says at 10 Hz in four situations, kept so that the stand-in for NVML can say it again.
 
 A recording holds what `tests/stub_nvml.py` needs for a scenario, and what `NvmlProbe` made of it:
-`tests/telemetry/test_telemetry_recordings.py` plays it back. The recorder sits between the probe and pynvml and
-keeps each answer under the stand-in's own name for it, so that a replay answers call by call as the driver did.
+`tests/telemetry/test_telemetry_recordings.py` plays it back. The recorder sits between the probe and
+pynvml and keeps each answer under the stand-in's name for it, so that a replay answers as the driver did.
 
 python -m gpu_day.recording matmul|light        the load of a situation, until it is killed
 """
@@ -72,7 +72,10 @@ def _fields(answer: Any, arguments: Sequence[Any]) -> Answers:
     for asked, each in zip(arguments[1], answer, strict=True):
         if each.nvmlReturn == 0:
             narrow = each.valueType == 1
-            yield f"field{32 if narrow else ''}_{asked}", float(each.value.uiVal if narrow else each.value.ullVal)
+            yield (
+                f"field{32 if narrow else ''}_{asked}",
+                float(each.value.uiVal if narrow else each.value.ullVal),
+            )
 
 
 def _gpm(answer: Any, arguments: Sequence[Any]) -> Answers:

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 SKIPPED = 77
 """Exit status of a step that does not apply here, as automake has it."""
 
+UNKNOWN = "unknown"
+"""The commit of a copy without its history."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -56,11 +59,11 @@ STEPS = (
     Step("rows", 3, "bars", 60),
     Step("buckets", 3, "bars", 30),
     Step("breakdown", 3, "bars", 60),
-    Step("same_twice", 3, "bars", 75),
-    Step("tf32", 3, "bars", 75),
+    Step("same_twice", 3, "bars", 75, 90),
+    Step("tf32", 3, "bars", 75, 90),
     Step("telemetry", 3, "bars", 60),
     Step("verdicts", 3, "bars", 75, 75),
-    Step("caches", 3, "bars", 90, 90),
+    Step("caches", 3, "bars", 90, 150),
     Step("kuairand", 4, "ladders", 90, 120),
     Step("sequence", 4, "ladders", 90, 120),
     Step("behaviour", 4, "ladders", 90, 120),
