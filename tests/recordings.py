@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,17 @@ def read_recording(path: Path) -> dict[str, Any]:
 
 
 def scenario_of(recording: Mapping[str, Any], path: Path) -> Path:
-    """Writes a recording as a scenario; whoever asks takes the watched process's place."""
+    """Writes a recording as a scenario for this process, which takes the watched one's place."""
     gpu = Gpu(
         uuid=UUID,
         name=recording["name"],
         memory_mib=recording["memory_mib"],
         values=recording["values"],
         processes=[tuple(each) for each in recording["processes"]],
-        samples=[tuple(each) for each in recording["samples"] if each[0] != "self"],
+        samples=[
+            (os.getpid() if pid == "self" else pid, percent, query)
+            for pid, percent, query in recording["samples"]
+        ],
     )
     errors = [(UUID, *each) for each in recording["errors"]]
     return write(path, [gpu], errors=errors, driver=recording["driver"], cuda=recording["cuda"])

@@ -18,17 +18,26 @@ from gpu_day.alive import PIPELINES
 from gpu_day.steps import Day, FailedError
 from sweeper.core.job import MeasurePlan
 
-SEARCH = {"minutes": 0.55, "patience": 15, "trials": 60, "seed": 0}
+SEARCH = {"minutes": 0.8, "patience": 15, "trials": 60, "seed": 0}
+MEASURE = {
+    "window_seconds": 0.4,
+    "repeats": 2,
+    "quality_samples": 20_000,
+    "warmup_cap_seconds": 3.0,
+    "reference_cap_seconds": 3.0,
+    "trace": False,
+}
+MODES = ["eager", "graph"]
+"""What torch compiles takes longer than a whole ladder may."""
 ROUNDS = 2
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=3.0, cap_seconds=5.0)
 REHEARSED_PLAN = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.5, diagnose=False)
 REHEARSED_MEASURE = {
     "window_seconds": 0.1,
     "repeats": 1,
-    "quality_samples": 500,
+    "quality_samples": 0,
     "warmup_cap_seconds": 0.5,
     "reference_cap_seconds": 1.0,
-    "trace": False,
 }
 SURFACE = "lstm"
 RESERVE_SECONDS = 15.0
@@ -39,9 +48,8 @@ def _ladder(workload: str, day: Day) -> str:
     """Sweeps a guide's workload at the before's model size, and lets before, after and winner take turns."""
     case = next(guides.cases(workload))
     guides.PLAN, guides.ROUNDS = REHEARSED_PLAN if day.rehearse else PLAN, ROUNDS
-    case = replace(case, space={**case.space, "search": {**case.space["search"], **SEARCH}})
-    if day.rehearse:
-        case = replace(case, space=_small(workload, case.space))
+    space = _small(workload, _short(case.space)) if day.rehearse else _short(case.space)
+    case = replace(case, space=space)
     found = []
     with tempfile.TemporaryDirectory() as folder:
         guides.HOME = Path(folder)
@@ -54,6 +62,18 @@ def _ladder(workload: str, day: Day) -> str:
     return "; ".join(said)
 
 
+def _short(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the space for a sweep of a minute, whose winner is what was fastest in the search."""
+    modes = {"compile.mode": {"type": "categorical", "choices": MODES}}
+    return {
+        **space,
+        "space": {**space["space"], **modes},
+        "measure": {**space["measure"], **MEASURE},
+        "search": {**space["search"], **SEARCH},
+        "confirm": {"top": 1, "rounds": 0},
+    }
+
+
 def _small(workload: str, space: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the space with little data, small batches and few processes."""
     return {
@@ -64,8 +84,8 @@ def _small(workload: str, space: Mapping[str, Any]) -> dict[str, Any]:
         "baseline": {**space["baseline"], "loader.num_workers": 0},
         "also_try": [{**each, "loader.num_workers": 0} for each in space["also_try"][:1]],
         "measure": {**space["measure"], **REHEARSED_MEASURE},
+        "search": {**space["search"], "minutes": 1.5, "trials": 1},
         "constraints": {},
-        "confirm": {"top": 1, "rounds": 2},
     }
 
 

@@ -64,11 +64,11 @@ STEPS = (
     Step("telemetry", 3, "bars", 60),
     Step("verdicts", 3, "bars", 75, 75),
     Step("caches", 3, "bars", 90, 150),
-    Step("kuairand", 4, "ladders", 90, 120),
-    Step("sequence", 4, "ladders", 90, 120),
-    Step("behaviour", 4, "ladders", 90, 120),
-    Step("stocks", 4, "ladders", 90, 120),
-    Step("sign_language", 4, "ladders", 90, 120),
+    Step("kuairand", 4, "ladders", 95, 150),
+    Step("sequence", 4, "ladders", 95, 150),
+    Step("behaviour", 4, "ladders", 95, 150),
+    Step("stocks", 4, "ladders", 95, 150),
+    Step("sign_language", 4, "ladders", 95, 150),
     Step("surface", 4, "ladders", 400),
 )
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -231,3 +232,27 @@ def test_call_1_can_be_rehearsed(tmp_path):
     assert done.returncode == 0, done.stderr
     assert list(into.glob("benchmarks/results/*/gpu.json"))
     assert "| oom | ok |" in (into / "docs" / "gpus.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_sweep_without_mlflow_is_sent_at_home(tmp_path):
+    # As on a machine that has none: an import of it fails.
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "mlflow.py").write_text(
+        "raise ModuleNotFoundError('No module named `mlflow`')\n", encoding="utf-8"
+    )
+    done = gpu(
+        "2", "--out", tmp_path, "--rehearse", "--only", "sweep", env={**os.environ, "PYTHONPATH": str(bare)}
+    )
+    assert done.returncode == 0, done.stdout
+    (step,) = (row for row in rows_of(tmp_path / "call-2.jsonl") if row["kind"] == "step")
+    assert step["found"].startswith("exit 7; ")
+    with tarfile.open(tmp_path / "call-2-home.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    command = [sys.executable, "-m", "sweeper", "sync", "--json", "--home", str(tmp_path / "home")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (sent,) = json.loads(done.stdout)["sweeps"]
+    assert sent["runs"] >= 1
+    assert (sent["pending"], sent["problem"]) == ([], "")
