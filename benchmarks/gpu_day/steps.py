@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -147,6 +148,8 @@ def count_of(day: Day, benchmark: str, name: str, count: float, bar: str = "") -
 def run_step(step: Step, rows: Path | None, out: Path, *, rehearse: bool, seconds: float) -> int:
     """Runs a step in this process and returns its exit status; its last line says what was found."""
     day = Day(step, rows, out, rehearse=rehearse, seconds=seconds)
+    # A shell may start what it runs in the background with Ctrl-C ignored; what a step starts must hear it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if rehearse:
         hide_gpus()
     try:
