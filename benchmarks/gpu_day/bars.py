@@ -23,11 +23,9 @@ from verdicts import SHORT, Bench
 
 from gpu_day import bottlenecks
 from gpu_day.jobs import TOUCH
-from gpu_day.steps import Day, FailedError, SkippedError, count_of
+from gpu_day.steps import Day, FailedError, count_of
 from sweeper.analysis.card import card
 from sweeper.analysis.confirmation import Round, interval, log_ratios
-from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.job import PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
 from sweeper.execution.local import LocalLauncher
@@ -36,6 +34,7 @@ NO_OPS = 20
 SAME_ROUNDS, TF32_ROUNDS = 8, 4
 SHORT_PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=2, diagnose=False)
 """Of trials that are compared round by round: more rounds tell more than longer windows."""
+TF32: Mapping[int, Any] = {0: "default", 1: True, 2: False}
 KNOWN_RUNS = 3
 PAIRS = 25
 SAME: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -160,20 +159,12 @@ def same_twice(day: Day) -> str:
 
 def tf32(day: Day) -> str:
     """Measures fp32 with TF32 on and off against torch as it comes."""
-    values: dict[int, Any] = {0: "default", 1: True, 2: False}
-    with contextlib.suppress(UserError, TypeError):
-        TrialConfig().replace({"precision.tf32": "default"})
-        return _tf32(day, values)
-    raise SkippedError("precision.tf32 takes no `default` yet")
-
-
-def _tf32(day: Day, values: Mapping[int, Any]) -> str:
     trainer.PLAN = SHORT_PLAN
     if day.rehearse:
         _rehearse()
     said = []
     for place, (title, pipeline) in enumerate((("LSTM", "lstm"), ("CNN", "images")), 1):
-        contenders = {key: {"batch_size": 256, "precision.tf32": value} for key, value in values.items()}
+        contenders = {key: {"batch_size": 256, "precision.tf32": value} for key, value in TF32.items()}
         end = day.left() * (1 - place / 2) + 5
         found = _interleaved(day, pipeline, contenders, 2 if day.rehearse else TF32_ROUNDS, end)
         for key, name in ((1, "on"), (2, "off")):
