@@ -149,7 +149,7 @@ def drawn() -> Iterator[tuple[str, dict[str, Any]]]:
     loaders = draw.sample((LOADERS * 8)[: len(pairs)], len(pairs))
     precisions = draw.sample((PRECISIONS * 10)[: len(pairs)], len(pairs))
     for (mode, pipeline), loader, precision in zip(pairs, loaders, precisions, strict=True):
-        changes = {"compile.mode": mode, "loader.kind": loader, "precision.amp": precision}
+        changes: dict[str, Any] = {"compile.mode": mode, "loader.kind": loader, "precision.amp": precision}
         if loader != "resident":
             changes |= {"loader.num_workers": 0 if loader == "stream" else 2, "loader.pin_memory": True}
         yield pipeline, {**PIPELINES[pipeline][1], **changes}

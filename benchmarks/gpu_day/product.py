@@ -173,8 +173,8 @@ def train(day: Day) -> str:
             best = home / "graph.yaml"
             _sweeper("export", "day", "--trial", str(GRAPH), "--home", folder, "--out", str(best))
         minutes = 0.15 if day.rehearse else 0.3
-        command = ("train", str(best), "--home", folder, "--epochs", "1000000", "--json")
-        command += ("--max-minutes", str(minutes), "--set", "train.checkpoint_minutes=0.03")
+        command = ["train", str(best), "--home", folder, "--epochs", "1000000", "--json"]
+        command += ["--max-minutes", str(minutes), "--set", "train.checkpoint_minutes=0.03"]
         _kill_after_a_checkpoint(home, command)
         ended = json.loads(_sweeper(*command, ok=(0, PENDING)))
         lines = [json.loads(line) for line in next(home.glob("train/*/history.jsonl")).open(encoding="utf-8")]

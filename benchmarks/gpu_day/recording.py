@@ -186,7 +186,8 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
     """Returns what NVML says of a device while `pid` is watched, and what the probe makes of it."""
     with initialised() as nvml:
         recorder, found = Recorder(nvml), _facts(nvml, situation, uuid)
-        before, probes.start = probes.start, lambda: _counted(nvml, recorder)
+        # The probe's own way to pynvml, for as long as it is open.
+        before, probes.__dict__["start"] = probes.__dict__["start"], lambda: _counted(nvml, recorder)
         probe, own = NvmlProbe(), set(tree(pid))
         try:
             probe.open(pid, uuid)
@@ -200,7 +201,7 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
                 time.sleep(max(0.0, PACE_SECONDS - (time.perf_counter() - began)))
         finally:
             probe.close()
-            probes.start = before
+            probes.__dict__["start"] = before
     found.missing = dict(probe.missing)
     found.values.update(recorder.values)
     names = _Names(own)
