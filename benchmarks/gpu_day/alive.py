@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_day.steps import ROOT, Day, FailedError, count_of
+from gpu_day.steps import ROOT, Day, FailedError, count_of, counted
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.execution.local import SERVER_ENV
@@ -121,7 +121,7 @@ def pytest_gpu(day: Day) -> str:
             day.found(kind="test", test=name, outcome=kind, message=message[:3000])
     bad = kinds["failure"] + kinds["error"]
     count_of(day, "gpu", f"failed tests marked gpu, of {len(tests)}", bad, "<= 0")
-    said = f"{len(tests)} tests in {len(files)} files: " + _counted(kinds)
+    said = f"{len(tests)} tests in {len(files)} files: " + counted(kinds)
     # A few may want a second GPU; where all were skipped, none was found.
     if done.returncode or not (kinds["passed"] or day.rehearse):
         raise FailedError(said)
@@ -133,10 +133,6 @@ def _outcome_of(test: ElementTree.Element) -> tuple[str, str]:
         if child.tag in ("failure", "error", "skipped"):
             return child.tag, f"{child.get('message', '')}\n{child.text or ''}"
     return "passed", ""
-
-
-def _counted(kinds: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda each: -each[1]))
 
 
 def drawn() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -184,7 +180,7 @@ def trials(day: Day) -> str:
                 row |= {"number": number, "pipeline": pipeline, "changes": changes}
                 day.found(kind="trial", seconds=round(time.monotonic() - began, 1), **row)
                 print(number, pipeline, *changes.values(), row["outcome"], row["message"])
-    said = f"{len(chosen)} trials: {_counted(kinds)}"
+    said = f"{len(chosen)} trials: {counted(kinds)}"
     bad = sum(count for kind, count in kinds.items() if kind not in (*FINE, NO_TIME))
     count_of(day, "gpu", f"trials that failed, of {len(chosen) - kinds[NO_TIME]}", bad, "<= 0")
     if bad:

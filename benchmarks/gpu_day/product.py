@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_day.steps import ROOT, Day, FailedError, count_of
+from gpu_day.steps import ROOT, Day, FailedError, count_of, counted
 
 PENDING = 7
 """Exit status of a command that did all but to tell MLflow."""
@@ -104,7 +104,7 @@ def doctor(day: Day) -> str:
             print(each["state"], each["name"], each["text"], each["remedy"], sep=": ")
     # That MLflow is not here is as it is meant to be.
     failed = [each["name"] for each in found["checks"] if each["state"] == "fail"]
-    said = f"{dict(states)}; failed: {', '.join(failed) or 'none'}; {len(found['ceilings'])} ceilings"
+    said = f"{counted(states)}; failed: {', '.join(failed) or 'none'}; {len(found['ceilings'])} ceilings"
     if not found["ceilings"] and not day.rehearse:
         raise FailedError(said)
     return said
@@ -221,7 +221,7 @@ def sweep(day: Day) -> str:
     if wanted == PENDING:
         said_so = status == PENDING and NOT_TOLD in text
         count_of(day, "gpu", "a sweep without MLflow ends with 7 and says so", said_so, ">= 1")
-    said = f"exit {status}; {dict(outcomes)}; {_decision(text)}"
+    said = f"exit {status}; {counted(outcomes)}; {_decision(text)}"
     if status != wanted:
         raise FailedError(said)
     return said

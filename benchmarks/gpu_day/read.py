@@ -151,9 +151,9 @@ def section(device: Device) -> Iterator[str]:
             yield f"| {step.name} | {row['status']} | {row['seconds']:.0f} | {_cell(row['found'])} |"
     yield from ["", "| figure | value | 95% interval | bar | |", "|---|---|---|---|---|"]
     for row in device.figures.values():
-        interval = f"[{row['low']:.4g}, {row['high']:.4g}]" if row["low"] != row["high"] else ""
+        interval = f"[{_number(row['low'])}, {_number(row['high'])}]" if row["low"] != row["high"] else ""
         met = {True: "met", False: "**missed**", None: ""}[row["met"]]
-        value = f"{row['value']:.4g} {row['unit']}".strip()
+        value = f"{_number(row['value'])} {row['unit']}".strip()
         yield f"| {_cell(row['figure'])} | {value} | {interval} | {row['bar']} | {met} |"
     unmeasured = [row for row in device.trials.values() if row["outcome"] != "measured"]
     if unmeasured:
@@ -161,6 +161,10 @@ def section(device: Device) -> Iterator[str]:
     for row in unmeasured:
         given = ", ".join(map(str, (row["pipeline"], *row["changes"].values())))
         yield f"| {row['number']} | {given} | {row['outcome']} | {_cell(row.get('message', ''))} |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _cell(text: str) -> str:

@@ -187,7 +187,7 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
     with initialised() as nvml:
         recorder, found = Recorder(nvml), _facts(nvml, situation, uuid)
         # The probe's own way to pynvml, for as long as it is open.
-        before, probes.__dict__["start"] = probes.__dict__["start"], lambda: _counted(nvml, recorder)
+        before, probes.__dict__["start"] = probes.__dict__["start"], lambda: _opened(nvml, recorder)
         probe, own = NvmlProbe(), set(tree(pid))
         try:
             probe.open(pid, uuid)
@@ -218,7 +218,7 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
     return found
 
 
-def _counted(nvml: Any, recorder: Recorder) -> Recorder:
+def _opened(nvml: Any, recorder: Recorder) -> Recorder:
     nvml.nvmlInit()
     return recorder
 

@@ -145,6 +145,11 @@ def count_of(day: Day, benchmark: str, name: str, count: float, bar: str = "") -
     day.figure(benchmark, Figure(figure=name, value=value, low=value, high=value, bar=bar, repeats=1))
 
 
+def counted(kinds: Mapping[str, int]) -> str:
+    """Returns how many there are of each kind, the most frequent first."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda each: -each[1]))
+
+
 def run_step(step: Step, rows: Path | None, out: Path, *, rehearse: bool, seconds: float) -> int:
     """Runs a step in this process and returns its exit status; its last line says what was found."""
     day = Day(step, rows, out, rehearse=rehearse, seconds=seconds)
