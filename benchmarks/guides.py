@@ -150,11 +150,11 @@ def figures_of(case: Case) -> Iterator[Figure]:
     # References are numbered as they stand in the space; one that this device cannot run has no speed.
     tried = [by_number[1 + place] for place in range(len(case.space["also_try"]))]
     afters = [each for each in tried if "throughput" in each["metrics"]]
-    if shown["winner"] is None:
+    winner = _winner(case, shown)
+    if winner is None:
         yield Figure(figure=f"{case.title}: a winner", value=0, low=0, high=0, bar=">= 1", repeats=1)
         return
     after = max(afters, key=lambda trial: trial["metrics"]["throughput"])
-    winner = by_number[shown["winner"]["number"]]
     chosen = {BEFORE: by_number[0], AFTER: after, WINNER: winner}
     configs = {key: TrialConfig().replace(trial["config"]) for key, trial in chosen.items()}
     rounds, winners = measured(case, configs)
@@ -179,6 +179,18 @@ def figures_of(case: Case) -> Iterator[Figure]:
             value = chosen[key]["metrics"].get(name)
             if value is not None:
                 yield _plain(f"{case.title}: {title}'s {name}", value, "%")
+
+
+def _winner(case: Case, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns the sweep's winner; of one that confirms nothing, what was fastest in its search."""
+    if shown["winner"] is not None:
+        number = shown["winner"]["number"]
+        return next(trial for trial in shown["trials"] if trial["number"] == number)
+    searched = shown["trials"][1 + len(case.space["also_try"]) :]
+    found = [trial for trial in searched if trial["feasible"] and "throughput" in trial["metrics"]]
+    if case.space["confirm"]["rounds"] or not found:
+        return None
+    return max(found, key=lambda trial: trial["metrics"]["throughput"])
 
 
 def _has_bare(found: Measurement) -> bool:

@@ -50,18 +50,18 @@ PARTS = (
 """Of a trial that does nothing: a part's name, and the two moments it lies between."""
 
 
-def _rehearse() -> None:
-    """Cuts benchmarks/trainer.py short."""
-    trainer.ROUNDS, trainer.BLOCK_SECONDS = 2, 0.02
-    trainer.TRIALS = trainer.COLD = 1
-    trainer.PLAN = replace(SHORT_PLAN, window_seconds=0.1, warmup_cap_seconds=0.3, diagnose=False)
+def _shorten(day: Day) -> None:
+    """Cuts benchmarks/trainer.py to what fits into a call; in a rehearsal, to next to nothing."""
+    trainer.ROUNDS, trainer.TRIALS, trainer.COLD = 13, 5, 1
+    if day.rehearse:
+        trainer.ROUNDS, trainer.TRIALS, trainer.BLOCK_SECONDS = 2, 1, 0.02
+        trainer.PLAN = replace(SHORT_PLAN, window_seconds=0.1, warmup_cap_seconds=0.3)
 
 
 def _of_trainer(part: str, day: Day) -> str:
     """Runs a part of benchmarks/trainer.py."""
     torch.set_num_threads(1)
-    if day.rehearse:
-        _rehearse()
+    _shorten(day)
     figures = getattr(trainer, part)()
     for each in figures:
         day.figure("trainer", each)
@@ -141,8 +141,7 @@ def _ratio(found: Sequence[Round], over: int, under: int, title: str) -> Figure:
 def same_twice(day: Day) -> str:
     """Measures the same configuration twice: what is not 1 is noise, and no difference below it is one."""
     trainer.PLAN = SHORT_PLAN
-    if day.rehearse:
-        _rehearse()
+    _shorten(day)
     said = []
     for place, (title, (pipeline, changes)) in enumerate(SAME.items(), 1):
         if day.rehearse:
@@ -160,8 +159,7 @@ def same_twice(day: Day) -> str:
 def tf32(day: Day) -> str:
     """Measures fp32 with TF32 on and off against torch as it comes."""
     trainer.PLAN = SHORT_PLAN
-    if day.rehearse:
-        _rehearse()
+    _shorten(day)
     said = []
     for place, (title, pipeline) in enumerate((("LSTM", "lstm"), ("CNN", "images")), 1):
         contenders = {key: {"batch_size": 256, "precision.tf32": value} for key, value in TF32.items()}

@@ -18,7 +18,7 @@ from gpu_day.alive import PIPELINES
 from gpu_day.steps import Day
 from sweeper.core.job import MeasurePlan
 
-SEARCH = {"minutes": 0.8, "patience": 15, "trials": 60, "seed": 0}
+SEARCH = {"minutes": 0.75, "patience": 15, "trials": 60, "seed": 0}
 MEASURE = {
     "window_seconds": 0.4,
     "repeats": 2,
@@ -29,7 +29,7 @@ MEASURE = {
 }
 MODES = ["eager", "graph"]
 """What torch compiles takes longer than a whole ladder may."""
-ROUNDS = 2
+ROUNDS = 3
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=3.0, cap_seconds=5.0)
 REHEARSED_PLAN = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.5, diagnose=False)
 REHEARSED_MEASURE = {
@@ -47,17 +47,18 @@ RESERVE_SECONDS = 15.0
 def _ladder(workload: str, day: Day) -> str:
     """Sweeps a guide's workload at the before's model size, and lets before, after and winner take turns."""
     case = next(guides.cases(workload))
-    guides.PLAN, guides.ROUNDS = REHEARSED_PLAN if day.rehearse else PLAN, ROUNDS
+    guides.PLAN, guides.ROUNDS = (REHEARSED_PLAN, 2) if day.rehearse else (PLAN, ROUNDS)
     space = _small(workload, _short(case.space)) if day.rehearse else _short(case.space)
     case = replace(case, space=space)
-    found = []
+    speeds = {}
     with tempfile.TemporaryDirectory() as folder:
         guides.HOME = Path(folder)
         for each in guides.figures_of(case):
             day.figure("guides", each)
-            found.append(each)
-    said = [f"{each.figure.partition(': ')[2]} {each.value:.3g}" for each in found if " over " in each.figure]
-    return "; ".join(said) or "the sweep found nothing that is faster than before"
+            if each.unit == "/s":
+                speeds[each.figure.rpartition(": ")[2]] = each.value
+    said = [f"{name} {speed:,.0f}/s" for name, speed in speeds.items()]
+    return ", ".join(said) or "the sweep found nothing that is faster than before"
 
 
 def _short(space: Mapping[str, Any]) -> dict[str, Any]:
