@@ -27,6 +27,7 @@ RESERVE_SECONDS = 20.0
 """Of a call's minutes, what ends it: killing a step that is over its limit, and the table."""
 LEAST_SECONDS = 8.0
 """No step begins with less."""
+KILL_SECONDS = 5.0
 MAX_FILES, MAX_MIB = 8, 16
 TAIL_CHARACTERS = 6000
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
@@ -115,17 +116,23 @@ def _run(step: Step, limit: float, rows: Path, out: Path, path: str, *, rehearse
 def end_descendants() -> int:
     """Kills whatever this process has started or adopted, and returns how many processes that were.
 
-    Processes that a step has put in sessions of their own are adopted by this one when the step ends.
+    Processes that a step has put in sessions of their own are adopted by this one when the step ends. One
+    that hangs in the driver cannot be killed, and is left after `KILL_SECONDS`.
     """
     ended: set[int] = set()
+    deadline = time.monotonic() + KILL_SECONDS
     while left := [pid for pid in tree(os.getpid()) if pid != os.getpid()]:
+        if time.monotonic() > deadline:
+            break
         for pid in left:
             if not _has_ended(pid):
                 ended.add(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
     return len(ended)
 
 
