@@ -87,7 +87,8 @@ def _run(step: Step, limit: float, rows: Path, out: Path, path: str, *, rehearse
     command = [sys.executable, str(SCRIPT), "step", step.name, "--rows", str(rows)]
     command += ["--out", str(out), "--seconds", str(limit), *(["--rehearse"] if rehearse else [])]
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as log:
+    scratch_folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with scratch_folder as scratch, tempfile.TemporaryFile() as log:
         environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": scratch, "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
             command,
