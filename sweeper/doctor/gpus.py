@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -68,6 +69,19 @@ def present() -> bool:
         except OSError:
             continue
     return False
+
+
+def num_visible(num_gpus: int, visible: str | None) -> int:
+    """Returns how many of a machine's GPUs a process sees, at most.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+    """
+    if visible is None:
+        return num_gpus
+    # As in CUDA, what names no GPU ends the list.
+    names = itertools.takewhile(lambda name: name not in ("", "-1"), map(str.strip, visible.split(",")))
+    return min(num_gpus, len(list(names)))
 
 
 def look(problem: str, gpus: Sequence[Gpu], *, is_present: bool) -> Iterator[Check]:
