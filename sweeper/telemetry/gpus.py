@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.process import tree
-from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem
+from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem, start
 from sweeper.telemetry.nvml_processes import compute_processes
 
 LIMIT_SECONDS = 60.0
@@ -87,6 +87,37 @@ def _used(uuid: str) -> float | None:
     with contextlib.suppress(Exception), initialised() as nvml:
         return float(nvml.nvmlDeviceGetMemoryInfo(find(nvml, uuid).handle).used / GIB)
     return None
+
+
+@contextlib.contextmanager
+def awake(uuids: Sequence[str]) -> Iterator[None]:
+    """Keeps the driver and these GPUs initialised, as far as NVML allows; without GPUs, NVML is not asked.
+
+    With persistence mode off, the driver shuts a GPU down when the last process that has it open ends, and
+    the next one waits seconds until it is up again. Processes that are started meanwhile inherit nothing.
+    """
+    nvml = _bounded(lambda: _opened(uuids)) if uuids else None
+    try:
+        yield
+    finally:
+        if nvml is not None:
+            _bounded(lambda: _closed(nvml))
+
+
+def _opened(uuids: Sequence[str]) -> Any:
+    with contextlib.suppress(Exception):
+        nvml = start()
+        for uuid in uuids:
+            # NVML opens a GPU when it is first asked for its handle, and keeps it open.
+            with contextlib.suppress(Exception):
+                find(nvml, uuid)
+        return nvml
+    return None
+
+
+def _closed(nvml: Any) -> None:
+    with contextlib.suppress(Exception):
+        nvml.nvmlShutdown()
 
 
 def cores_near(uuid: str) -> frozenset[int]:

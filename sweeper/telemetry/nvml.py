@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeper.telemetry.gpus import (
     GpuFacts,
+    awake,
     cores_near,
     describe_gpus,
     driver_problem,
@@ -24,6 +25,7 @@ from sweeper.telemetry.probe import Reading
 __all__ = [
     "GpuFacts",
     "NvmlProbe",
+    "awake",
     "cores_near",
     "describe_gpus",
     "driver_problem",
