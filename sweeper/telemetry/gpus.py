@@ -154,6 +154,18 @@ def _full(name: str) -> str:
     return ""
 
 
+def name_and_memory_gib(uuid: str) -> tuple[str, float]:
+    """Returns the model and the memory of a GPU or a MIG instance; empty and 0 where NVML does not tell."""
+    return _bounded(lambda: _named(uuid)) or ("", 0.0)
+
+
+def _named(uuid: str) -> tuple[str, float]:
+    with contextlib.suppress(Exception), initialised() as nvml:
+        handle = find(nvml, uuid).handle
+        return _name(nvml, handle), _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 0.0)
+    return "", 0.0
+
+
 def driver_problem() -> str:
     """Returns why NVML cannot be used here and what to do; empty where it can."""
     found = _bounded(_problem)

@@ -16,6 +16,7 @@ from sweeper.telemetry.gpus import (
     full_uuid,
     gpu_names,
     memory_used_gib,
+    name_and_memory_gib,
 )
 from sweeper.telemetry.nvml_library import find, is_final, is_lost, problem, reason, start
 from sweeper.telemetry.nvml_processes import Foreign
@@ -32,6 +33,7 @@ __all__ = [
     "full_uuid",
     "gpu_names",
     "memory_used_gib",
+    "name_and_memory_gib",
 ]
 
 FAILURES_IN_A_ROW = 3
