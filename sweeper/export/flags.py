@@ -34,7 +34,6 @@ _NO_FLAG = ("optimizer.lr_rule", "optimizer.lr_batch_size", "device.malloc")
 
 _NOTHING_ASKED: Mapping[str, Scalar] = {
     "loader.buckets": 1,
-    "precision.tf32": "default",
     "optimizer.warmup_steps": 0,
     "optimizer.clip_norm": 0.0,
     "device.count": 1,

@@ -16,7 +16,7 @@ import torch
 from exports import A10, export_of
 from torch.utils.data import TensorDataset
 
-from sweeper.export import flags, python_lines, rendered
+from sweeper.export import rendered
 from sweeper.export.python_lines import YOURS
 from sweeper.export.python_step import CAPTURABLE_WARNING
 
@@ -58,11 +58,8 @@ def test_what_is_set_of_tf32_can_be_read_by_the_older_names_and_the_newer(is_on)
     assert found == {"cudnn": is_on, "matmul": is_on, "precision": "high" if is_on else "highest"}
 
 
-def test_tf32_as_torch_has_it_is_no_line_and_no_flag(monkeypatch):
-    value = export_of({}, device=A10)
-    settings = {**flags.effective(value), "precision.tf32": "default"}
-    for module in (flags, python_lines):
-        monkeypatch.setattr(module, "effective", lambda value: settings)
+def test_tf32_as_torch_has_it_is_no_line_and_no_flag():
+    value = export_of({"precision.tf32": "default"}, device=A10)
     for form in ("python", "args"):
         text = rendered(value, form)
         assert "tf32" not in text
