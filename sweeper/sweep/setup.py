@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH, Execution
 from sweeper.sweep.book import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
-from sweeper.telemetry.nvml import cores_near, gpu_names
+from sweeper.sweep.settling import uuids_of
+from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
@@ -117,15 +119,25 @@ def report_of(outcome: Outcome | Report, doing: str, *, elsewhere: bool = False)
     )
 
 
+def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
+    """Returns the devices that a probe on this machine reported, by the names CUDA_VISIBLE_DEVICES takes.
+
+    CUDA does not tell a GPU's UUID from a MIG instance's; NVML does. Without NVML they are whole GPUs.
+    """
+    devices = [decode(DeviceInfo, each) for each in values["devices"]]
+    with awake([each.uuid for each in devices if each.uuid]):
+        return [dataclasses.replace(each, uuid=each.uuid and full_uuid(each.uuid)) for each in devices]
+
+
 def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     """Returns the machine the probe reported, its GPUs picked as `execution.gpus` says.
 
     Raises:
         UserError: A GPU was asked for that is not there, or slots that there are not.
     """
-    devices = [decode(DeviceInfo, each) for each in values["devices"]]
     if spec.execution.is_remote:
-        return _machine_elsewhere(devices, values, spec)
+        return _machine_elsewhere([decode(DeviceInfo, each) for each in values["devices"]], values, spec)
+    devices = devices_of(values)
     asked, cores = spec.execution.slots, values["usable_cpus"]
     if devices[0].kind == "cuda":
         if asked > 1:
@@ -150,7 +162,8 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         for first in range(0, len(devices) - together + 1, together)
     ] * asked
     # A single one is not bound.
-    cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
+    with awake(uuids_of(names)):
+        cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
     return Machine(
         devices=tuple(devices),
         usable_cpus=len(cpus[0]) or cores,

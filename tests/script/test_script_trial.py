@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import stub_nvml
 from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
 
 from sweeper.core.errors import UserError
@@ -136,3 +137,20 @@ def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     assert re.search(
         r'--- stacks of process .*evil.py.*File ".*evil.py", line \d+ in', capfd.readouterr().out, re.S
     )
+
+
+def test_a_script_runs_on_what_nvml_calls_its_slot_be_it_a_gpu_or_an_instance_of_one(monkeypatch, tmp_path):
+    if stub_nvml.compiler() is None:
+        pytest.skip("no C compiler for the stand-in for NVML")
+    part = stub_nvml.Mig("MIG-cccc1111-0000-5000-8000-000000000003", memory_mib=4864)
+    split = stub_nvml.Gpu("GPU-cccccccc-0000-4000-8000-000000000005", "NVIDIA A100", migs=(part,))
+    whole = stub_nvml.Gpu()
+    scenario = stub_nvml.write(tmp_path / "scenario", [whole, split])
+    stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
+    found = under_test._described(part.uuid)
+    assert (found.name, found.uuid, found.memory_gib) == (part.name, part.uuid, 4.75)
+    for name in (f"{whole.uuid},{part.uuid}", "0"):
+        found = under_test._described(name)
+        assert (found.name, found.uuid, found.memory_gib) == ("NVIDIA A10", whole.uuid, 22.49)
+    unknown = under_test._described("GPU-ffff")
+    assert (unknown.name, unknown.uuid, unknown.memory_gib) == ("GPU-ffff", "GPU-ffff", 0.0)
