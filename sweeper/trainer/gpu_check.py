@@ -196,7 +196,7 @@ class _Watch:
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"), _autocast_on_meta():
                 warnings.simplefilter("ignore")
-                with torch.compiler.set_stance("force_eager"), _Functions(self), _Operators(self):
+                with _Functions(self), _Operators(self):
                     return body()
         except _Stop:
             pass

@@ -275,6 +275,19 @@ def test_a_loop_that_ends_with_a_value_ends():
     assert found(pipeline_of(loss)) == [(WAITS, "while value.item() > 0.5:  # planted")]
 
 
+def test_a_pipeline_that_catches_every_error_does_not_keep_the_check():
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        for _ in range(3):
+            try:
+                return plain(model, batch) * batch["y"].unique().sum()  # planted
+            except Exception:
+                pass
+        raise AssertionError("it went on")
+
+    line = 'return plain(model, batch) * batch["y"].unique().sum()  # planted'
+    assert found(pipeline_of(loss)) == [(WAITS, line)]
+
+
 def test_what_follows_from_a_value_that_was_made_up_is_not_told():
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         count = batch["y"].sum().item()  # planted
