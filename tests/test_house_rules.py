@@ -26,6 +26,7 @@ WALL_STAMPS = {
     "sweeper/testing/noop.py",
     "sweeper/testing/replay.py",
     "sweeper/trainer/ceilings.py",
+    "sweeper/trainer/gpu_check.py",
     "sweeper/trainer/measure.py",
     "sweeper/trainer/prepare.py",
     "sweeper/trainer/probe.py",
