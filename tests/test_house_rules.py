@@ -27,6 +27,7 @@ WALL_STAMPS = {
     "sweeper/testing/replay.py",
     "sweeper/trainer/ceilings.py",
     "sweeper/trainer/measure.py",
+    "sweeper/trainer/preflight.py",
     "sweeper/trainer/prepare.py",
     "sweeper/trainer/probe.py",
     "sweeper/trainer/production.py",
