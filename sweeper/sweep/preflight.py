@@ -27,6 +27,7 @@ from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.space import acts, same
 from sweeper.sweep.book import BASELINE
 from sweeper.sweep.failing_values import KINDS, Choice
+from sweeper.sweep.journal import Journal
 from sweeper.sweep.runner import MAX_ATTEMPTS
 from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
 from sweeper.sweep.supervisor import Supervisor
@@ -129,6 +130,12 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
             elif each.unknown:
                 lines.append(f"{name}: {value} could not be tried before the search ({each.unknown}).")
     return spec, lines
+
+
+def preflight_lines(journal: Journal) -> list[str]:
+    """Returns the lines of a sweep's preflight again; none where there was none, or nothing failed."""
+    found = _known(journal.setup_folder(FOUND))
+    return cleared(journal.spec(), found.tried)[1] if found is not None else []
 
 
 def _why(tried: Tried) -> str:
