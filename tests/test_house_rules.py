@@ -28,6 +28,7 @@ WALL_STAMPS = {
     "sweeper/trainer/ceilings.py",
     "sweeper/trainer/gpu_check.py",
     "sweeper/trainer/measure.py",
+    "sweeper/trainer/preflight.py",
     "sweeper/trainer/prepare.py",
     "sweeper/trainer/probe.py",
     "sweeper/trainer/production.py",

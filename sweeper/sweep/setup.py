@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
+from sweeper.core.config import Scalar
 from sweeper.core.cores import shares
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
@@ -257,8 +258,7 @@ def restricted(
             gone = [c for c in parameter.choices if f"{name}={c}" in lacks]
             if gone and len(gone) < len(parameter.choices):
                 spec = spec.without({name: gone})
-                why = "; ".join(dict.fromkeys(lacks[f"{name}={c}"] for c in gone))
-                lines.append(f"{name}: {', '.join(map(_shown, gone))} left the space here ({why}).")
+                lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
     if not spec.command and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
         lines.append(f"loader.kind: resident is measured where it is written, but cannot win ({why}).")
     gpus = sum(each.kind == "cuda" for each in machine.devices)
@@ -328,5 +328,18 @@ def _beyond_production(spec: SweepSpec, machine: Machine) -> str:
     return next(filter(None, map(spec.production.too_large_for, machine.devices)), "")
 
 
-def _shown(value: object) -> str:
+def left_line(name: str, gone: Mapping[Scalar, str], found: str = "") -> str:
+    """Returns the line that says which choices of a parameter left the space.
+
+    Args:
+        gone: The choices, each with its reason.
+        found: How that was found out.
+    """
+    why = "; ".join(dict.fromkeys(gone.values()))
+    how = f"{found}: " if found else ""
+    return f"{name}: {', '.join(map(shown, gone))} left the space here ({how}{why})."
+
+
+def shown(value: object) -> str:
+    """Returns a value as a YAML has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
