@@ -43,6 +43,9 @@ PLAN = MeasurePlan(window_seconds=1.0, repeats=2, warmup_cap_seconds=5.0, cap_se
 FIVE_TIMES = ("kuairand",)
 """Those whose before handles each row in Python."""
 
+PENDING = 7
+"""Exit status of a sweep that MLflow was not told of."""
+
 BEFORE, AFTER, WINNER = 0, 1, 2
 
 
@@ -107,7 +110,9 @@ def swept(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "space.json"
         path.write_text(json.dumps(case.space), encoding="utf-8")
-        subprocess.run(_command("run", str(path)), cwd=ROOT, check=True)
+        done = subprocess.run(_command("run", str(path)), cwd=ROOT, check=False)
+        if done.returncode not in (0, PENDING):
+            raise RuntimeError(f"`sweeper run` ended with {done.returncode}")
     # Where the code has changed since an earlier one, it is called `<name>-2` and so on.
     *_, latest = of_name(HOME, case.name)
     shown = subprocess.run(_command("show", latest.name, "--json"), cwd=ROOT, check=True, capture_output=True)

@@ -42,6 +42,10 @@ GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if GPU else torch.device("cpu")
 ROUNDS = 21
 BLOCK_SECONDS = 0.3
+PLAN = MeasurePlan(window_seconds=1, repeats=1, warmup_cap_seconds=3)
+TRIALS = 7
+COLD = 3
+"""Compile caches that are filled."""
 
 Block = Callable[[int], int]
 """Takes so many steps and returns the samples."""
@@ -129,8 +133,8 @@ def timed(contender: Block, steps: int) -> float:
     return rate
 
 
-def race(contenders: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Returns each contender's samples per second, round by round."""
+def race(contenders: Mapping[str, Any], rounds: int = 0) -> dict[str, list[float]]:
+    """Returns each contender's samples per second, round by round; `ROUNDS` where no number is given."""
     steps = {}
     for name, contender in contenders.items():
         contender(20)
@@ -140,7 +144,7 @@ def race(contenders: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, list[
             contender.clock = HostClock()
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     draw = random.Random(0)
-    for _ in range(rounds):
+    for _ in range(rounds or ROUNDS):
         for name in draw.sample(list(contenders), len(contenders)):
             rates[name].append(timed(contenders[name], steps[name]))
     return rates
@@ -264,7 +268,7 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
             prepared=str(root / "prepared"),
             cache=str(root / "cache"),
             device=devices.describe(DEVICE).uuid or "cpu",
-            plan=MeasurePlan(window_seconds=1, repeats=1, warmup_cap_seconds=3),
+            plan=PLAN,
         )
         prepare.run(job, Silent())
         numbers = itertools.count()
@@ -283,7 +287,7 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
 def breakdown() -> list[Figure]:
     """What the phases of a measured trial leave unexplained, and what telling them apart costs."""
     with trials("pipelines.tabular") as run:
-        found = [run({"batch_size": 512}).breakdown for _ in range(7)]
+        found = [run({"batch_size": 512}).breakdown for _ in range(TRIALS)]
     gaps = [100 * each.host_gap_s / each.step_s for each in found]
     figures = [dataclasses.replace(spread(gaps), figure="breakdown: unexplained", unit="%", bar="<= 3")]
     if not GPU:
@@ -302,7 +306,7 @@ def breakdown() -> list[Figure]:
 def caches() -> list[Figure]:
     """The first step of a compiled trial with a warm cache against a cold one, in processes of their own."""
     ratios, cold = [], []
-    for i in range(3):
+    for i in range(COLD):
         with trials("pipelines.tabular") as run:
             seconds = []
             for how in ("cold", "warm", "warm"):
@@ -323,7 +327,7 @@ def malloc() -> list[Figure]:
         f"{p} {how}": [] for p in ("fp32", "bf16") for how in ("retain", "default")
     }
     with trials("lstm") as run:
-        for i in range(7):
+        for i in range(TRIALS):
             for name in random.Random(i).sample(list(found), len(found)):
                 precision, how = name.split()
                 given = {"batch_size": 256, "precision.amp": precision, "device.malloc": how}

@@ -28,6 +28,7 @@ from sweeper.analysis.card import card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.machine import usable_cpus
+from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
 from sweeper.testing import bottlenecks
@@ -76,9 +77,9 @@ class Bench:
         self.folder = folder
         self.launcher = LocalLauncher(folder)
         self.count = itertools.count()
-        self.canary_ms = float(
-            self._run(Job(uid="probe", runner=PROBE_RUNNER, device="cpu")).values["canary_ms"]
-        )
+        found = self._run(Job(uid="probe", runner=PROBE_RUNNER, device="auto")).values
+        self.canary_ms = float(found["canary_ms"])
+        self.device = str(found["devices"][0]["uuid"]) or "cpu"
 
     def _run(self, job: Job) -> Any:
         place = self.folder / str(next(self.count))
@@ -91,11 +92,13 @@ class Bench:
         job = Job(
             uid="x",
             pipeline=pipeline,
-            import_paths=(str(ROOT),),
+            import_paths=(str(ROOT), str(ROOT / "benchmarks")),
+            device=self.device,
             data={"source": "synthetic", **data},
             prepared=str(self.folder / f"{pipeline}-data"),
         )
-        self._run(replace(job, runner=PREPARE_RUNNER, plan=MeasurePlan(repeats=0)))
+        done = self._run(replace(job, runner=PREPARE_RUNNER, device="cpu", plan=MeasurePlan(repeats=0)))
+        assert isinstance(done, Report), done
         return job
 
     def trial(
