@@ -19,6 +19,7 @@ from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.script import trial as under_test
+from sweeper.trainer import windows
 
 
 def heard(folder: Path) -> dict[str, object]:
@@ -90,9 +91,12 @@ def test_a_script_without_a_loss_says_so(run):
     assert "reports no loss" in found.message
 
 
-def test_a_trial_that_is_too_slow_is_screened_out(run):
+def test_a_trial_that_is_too_slow_is_screened_out(tmp_path, monkeypatch):
+    # In this process: a window that something else disturbs decides nothing.
+    monkeypatch.setattr(windows, "of_host", lambda window, quiet_canary_ms: ())
     plan = dataclasses.replace(PLAN, screen_seconds=0.1, screen_above=1e9, quality_samples=10**9)
-    found = run(job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan))
+    job = job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan, folder=str(tmp_path))
+    found = under_test.run(job, Silent())
     assert (found.screened_out, len(found.windows), found.quality) == (True, 1, None)
 
 
