@@ -145,5 +145,3 @@ def test_what_hangs_is_cut_off_and_what_is_killed_is_lost_and_both_stay(home: Pa
     ]
     # What was killed is not run three times, as a trial would be.
     assert not list(first.setup_folder("").glob("preflight-*/attempt-*"))
-    second = sweep.run(new=True)
-    assert jobs_in(second) == {"preflight-loader.kind-resident", "preflight-loader.kind-stream"}
