@@ -260,16 +260,22 @@ def test_a_choice_comes_back_where_a_trial_under_way_runs_with_it(bench: Bench):
     assert len(entries_of(bench)) == 41
 
 
-def test_an_error_that_a_choice_explains_does_not_end_the_sweep(bench: Bench):
-    """Adam and SGD fail with one error: four failures, and nothing measured before."""
-    spec = SPEC.model_copy(
-        update={"search": SPEC.search.model_copy(update={"sampler": "random", "trials": 20})}
-    )
-    answer = without(("optimizer.name", "sgd"), ("optimizer.name", "adam"), kind=FailureKind.USER_ERROR)
-    bench.run(spec, answer)
-    assert with_value(bench, "optimizer.name", "sgd") == 2
-    assert with_value(bench, "optimizer.name", "adam") == 2
-    assert len(entries_of(bench)) == 21
+def test_errors_that_a_choice_explains_do_not_end_the_sweep(bench: Bench):
+    """The first three searched trials meet one error, the first two of them with a format that never runs."""
+    left = [3]
+
+    def answer(config: TrialConfig) -> Any:
+        if config.batch_size == 64 or not left[0]:
+            return surface(config)
+        left[0] -= 1
+        return Failure(kind=FailureKind.USER_ERROR, message="it broke")
+
+    space = {"batch_size": SPACE["batch_size"], "memory_format": FORMATS}
+    bench.run(spec_of(space=space, also_try=[], confirm={"rounds": 0}, search={"trials": 12}), answer)
+    assert not left[0]
+    formats = [entry.job.config.memory_format for entry in entries_of(bench)[1:]]
+    assert formats[:3] == ["channels_last", "channels_last", "contiguous"]
+    assert len(formats) == 12
 
 
 def test_code_that_is_broken_altogether_still_ends_it(bench: Bench):
