@@ -25,6 +25,8 @@ from typing import Any
 
 from common import RESULTS, Figure, device_model, publish
 
+from sweeper.spec.sections import Execution
+
 REPOSITORY = Path(__file__).parents[1]
 HARNESS = REPOSITORY / "tests" / "chaos"
 RUNS = RESULTS / "chaos-runs.jsonl"
@@ -87,7 +89,7 @@ def run(name: str, count: int, seed: int) -> dict[str, Any]:
         "part": name,
         "seed": seed,
         "commit": commit,
-        "device": device_model(),
+        "device": device_model(Execution()),
         **json.loads(done.stdout),
     }
 

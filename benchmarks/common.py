@@ -8,12 +8,15 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sweeper.spec.sections import Execution
 from sweeper.sweep.setup import device_model
+
+T = TypeVar("T")
 
 RESULTS = Path(__file__).parent / "results"
 # Benchmarks train the pipelines of this repository, which is not on the path of a script.
@@ -54,19 +57,35 @@ def spread(values: Sequence[float], seed: int = 0) -> Figure:
     return Figure(value=statistics.median(values), low=medians[50], high=medians[1949], repeats=len(values))
 
 
+def chosen(parts: Mapping[str, T]) -> dict[str, T]:
+    """Returns the parts that the command line names, or all of them; ends the program if one is unknown."""
+    asked = sys.argv[1:] or list(parts)
+    if unknown := [name for name in asked if name not in parts]:
+        print(
+            f"{sys.argv[0]}: a part must be one of {', '.join(parts)}, but got {unknown[0]}.", file=sys.stderr
+        )
+        sys.exit(2)
+    return {name: parts[name] for name in asked}
+
+
 def device_folder(parent: Path) -> Path:
-    """Returns the folder of this machine's device in `parent`, made where it is not there."""
-    folder = parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model(Execution())).strip("-").lower()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    """Returns where the files of this machine's device are in `parent`; it need not exist."""
+    return parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model(Execution())).strip("-").lower()
 
 
-def publish(name: str, figures: Sequence[Figure], command: str, folder: Path | None = None) -> None:
-    """Writes `results/<device>/<name>.json`, or in another folder, and prints it as a table.
+def publish(
+    name: str, figures: Sequence[Figure], command: str, folder: Path | None = None, device: str | None = None
+) -> None:
+    """Writes `results/<device>/<name>.json` and prints it as a table.
 
     Figures of other parts of the same benchmark stay as they are.
+
+    Args:
+        folder: Where the file is written in place of this machine's folder.
+        device: What the figures are of; this machine's device by default.
     """
-    device, folder = device_model(Execution()), folder or device_folder(RESULTS)
+    device, folder = device or device_model(Execution()), folder or device_folder(RESULTS)
+    folder.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -13,7 +13,6 @@ peers      an LSTM and an MLP against their plain baselines, in at most three mi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import random
@@ -22,12 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, Figure, device_folder, publish
-from surfaces import FOLDER
+from common import RESULTS, Figure, chosen, device_folder, publish
+from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
 from sweeper.analysis.confirmation import interval, is_enough, log_ratios
@@ -47,7 +46,7 @@ PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seco
 
 def recorded() -> Iterator[Figure]:
     """Yields the share of confirmations of one configuration against itself that see a difference."""
-    rounds = rounds_of(device_folder(FOLDER) / "noise.csv")
+    rounds = rounds_of(recordings() / "noise.csv")
     draw = random.Random(0)
     keys = sorted(rounds[0])
     false, widths, counts = 0, [], []
@@ -132,6 +131,7 @@ def winners() -> Iterator[Figure]:
     known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = [json.loads(line) for line in known]
     with tempfile.TemporaryDirectory() as home:
+        path.parent.mkdir(parents=True, exist_ok=True)
         for count in range(len(found), SWEEPS):
             found.append(_quick_sweep(home, f"quick-{count}"))
             line = json.dumps(found[-1])
@@ -223,12 +223,15 @@ def _plain(title: str, value: float, unit: str, repeats: int) -> Figure:
     return Figure(figure=title, value=value, low=value, high=value, unit=unit, repeats=repeats)
 
 
+PARTS = {"recorded": recorded, "live": live, "winners": winners, "peers": peers}
+
+
 def main() -> None:
-    parts = {"recorded": recorded, "live": live, "winners": winners, "peers": peers}
-    asked: Sequence[str] = sys.argv[1:] or list(parts)
-    with contextlib.chdir(ROOT):
-        figures = [dataclasses.replace(figure) for part in asked for figure in parts[part]()]
-    publish("confirm", figures, f"python benchmarks/confirm.py {' '.join(asked)}")
+    for name, part in chosen(PARTS).items():
+        device = recordings().name if part is recorded else None
+        with contextlib.chdir(ROOT):
+            figures = list(part())
+        publish("confirm", figures, f"python benchmarks/confirm.py {name}", device=device)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
-from common import Figure, publish
+from common import Figure, chosen, publish
 
 from sweeper.core.job import write_job
 from sweeper.core.measurement import Measurement
@@ -134,11 +134,13 @@ def _sweeper(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+PARTS = {"output": output, "meter": cost, "sweeps": sweeps}
+
+
 def main() -> None:
-    parts = {"output": output, "meter": cost, "sweeps": sweeps}
-    asked: Sequence[str] = sys.argv[1:] or list(parts)
-    figures = [figure for part in asked for figure in parts[part]()]
-    publish("scripts", figures, f"python benchmarks/foreign.py {' '.join(asked)}")
+    parts = chosen(PARTS)
+    figures = [figure for part in parts.values() for figure in part()]
+    publish("scripts", figures, f"python benchmarks/foreign.py {' '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Figure, publish, spread
+from common import Figure, chosen, publish, spread
 from verdicts import Bench
 
 from sweeper.analysis.confirmation import Round, interval, log_ratios
@@ -232,12 +232,12 @@ def _plain(title: str, value: float, unit: str) -> Figure:
     return Figure(figure=title, value=value, low=value, high=value, unit=unit, repeats=1)
 
 
-def main(names: Sequence[str]) -> None:
-    """Measures the workloads `names`, or all, and publishes each as soon as it is done."""
-    for name in names or WORKLOADS:
+def main() -> None:
+    """Measures the workloads that are named, or all, and publishes each as soon as it is done."""
+    for name in chosen(dict.fromkeys(WORKLOADS)):
         for case in cases(name):
             publish("guides", list(figures_of(case)), f"python benchmarks/guides.py {name}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

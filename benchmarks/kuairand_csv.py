@@ -39,7 +39,8 @@ def prepare(folder: str) -> None:
     print(json.dumps({"seconds": seconds, "peak_gib": peak_gib, "digest": digest.hexdigest()}))
 
 
-def main(rows: int) -> None:
+def main() -> None:
+    rows = int(sys.argv[1]) if sys.argv[1:] else ROWS
     figures, digests = [], set()
     made = MadeUp(USERS, rows // ROWS_PER_VIDEO, rows, seed=0)
     for kind, parts in (("whole", 1), ("shards", SHARDS)):
@@ -66,4 +67,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--prepare"]:
         prepare(sys.argv[2])
     else:
-        main(int(sys.argv[1]) if sys.argv[1:] else ROWS)
+        main()

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import Figure, publish, spread
+from common import Figure, chosen, publish, spread
 
 from sweeper.trainer.conditions import canary_ms
 
@@ -130,10 +130,14 @@ def _call(*words: str) -> str:
 
 PARTS = {"promise": promise, "kills": kills}
 
-if __name__ == "__main__":
-    chosen = sys.argv[1:] or list(PARTS)
-    for name in chosen:
+
+def main() -> None:
+    for name, part in chosen(PARTS).items():
         began = time.perf_counter()
-        figures = list(PARTS[name]())
+        figures = list(part())
         publish("export", figures, f"python benchmarks/production.py {name}")
         print(f"{name}: {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

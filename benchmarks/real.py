@@ -9,14 +9,13 @@ trained by the product's own code from each of its seeds, and the figure is the 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import Figure, publish, spread
+from common import Figure, chosen, publish, spread
 
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
@@ -178,11 +177,10 @@ def _trained(job: Job, task: Task, seed: int) -> Quality:
     return decode(Quality, report.values)
 
 
-def main(names: Iterable[str]) -> None:
-    """Trains the tasks `names`, or all of them, and publishes their figures."""
+def main() -> None:
+    """Trains the tasks that are named, or all of them, and publishes their figures."""
     figures = []
-    for name in names or TASKS:
-        task = TASKS[name]
+    for name, task in chosen(TASKS).items():
         if not (DATA / task.path).exists():
             print(f"{name}: {DATA / task.path} is not there")
             continue
@@ -205,4 +203,4 @@ def main(names: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -34,7 +34,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from common import Figure, publish, spread
+from common import Figure, chosen, publish, spread
 from scale_clusters import dask, ray, services, slurm
 from scale_neighbours import neighbours
 
@@ -178,7 +178,7 @@ def swept(home: Path, spec: SweepSpec, cluster: Cluster) -> None:
         run_sweep(home, spec, NullTracker(), Quiet(), launch=lambda folder: cluster)
 
 
-PARTS: Mapping[str, tuple[type, str]] = {
+WORK: Mapping[str, tuple[type, str]] = {
     "what to ask": (Searcher, "ask"),
     "whether it fits": (Capacity, "objection"),
     "starting it": (Supervisor, "start"),
@@ -190,8 +190,8 @@ PARTS: Mapping[str, tuple[type, str]] = {
 
 @contextlib.contextmanager
 def timed() -> Iterator[Mapping[str, list[float]]]:
-    """Yields the seconds of all calls of PARTS, each less what it spent in others of them."""
-    found: dict[str, list[float]] = {name: [] for name in PARTS}
+    """Yields the seconds of all calls of WORK, each less what it spent in others of them."""
+    found: dict[str, list[float]] = {name: [] for name in WORK}
     inner = [0.0]
 
     def wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,7 +208,7 @@ def timed() -> Iterator[Mapping[str, list[float]]]:
         return call
 
     with contextlib.ExitStack() as stack:
-        for name, (owner, method) in PARTS.items():
+        for name, (owner, method) in WORK.items():
             usual = getattr(owner, method)
             stack.callback(setattr, owner, method, usual)
             setattr(owner, method, wrapped(name, usual))
@@ -315,20 +315,21 @@ def asks_of_samplers() -> Iterator[Figure]:
         yield dataclasses.replace(spread(seconds[-ASKS:]), figure=f"ask, {name}", unit="s", bar="<= 0.5")
 
 
+PARTS: Mapping[str, Callable[[], Iterator[Figure]]] = {
+    "workers": workers,
+    "trials": trials,
+    "neighbours": neighbours,
+    "slurm": slurm,
+    "dask": dask,
+    "ray": ray,
+    "services": services,
+}
+
+
 def main() -> None:
     """Runs the parts that are asked for; all without any."""
-    parts: dict[str, Callable[[], Iterator[Figure]]] = {
-        "workers": workers,
-        "trials": trials,
-        "neighbours": neighbours,
-        "slurm": slurm,
-        "dask": dask,
-        "ray": ray,
-        "services": services,
-    }
-    asked = sys.argv[1:] or list(parts)
-    for name in asked:
-        publish("scale", list(parts[name]()), f"python benchmarks/scale.py {name}")
+    for name, part in chosen(PARTS).items():
+        publish("scale", list(part()), f"python benchmarks/scale.py {name}")
 
 
 if __name__ == "__main__":

@@ -22,15 +22,14 @@ import os
 import random
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
-from common import Figure, device_folder, publish, spread
-from surfaces import FOLDER, NAMES, surface_of
+from common import Figure, chosen, publish, spread
+from surfaces import NAMES, recordings, surface_of
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
@@ -351,14 +350,16 @@ def _asked(home: Path, problem: Problem) -> list[TrialConfig]:
     return [entry.job.config for entry in Journal(home / "sweeps" / problem.name).trials()]
 
 
+PARTS = {"bars": bars, "samplers": samplers, "resume": resume}
+
+
 def main() -> None:
-    folder = device_folder(FOLDER)
+    parts, folder = chosen(PARTS), recordings()
+    print(f"Replayed is what was recorded on {folder.name}.")
     problems = [Problem(name, folder) for name in NAMES]
-    parts = {"bars": bars, "samplers": samplers, "resume": resume}
-    asked = sys.argv[1:] or list(parts)
     with contextlib.chdir(Path(__file__).parents[1]):
-        figures = [figure for part in asked for figure in parts[part](problems)]
-    publish("search", figures, f"python benchmarks/search.py {' '.join(asked)}")
+        figures = [figure for part in parts.values() for figure in part(problems)]
+    publish("search", figures, f"python benchmarks/search.py {' '.join(parts)}", device=folder.name)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import itertools
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import device_folder
+from common import chosen, device_folder
 from verdicts import Bench
 
 from sweeper.core.config import TrialConfig
@@ -31,6 +30,8 @@ from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec, load
 
 FOLDER = Path(__file__).parent / "surfaces"
+SHIPPED = FOLDER / "amd-epyc-2-cores"
+"""Recorded for all: what is replayed where nothing was recorded on the machine itself."""
 NAMES = ("mlp", "lstm", "cnn")
 PASSES = 3
 MINUTES = 40.0
@@ -57,6 +58,12 @@ FIELDS = (
 def surface_of(name: str) -> SweepSpec:
     """Returns the space of a surface."""
     return load(FOLDER / f"{name}.yaml", [])
+
+
+def recordings() -> Path:
+    """Returns the folder whose recordings are replayed: this machine's if it has them all, else SHIPPED."""
+    own = device_folder(FOLDER)
+    return own if all((own / f"{name}.csv").exists() for name in (*NAMES, "noise")) else SHIPPED
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -164,8 +171,9 @@ def _typical(path: Path, configs: dict[str, TrialConfig]) -> Iterator[str]:
 
 
 def main() -> None:
+    asked = chosen(dict.fromkeys((*NAMES, "noise")))
     folder = device_folder(FOLDER)
-    asked = sys.argv[1:] or [*NAMES, "noise"]
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch))
         for passes in range(1, PASSES + 1):

@@ -23,7 +23,7 @@ import ctc
 import handwritten
 import lstm as lstm_pipeline
 import torch
-from common import Figure, publish, spread
+from common import Figure, chosen, publish, spread
 
 from pipelines import tabular
 from sweeper.core.config import TrialConfig
@@ -340,22 +340,21 @@ def malloc() -> list[Figure]:
     ]
 
 
-PARTS = (mlp, lstm, rows, hand, buckets, breakdown, caches, malloc)
+PARTS = {part.__name__: part for part in (mlp, lstm, rows, hand, buckets, breakdown, caches, malloc)}
 
 
-def main(names: Sequence[str]) -> None:
-    """Runs the parts that were named, or all."""
+def main() -> None:
+    """Runs the parts that are named, or all, which is what is written down."""
     torch.set_num_threads(1)
     figures = []
-    for part in PARTS:
-        if not names or part.__name__ in names:
-            found = part()
-            for each in found:
-                print(f"{each.figure:<40} {each.value:.4g} [{each.low:.4g}, {each.high:.4g}]", flush=True)
-            figures += found
-    if not names:
+    for part in chosen(PARTS).values():
+        found = part()
+        for each in found:
+            print(f"{each.figure:<40} {each.value:.4g} [{each.low:.4g}, {each.high:.4g}]", flush=True)
+        figures += found
+    if not sys.argv[1:]:
         publish("trainer", figures, "python benchmarks/trainer.py")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

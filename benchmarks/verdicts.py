@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import Figure, publish, show, spread
+from common import Figure, chosen, publish, show, spread
 
 from sweeper.analysis.card import card
 from sweeper.core.config import TrialConfig
@@ -226,17 +226,18 @@ def contention(bench: Bench) -> Iterator[Figure]:
 PARTS = {"bottlenecks": known_bottlenecks, "next": next_steps, "contention": contention}
 
 
-def main(names: Sequence[str]) -> None:
+def main() -> None:
     """Runs the parts that are named, or all, which is what is written down."""
+    parts = chosen(PARTS)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         with contextlib.closing(bench.launcher):
-            figures = [figure for name in names or PARTS for figure in PARTS[name](bench)]
-    if names:
+            figures = [figure for part in parts.values() for figure in part(bench)]
+    if sys.argv[1:]:
         show(figures)
     else:
         publish("verdicts", figures, "python benchmarks/verdicts.py")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,3 +1,3 @@
 """Fixtures for every test: the services that some tests need, made when they are first asked for."""
 
-pytest_plugins = ["services.slurm", "services.postgres", "services.mlflow_server"]
+pytest_plugins = ["leftovers", "services.slurm", "services.postgres", "services.mlflow_server"]

@@ -726,7 +726,7 @@ def _method(real: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
         if isinstance(tensor, OnCuda):
-            raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+            raise RuntimeError("cannot pin a tensor on the device: only dense CPU tensors can be pinned")
         # Pages are locked by the driver, in a context of its own.
         torch.cuda._lazy_init()
         active().host_call()

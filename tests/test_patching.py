@@ -367,6 +367,8 @@ HIGHEST = HIGH.replace("high", "highest")
     [
         ("", True, ("import torch", f"add after it: {HIGH}")),
         ("", False, None),
+        ("", "default", None),
+        ("torch.set_float32_matmul_precision('high')", "default", None),
         ("torch.set_float32_matmul_precision('high')", True, None),
         ("torch.set_float32_matmul_precision('medium')", True, None),
         ("torch.set_float32_matmul_precision('high')", False, HIGHEST),

@@ -42,8 +42,10 @@ MODEL = {
     "loss": "focal",
     "gamma": 2.0,
 }
+CHOICES = {"kind": KINDS, "loss": ("focal", "cross_entropy")}
+"""What each word among them may be."""
 SPACE = {
-    "model.kind": ("cnn", "transformer", "fusion"),
+    "model.kind": KINDS,
     "model.hidden_size": (48, 96, 192),
     "model.n_fft": (64, 128),
     "model.dropout": (0.0, 0.2, 0.4),
@@ -120,8 +122,8 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     """
     trial_data(config.data, prepared.meta["data"])
     opt = options("model", config.model, MODEL, {"hidden_size": 1, "num_layers": 1, "n_fft": 8})
-    choice("model.kind", opt["kind"], KINDS)
-    gamma = opt["gamma"] if choice("model.loss", opt["loss"], ("focal", "cross_entropy")) == "focal" else 0.0
+    choice("model.kind", opt["kind"], CHOICES["kind"])
+    gamma = opt["gamma"] if choice("model.loss", opt["loss"], CHOICES["loss"]) == "focal" else 0.0
     if opt["dropout"] >= 1:
         raise UserError(f"`model.dropout < 1` must hold, but got {opt['dropout']!r}.")
     window, classes = prepared.meta["window"], len(prepared.meta["classes"])

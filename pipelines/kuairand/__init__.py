@@ -52,7 +52,9 @@ MODEL = {
     "control_click": 0.8,
     "control_play_time": 0.5,
 }
-SPACE = {"model.hidden_size": (64, 128, 256), "model.encoding": ("onehot", "embedding")}
+CHOICES = {"labels": ("both", *pretrain.LABELS), "encoding": ("onehot", "embedding")}
+"""What each word among them may be."""
+SPACE = {"model.hidden_size": (64, 128, 256), "model.encoding": CHOICES["encoding"]}
 ARMS = ("treatment", "control")
 
 
@@ -165,8 +167,8 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     data = trial_data(config.data, prepared.meta["data"])
     simulated = data["phase"] == "simulate"
     opt = options("model", config.model, MODEL, {"hidden_size": 8, "embedding_dim": 1})
-    choice("model.labels", opt["labels"], ("both", *pretrain.LABELS))
-    one_hot = choice("model.encoding", opt["encoding"], ("onehot", "embedding")) == "onehot"
+    choice("model.labels", opt["labels"], CHOICES["labels"])
+    one_hot = choice("model.encoding", opt["encoding"], CHOICES["encoding"]) == "onehot"
     for key in ("click_dropout", "play_time_dropout"):
         if opt[key] >= 1:
             raise UserError(f"`model.{key} < 1` must hold, but got {opt[key]!r}.")

@@ -37,6 +37,8 @@ DATA = {
     "seed": 0,
 }
 MODEL = {"kind": "lstm", "hidden_size": 64, "num_layers": 2, "dropout": 0.2}
+CHOICES = {"kind": ("lstm", "bilstm_attention")}
+"""What each word among them may be."""
 SPACE = {
     "data.seq_length": (30, 60, 90),
     "model.hidden_size": (64, 128, 256),
@@ -131,7 +133,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     made_with = meta["data"]
     data = trial_data(config.data, made_with, "seq_length", {"seq_length": 1})
     model = options("model", config.model, MODEL, {"hidden_size": 1, "num_layers": 1})
-    choice("model.kind", model["kind"], ("lstm", "bilstm_attention"))
+    choice("model.kind", model["kind"], CHOICES["kind"])
     if model["dropout"] >= 1:
         raise UserError(f"`model.dropout < 1` must hold, but got {model['dropout']!r}.")
     if model["kind"] == "bilstm_attention" and 2 * model["hidden_size"] % HEADS:

@@ -32,9 +32,11 @@ DATA = {
     "seed": 0,
 }
 MODEL = {"kind": "lstm", "hidden_size": 64, "num_layers": 2, "dropout": 0.2, "embedding_dim": 16}
+CHOICES = {"kind": ("lstm", "gru", "transformer")}
+"""What each word among them may be."""
 SPACE = {
     "data.seq_length": (30, 60, 90),
-    "model.kind": ("lstm", "gru", "transformer"),
+    "model.kind": CHOICES["kind"],
     "model.hidden_size": (64, 128, 256),
     "model.num_layers": (2, 3),
 }
@@ -147,7 +149,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     val_target = _targets(val)
     expected = prepared.arrays.get("val_expected")
     model = options("model", config.model, MODEL, {"hidden_size": 2, "num_layers": 1, "embedding_dim": 1})
-    choice("model.kind", model["kind"], ("lstm", "gru", "transformer"))
+    choice("model.kind", model["kind"], CHOICES["kind"])
     if model["dropout"] >= 1:
         raise UserError(f"`model.dropout < 1` must hold, but got {model['dropout']!r}.")
     if model["kind"] == "transformer" and model["hidden_size"] % HEADS:

@@ -35,7 +35,7 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
     else:
         for line in built_lines(built):
             out.print(Text(line), soft_wrap=True)
-    return FAILED if built.failure else 0
+    return FAILED if built.fails_here else 0
 
 
 def built_lines(built: Built) -> Iterator[str]:
@@ -50,6 +50,7 @@ def built_lines(built: Built) -> Iterator[str]:
     names = varied(built.spec)
     yield f"The baseline, {label(built.baseline.config, names)}, on {built.device}:"
     yield from _stepped_lines(built, built.baseline)
+    yield from _gpu_lines(built)
     if built.largest is None:
         yield "The space has no larger configuration."
         return
@@ -86,6 +87,20 @@ def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
     yield f"  a batch is {tensors}: {size(values['batch_bytes'])}"
     yield _model_line(stepped)
     yield _cost_line(built, stepped)
+
+
+def _gpu_lines(built: Built) -> Iterator[str]:
+    """On a machine without a GPU these are notes: two steps there would be the proof."""
+    count = len(built.checked)
+    of = "the baseline" if count == 1 else f"{count} kinds of model or data"
+    if not built.findings:
+        yield f"On a GPU nothing in {of} is expected to fail, or to make the host wait."
+        return
+    yield f"On a GPU ({of} checked without one):"
+    words = {"fails": "fails", "waits": "waits for the GPU", "unknown": "not checked from here on"}
+    for each in built.findings:
+        place = f"{each['place']} " if each["place"] else ""
+        yield f"  {place}{words[each['effect']]} in {each['part'] or 'the check'}: {each['what']}."
 
 
 def _largest_lines(built: Built) -> Iterator[str]:
@@ -136,6 +151,8 @@ def built_json(built: Built) -> dict[str, Any]:
         "left_out": built.removed,
         "resident": not built.not_resident,
         "baseline": None if built.baseline is None else _stepped_json(built.baseline),
+        "on_gpu": built.on_gpu,
+        "gpu": {"checked": [config.flatten() for config in built.checked], "findings": built.findings},
         "largest": None
         if built.largest is None
         else {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from sweeper import __version__
 from sweeper.core.errors import UserError
 
 MOST_SHOWN = 80
+FOLDERS = ("sweeps", "train", "cache", "cache/compile")
+"""What a state folder holds that is made when it is first needed."""
 
 app = typer.Typer(
     name="sweeper",
@@ -27,10 +30,11 @@ def _folder(home: Path) -> Path:
     """Returns a state folder that is there, or can be made.
 
     Raises:
-        UserError: It is something else.
+        UserError: It is something else, or a file is in the place of one of its folders.
     """
     try:
         if not home.exists() or home.is_dir():
+            _check_folders(home)
             return home
         why = "which is no folder"
     except OSError as error:
@@ -38,6 +42,14 @@ def _folder(home: Path) -> Path:
     raise UserError(
         f"`--home` must be a folder, but got {str(home)[:MOST_SHOWN]!r}, {why}. Name another one."
     )
+
+
+def _check_folders(home: Path) -> None:
+    for path in (home / name for name in FOLDERS):
+        if os.path.lexists(path) and not path.is_dir():
+            raise UserError(
+                f"`{path}` must be a folder, but got a file. Move it away, or name another folder with --home."
+            )
 
 
 Home = Annotated[

@@ -27,6 +27,7 @@ from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.placing import check_launcher, jobs_of, waiting_sweeps
+from sweeper.sweep.preflight import preflight_lines
 from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
 
@@ -114,7 +115,8 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         if record.outcome is not None:
             line = trial_line(record, sweep.name_of(record), sweep.book.x_baseline(record))
             out.print(Text(line), soft_wrap=True)
-    print_summary(out, summary, home_option(home), matters(found))
+    more = [*map(Text, preflight_lines(sweep.journal)), *matters(found)]
+    print_summary(out, summary, home_option(home), more)
 
 
 def why_command(home: Path, name: str) -> None:

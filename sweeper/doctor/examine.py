@@ -20,32 +20,36 @@ def examine(
     *,
     driver_problem: Callable[[], str] = nvml.driver_problem,
     describe_gpus: Callable[[], Sequence[nvidia.Gpu]] = nvml.describe_gpus,
-    measured: Callable[[Path | None], Report | Check] = measure,
+    measured: Callable[[Path | None, int], Report | Check] = measure,
 ) -> Examination:
     """Examines this machine for sweeps in `home`, which need not be there yet. Imports no torch.
 
     Args:
         driver_problem: Why NVML cannot be used; empty where it can.
         describe_gpus: The GPUs as NVML describes them.
-        measured: Runs the ceilings job; is given the folder for what is worth keeping, if there is one.
+        measured: Runs the ceilings job; is given the folder for what is worth keeping, if there is one, and
+            the number of GPUs that the job will see.
     """
     began = time.monotonic()
     # What else runs is looked at first, before we do.
     checks = [*_made(host.looks()), *software.look()]
     problem = driver_problem()
     gpus = [] if problem else describe_gpus()
-    checks += nvidia.look(problem, gpus, is_present=nvidia.present())
+    is_present, visible = nvidia.present(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    checks += nvidia.look(problem, gpus, is_present=is_present)
     stored = list(_made(storage.looks(home)))
     checks += stored
     can_write = not any(check.state is State.FAIL and check.name in ("home", "disk") for check in stored)
-    found = measured(home.resolve() / "cache" / "compile" / "doctor" if can_write else None)
+    cache = home.resolve() / "cache" / "compile" / "doctor" if can_write else None
+    # CUDA may work where NVML does not.
+    found = measured(cache, nvidia.num_visible(len(gpus) or int(is_present), visible))
     ceilings: tuple[Ceiling, ...] = ()
     devices: dict[str, str] = {}
     if isinstance(found, Check):
         checks.append(found)
     else:
         values = found.values
-        checks += assess(values, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        checks += assess(values, gpus, visible)
         ceilings = ceilings_of(values)
         devices = {"cpu": values["cpu"]["name"]}
         devices |= {f"cuda:{index}": each["name"] for index, each in enumerate(values["gpus"])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,10 @@ class Gpu(Protocol):
         """The newest CUDA the driver knows, such as `13.0`."""
 
     @property
+    def persistence(self) -> bool | None:
+        """Whether the driver stays up while nobody uses it; None where it is not told."""
+
+    @property
     def compute_mode(self) -> str:
         """`default`, `exclusive process`, `exclusive thread` or `prohibited`."""
 
@@ -70,6 +75,19 @@ def present() -> bool:
     return False
 
 
+def num_visible(num_gpus: int, visible: str | None) -> int:
+    """Returns how many of a machine's GPUs a process sees, at most.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+    """
+    if visible is None:
+        return num_gpus
+    # As in CUDA, what names no GPU ends the list.
+    names = itertools.takewhile(lambda name: name not in ("", "-1"), map(str.strip, visible.split(",")))
+    return min(num_gpus, len(list(names)))
+
+
 def look(problem: str, gpus: Sequence[Gpu], *, is_present: bool) -> Iterator[Check]:
     """Yields a check for each GPU, or says that there is none.
 
@@ -94,17 +112,25 @@ def _gpu(gpu: Gpu) -> Check:
         f"driver {gpu.driver or 'not told'} (CUDA {gpu.cuda_driver_version or 'not told'})",
         "split by MIG: its utilisation cannot be read" if gpu.mig else "",
         f"compute mode {gpu.compute_mode}" if gpu.compute_mode not in ("", "default") else "",
+        "persistence mode off" if gpu.persistence is False else "",
     )
     text, name = ", ".join(filter(None, parts)), f"gpu {gpu.index}"
     if gpu.compute_mode == "prohibited":
         return Check(name, State.WARN, text, f"Nothing can compute on it; `nvidia-smi -i {gpu.index} -c 0`")
-    if not gpu.foreign:
-        return Check(name, State.OK, text)
-    who = ", ".join(map(str, gpu.foreign))
-    remedy = "End them, or run on another GPU (`--device cuda:N`): timings beside them are dirty"
-    if exclusive:
-        remedy = f"End them, or allow others (`nvidia-smi -i {gpu.index} -c 0`): nothing runs beside them"
-    return Check(name, State.WARN, f"{text}; other processes compute on it: {who}", remedy)
+    remedies = []
+    if gpu.foreign:
+        text += f"; other processes compute on it: {', '.join(map(str, gpu.foreign))}"
+        remedies.append(
+            f"End them, or allow others (`nvidia-smi -i {gpu.index} -c 0`): nothing runs beside them"
+            if exclusive
+            else "End them, or run on another GPU (`--device cuda:N`): timings beside them are dirty"
+        )
+    if gpu.persistence is False:
+        remedies.append(
+            f"`sudo nvidia-smi -i {gpu.index} -pm 1` (outside of a container), or run nvidia-persistenced: "
+            "each process that finds the GPU unused waits seconds until the driver has initialised it"
+        )
+    return Check(name, State.WARN if remedies else State.OK, text, ". ".join(remedies))
 
 
 def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:

@@ -19,6 +19,9 @@ from sweeper.doctor.finding import Ceiling, Check, State
 from sweeper.execution.local import TRIAL_ENV
 
 TIMEOUT_SECONDS = 50.0
+"""For all but the GPUs: torch's start, the host, the loader, the disk and the compiler."""
+GPU_SECONDS = 20.0
+"""For each GPU: a CUDA context and a dozen figures."""
 END_SECONDS = 10.0
 SPEEDUP, BEHIND = 1.15, 0.8
 _PRECISIONS = {"bf16": "precision.amp=bf16", "fp16": "precision.amp=fp16", "TF32": "precision.tf32=True"}
@@ -28,11 +31,12 @@ _REMEDIES = {
 }
 
 
-def measure(cache: Path | None, runner: str = CEILINGS_RUNNER) -> Report | Check:
+def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER) -> Report | Check:
     """Returns what the ceilings job reports, or the failure it ended with; its folder is then kept.
 
     Args:
         cache: Folder for what is worth keeping (compiled code); None where nothing can be written.
+        num_gpus: GPUs that the job will see, each of which it measures.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="sweeper-doctor-"))
@@ -41,12 +45,11 @@ def measure(cache: Path | None, runner: str = CEILINGS_RUNNER) -> Report | Check
         return Check("measuring", State.FAIL, text, "Free some space, or name another folder with TMPDIR")
     plan = MeasurePlan(repeats=0)
     kept = str(cache) if cache else ""
-    job = Job(
-        uid="doctor", runner=runner, device="auto", plan=plan, cache=kept, timeout_seconds=TIMEOUT_SECONDS
-    )
+    seconds = TIMEOUT_SECONDS + num_gpus * GPU_SECONDS
+    job = Job(uid="doctor", runner=runner, device="auto", plan=plan, cache=kept, timeout_seconds=seconds)
     write_job(folder, job)
     try:
-        said = _worked(folder)
+        said = _worked(folder, seconds)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -60,8 +63,8 @@ def measure(cache: Path | None, runner: str = CEILINGS_RUNNER) -> Report | Check
     return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"All that it said is in {folder / LOG}")
 
 
-def _worked(folder: Path) -> str:
-    """Runs the job in `folder` to its outcome; returns what its keeper had to say."""
+def _worked(folder: Path, seconds: float) -> str:
+    """Runs the job in `folder`, which may take so long, to its outcome; returns what its keeper says."""
     keeper = subprocess.Popen(
         [sys.executable, "-m", "sweeper.worker", str(folder)],
         stdin=subprocess.DEVNULL,
@@ -73,7 +76,7 @@ def _worked(folder: Path) -> str:
         start_new_session=True,
     )
     try:
-        return keeper.communicate(timeout=TIMEOUT_SECONDS + END_SECONDS)[1]
+        return keeper.communicate(timeout=seconds + END_SECONDS)[1]
     except subprocess.TimeoutExpired:
         return f"not ended {END_SECONDS:g} s after its time"
     finally:

@@ -109,7 +109,9 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
         "loader.num_workers": "processes that load" if setting else "the training process loads for itself",
         "loader.pin_memory": "page-locked batches, so that a copy need not be waited for" if setting else "",
         "precision.amp": "matrix products in half precision" if setting != "fp32" else "",
-        "precision.tf32": "float32 matrix products on tensor cores" if setting else "",
+        "precision.tf32": "float32 products, convolutions and recurrent layers on tensor cores"
+        if setting
+        else "",
         "compile.mode": _MODES[str(settings["compile.mode"])],
         "optimizer.fused": "one kernel for all parameters" if setting else "",
         "memory_format": "what tensor cores read images in" if setting == "channels_last" else "",
@@ -124,7 +126,7 @@ _MODES: Mapping[str, str] = {
     "default": "operations are fused into fewer kernels",
     "reduce-overhead": "fused, and launched as CUDA graphs",
     "max-autotune": "fused, and the fastest kernels searched for",
-    "graph": "a whole step is one launch; the first batch is trained on three times before it is captured",
+    "graph": "a whole step is one launch of a CUDA graph",
 }
 
 
@@ -149,6 +151,8 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
     if not settings["device.cpu_threads"]:
         yield "import os"
     yield "import random"
+    if settings["compile.mode"] == "graph" and settings["optimizer.name"] != "sgd":
+        yield "import warnings"
     yield ""
     yield "import numpy"
     yield "import torch"
@@ -175,12 +179,22 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
             f"device.count {count}: run this by `torchrun --nproc-per-node {count}`, wrap the model in "
             "DistributedDataParallel, and give each process its own share of the samples."
         )
-    yield from writer.because("precision.tf32")
-    precision = "tf32" if settings["precision.tf32"] else "ieee"
-    yield f'torch.set_float32_matmul_precision("{"high" if settings["precision.tf32"] else "highest"}")'
-    yield f'torch.backends.cudnn.conv.fp32_precision = "{precision}"'
-    yield f'torch.backends.cudnn.rnn.fp32_precision = "{precision}"'
+    yield from _tf32(settings, writer)
     yield f"torch.backends.cudnn.benchmark = {settings['compile.cudnn_benchmark']}"
+
+
+def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
+    """Yields what sets TF32; nothing where it stays as torch has it.
+
+    Through the older calls alone. What the newer `fp32_precision` sets, torch's own readers of the older
+    flags (the compiler's, `cudnn.flags`) refuse to read wherever it differs from them.
+    """
+    setting = settings["precision.tf32"]
+    if setting == "default":
+        return
+    yield from writer.because("precision.tf32")
+    yield f'torch.set_float32_matmul_precision("{"high" if setting else "highest"}")'
+    yield f"torch.backends.cudnn.allow_tf32 = {setting}"
 
 
 def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:

@@ -6,25 +6,36 @@ from collections.abc import Iterator, Mapping
 
 from sweeper.core.config import Scalar
 
+_COMPILERS_GRAPHS = ("reduce-overhead", "max-autotune")
 DTYPES: Mapping[str, str] = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+CAPTURABLE_WARNING = "This instance was constructed with capturable=True"
+"""How torch begins what it says of such an optimiser's step outside of a capture."""
+
 _CLASSES: Mapping[str, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
 _CAPTURED = """
-held, graph, held_loss = None, torch.cuda.CUDAGraph(), None
+# The first three steps run as they are: lazy initialisation cannot be captured.
+WARMUP_STEPS = 3
+num_eager, side, graph = 0, torch.cuda.Stream(), torch.cuda.CUDAGraph()
+held = held_loss = None  # What the graph reads, and the loss that each replay overwrites.
 
 
 def captured_step({batch}):
-    global held, held_loss
+    global num_eager, held, held_loss
     new = {as_list}
-    if held is None:
-        held = [[tensor.clone() for tensor in batch] for batch in new]
-        side = torch.cuda.Stream()
+    if [len(batch[0]) for batch in new] != {sizes}:
+        return train_step({batch})  # The last of an epoch is not worth a graph.
+    if num_eager < WARMUP_STEPS:
+        num_eager += 1
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):
-                train_step({held})
+            loss = train_step({batch})
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
+        return loss
+    if held is None:
+        held = [[tensor.clone() for tensor in batch] for batch in new]
+        # Threads that pin memory meanwhile do not break a capture that is this thread's alone.
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             held_loss = train_step({held})
     shapes = [[tensor.shape for tensor in batch] for batch in new]
     if shapes != [[tensor.shape for tensor in batch] for batch in held]:
@@ -48,6 +59,8 @@ def optimizer(settings: Mapping[str, Scalar]) -> Iterator[str]:
         arguments.append("momentum=0.9")
     elif is_graph:
         arguments.append("capturable=True")
+        yield "# The steps before the capture are meant to run outside of one."
+        yield f'warnings.filterwarnings("ignore", "{CAPTURABLE_WARNING}")'
     if settings["optimizer.fused"]:
         arguments.append("fused=True")
     yield f"optimizer = torch.optim.{_CLASSES[name]}(model.parameters(), {', '.join(arguments)})"
@@ -55,6 +68,12 @@ def optimizer(settings: Mapping[str, Scalar]) -> Iterator[str]:
         yield "# Where the scaler skips the first step, torch would leave the momentum uninitialised."
         yield "for parameter in model.parameters():"
         yield '    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)'
+    if _holds_gradients(settings):
+        yield "# The compiler's CUDA graphs write gradients into memory of their own and use it again: those"
+        yield "# that accumulate are added up elsewhere."
+        yield "for parameter in model.parameters():"
+        yield "    if parameter.requires_grad:"
+        yield "        parameter.grad = torch.zeros_like(parameter)"
     if warmup := settings["optimizer.warmup_steps"]:
         yield "schedule = torch.optim.lr_scheduler.LambdaLR("
         yield f"    optimizer, lambda done: min(1.0, (done + 1) / {warmup})"
@@ -83,13 +102,19 @@ def step(settings: Mapping[str, Scalar]) -> Iterator[str]:
         yield "    scaler.update()"
     else:
         yield "    optimizer.step()"
-    yield "    optimizer.zero_grad(set_to_none=True)"
+    yield f"    optimizer.zero_grad(set_to_none={not _holds_gradients(settings)})"
     # Not .item(): that would wait for the device in every step.
     yield "    return loss.detach()"
     if settings["compile.mode"] == "graph":
         batch = "micro_batches" if several else "batch"
         as_list, held = (batch, "held") if several else (f"[{batch}]", "held[0]")
-        yield from _CAPTURED.format(batch=batch, as_list=as_list, held=held).splitlines()
+        sizes = f"[{settings['batch_size']}]{f' * {count}' if several else ''}"
+        yield from _CAPTURED.format(batch=batch, as_list=as_list, held=held, sizes=sizes).splitlines()
+
+
+def _holds_gradients(settings: Mapping[str, Scalar]) -> bool:
+    """Returns whether gradients must stay where they are between steps, as the trainer has it."""
+    return settings["accumulate_steps"] != 1 and settings["compile.mode"] in _COMPILERS_GRAPHS
 
 
 def _forward(settings: Mapping[str, Scalar]) -> Iterator[str]:

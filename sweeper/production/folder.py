@@ -28,6 +28,7 @@ from sweeper.core.training import CHECKPOINTS, HISTORY
 from sweeper.production.wanted import Wanted
 from sweeper.sweep.fingerprint import differences
 from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.opening import cannot_write
 from sweeper.sweep.runner import retry
 
 RUN = "run.json"
@@ -109,6 +110,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
     Raises:
         SweepConflictError: Another process holds it, or an unfinished run of that name is of another
             configuration.
+        EnvironmentStopError: The folder cannot be written.
     """
     identity = wanted.identity()
     *begun, free = _names(home / "train", wanted.name)
@@ -125,8 +127,11 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
                 + "\n".join(f"  {change}" for change in changes[path])
                 + "\nGo on with what it was begun with, or begin another one with --new."
             )
-    make_folder(free)
-    lock = SweepLock(free)
+    try:
+        make_folder(free)
+        lock = SweepLock(free)
+    except OSError as error:
+        raise cannot_write(error, free) from error
     about = {"uid": uuid.uuid4().hex, "began_at": time.time(), "identity": identity}
     write_json(free / RUN, {"schema": 1, **about})
     return _held(free, lock, about, continued=False)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.codec import decode
 from sweeper.core.environment import held_back_line
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.files import write_atomic
@@ -26,7 +25,7 @@ from sweeper.production.wanted import Wanted
 from sweeper.production.watching import Watch, Watcher
 from sweeper.sweep.fingerprint import import_paths, prepared_folder
 from sweeper.sweep.runner import JobRunner, Slot
-from sweeper.sweep.setup import NO_WINDOWS, report_of
+from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.starting import end_earlier_run
 from sweeper.sweep.stopping import Stopping
 from sweeper.tracking.mlflow import MlflowTracker
@@ -178,7 +177,7 @@ def _prepared(
             found[number] = report_of(outcome, list(asked)[number])
     for note in found[1]["notes"]:
         watcher.line(note)
-    devices = _picked([decode(DeviceInfo, each) for each in found[0]["devices"]], device, wanted)
+    devices = _picked(devices_of(found[0]), device, wanted)
     watcher.line(
         f"Training on {len(devices)} x {devices[0].name}."
         if len(devices) > 1

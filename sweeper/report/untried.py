@@ -10,6 +10,7 @@ from sweeper.report.material import Material
 from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts, same
+from sweeper.sweep.preflight import preflight_lines
 
 MOST_VALUES = 16
 """A range of at most so many values is looked at value by value."""
@@ -27,8 +28,9 @@ def untried(m: Material) -> Iterator[str]:
             yield f"`{name}` left the space: this machine decides it, so that it was not searched."
             continue
         seen = [flat[name] for flat in flats if name in flat and acts(name, m.spec.space, flat)]
-        if asked and (said := _missing(name, parameter, seen)):
-            yield said
+        if asked and (missing := _missing(name, parameter, seen)):
+            yield missing
+    yield from preflight_lines(m.sweep.journal)
     yield from _budget(m, len(asked))
     if m.spec.fix:
         fixed = ", ".join(f"{name} {value_of(value)}" for name, value in m.spec.fix.items())

@@ -38,10 +38,12 @@ from sweeper.core.script import FOLDER
 from sweeper.core.secrets import struck, struck_tree
 from sweeper.core.template import arguments, render
 from sweeper.script.hearing import Hearing
+from sweeper.script.ports import VARIABLES as PORT_VARIABLES
+from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
 from sweeper.script.timeline import Stretch, Timeline
 from sweeper.script.workplace import Workplace, leads_out, make
-from sweeper.telemetry.nvml import describe_gpus
+from sweeper.telemetry.nvml import full_uuid, name_and_memory_gib
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect
 from sweeper.worker import classify, stacks
@@ -85,6 +87,12 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
 
 @contextlib.contextmanager
 def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
+    with reserved_port() as port, _running(job, progress, port) as trial:
+        yield trial
+
+
+@contextlib.contextmanager
+def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]:
     script, place = job.script, Path(job.folder)
     assert script is not None
     values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
@@ -102,6 +110,9 @@ def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
     # What Python prints would else be heard in blocks of some kB.
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault(stacks.VARIABLE, "1")
+    if port is not None:
+        for name in PORT_VARIABLES:
+            environment.setdefault(name, str(port))
     environment.update({**_device(job.device), **own, **hearing.environment})
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
@@ -133,13 +144,9 @@ def _described(device: str) -> DeviceInfo:
     """Returns what NVML knows of the first of the trial's devices."""
     if device == "cpu":
         return DeviceInfo(kind="cpu", name=cpu_name())
-    first = device.partition(",")[0]
-    for each in describe_gpus():
-        if first in (each.uuid, str(each.index)):
-            return DeviceInfo(
-                kind="cuda", name=each.name, uuid=each.uuid, memory_gib=round(each.memory_gib, 2)
-            )
-    return DeviceInfo(kind="cuda", name=first, uuid=first)
+    uuid = full_uuid(device.partition(",")[0])
+    name, memory_gib = name_and_memory_gib(uuid)
+    return DeviceInfo(kind="cuda", name=name or uuid, uuid=uuid, memory_gib=round(memory_gib, 2))
 
 
 class _Trial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import warnings
 from collections.abc import Container, Iterator, Mapping
@@ -24,6 +25,7 @@ from sweeper.search.presets import Hints, presets
 from sweeper.search.samplers import IN_A_HELPER, mixed, sampler
 from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
+from sweeper.spec.space import same
 
 NUMBER = "sweeper.number"
 CMA = "cma:"
@@ -83,7 +85,7 @@ class Searcher:
         # Optuna would append to half a line, and find out only when it next reads.
         if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
             path.unlink()
-        told = {number: entry for number, entry in told.items() if self._fits(entry)}
+        told = {number: here for number, entry in told.items() if (here := self._placed(entry)) is not None}
         try:
             study = self._create(path)
             if self._agrees(study, told):
@@ -98,12 +100,17 @@ class Searcher:
                 study.add_trial(self._frozen(number, entry))
         return study
 
-    def _fits(self, told: Told) -> bool:
-        """Whether it lies in the space as it is now: the machine may offer less than when it was asked."""
-        space = self._spec.space
-        return told.params.keys() == space.keys() and all(
-            parameter.contains(told.params[name]) for name, parameter in space.items()
-        )
+    def _placed(self, told: Told) -> Told | None:
+        """Returns `told` with the parameters of the space as it is now; None where it lies outside.
+
+        Since it was told, choices may have left the space, and parameters that then had one choice.
+        """
+        space, fix = self._spec.space, self._spec.fix
+        inside = all(name in told.params and of.contains(told.params[name]) for name, of in space.items())
+        decided = all(same(value, fix[name]) for name, value in told.params.items() if name in fix)
+        if not inside or not decided:
+            return None
+        return dataclasses.replace(told, params={name: told.params[name] for name in space})
 
     def _create(self, path: Path) -> Study:
         return optuna.create_study(
@@ -247,9 +254,10 @@ class Searcher:
         """
         if self._climb is not None:
             self._climb.tell(number, told)
-        if not self._fits(told):
+        placed = self._placed(told)
+        if placed is None:
             return None
-        trial = self._frozen(number, told, attributes)
+        trial = self._frozen(number, placed, attributes)
         self._history.add(number, trial)
         return trial
 

@@ -1,4 +1,7 @@
-"""`sweeper check --deep` of a pipeline: the data prepared, two steps of its baseline and largest trial."""
+"""`sweeper check --deep` of a pipeline: the data prepared, two steps of its baseline and largest trial.
+
+Before the steps its models are checked for what would fail on a GPU or wait for one, on any machine.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.errors import UserError
-from sweeper.core.job import TRYING_RUNNER, Job
+from sweeper.core.job import GPU_CHECK_RUNNER, TRYING_RUNNER, Job
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep import setup
@@ -26,6 +29,9 @@ LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0
 """The longest that a step of the largest configuration may be expected to take for it to be run."""
 FULL = (FailureKind.OOM, FailureKind.HOST_OOM)
+
+STEP = "the training step"
+"""As `sweeper.trainer.gpu_check` calls it."""
 
 BATCH, KIND, AMP = "batch_size", "loader.kind", "precision.amp"
 _LOADERS = ("resident", "stream", "workers")
@@ -56,6 +62,9 @@ class Built:
         on_gpu: Whether peaks are those of a GPU's allocator, and not of a process on the CPU.
         room_gib: The device's memory, the host's of a CPU; 0 where unknown.
         baseline: None where it failed.
+        checked: The configurations whose code was checked for a GPU.
+        findings: What came of it (`sweeper.trainer.gpu_check.Finding`), each line once; `unknown` is
+            also what is known of a configuration that could not be checked.
         largest: The largest configuration; None where it is the baseline, or that failed.
         stepped: Its steps at some batch sizes, ascending; the last is its own where that was run.
         not_run: Why it was not run at its own batch size; empty where it was.
@@ -70,10 +79,18 @@ class Built:
     on_gpu: bool
     room_gib: float
     baseline: Stepped | None = None
+    checked: tuple[TrialConfig, ...] = ()
+    findings: tuple[Mapping[str, str], ...] = ()
     largest: TrialConfig | None = None
     stepped: tuple[Stepped, ...] = ()
     not_run: str = ""
     failure: Failure | None = None
+
+    @property
+    def fails_here(self) -> bool:
+        """Whether this would fail on the device that it is for; on a CPU what a GPU refuses is a note."""
+        refused = any(each["effect"] == "fails" for each in self.findings)
+        return self.failure is not None or (self.on_gpu and refused)
 
 
 def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Built:
@@ -110,7 +127,8 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
             baseline = steps.of(here.baseline_config())
             if isinstance(baseline, Failure):
                 return dataclasses.replace(built, failure=baseline)
-            return _with_largest(dataclasses.replace(built, baseline=baseline), baseline, steps)
+            built = dataclasses.replace(built, baseline=baseline)
+            return _with_largest(_checked_for_gpu(built, baseline.config, steps), baseline, steps)
 
 
 class _Steps:
@@ -126,22 +144,65 @@ class _Steps:
         Raises:
             UserError: The pipeline refuses the configuration.
         """
+        outcome = self._run(TRYING_RUNNER, config)
+        if isinstance(outcome, Failure):
+            return outcome
+        if why := outcome.values.get("refused"):
+            raise UserError(why)
+        return Stepped(config=config, values=outcome.values)
+
+    def gpu_findings(self, config: TrialConfig) -> list[Mapping[str, str]] | None:
+        """Returns what would fail on a GPU or wait for one; None where the pipeline refuses `config`."""
+        outcome = self._run(GPU_CHECK_RUNNER, config)
+        if isinstance(outcome, Failure):
+            return [{"effect": "unknown", "part": "", "place": "", "what": outcome.message}]
+        return None if "refused" in outcome.values else list(outcome.values["findings"])
+
+    def _run(self, runner: str, config: TrialConfig) -> Report | Failure:
         self._count += 1
         job = dataclasses.replace(
             self._template,
             uid=f"deep-{self._count}",
-            runner=TRYING_RUNNER,
+            runner=runner,
             config=config.replace({"device.count": 1}),
             plan=setup.NO_WINDOWS,
             timeout_seconds=LIMIT_SECONDS,
         )
         outcome = self._runner.run(self._folder / f"steps-{self._count}", job)
-        if isinstance(outcome, Failure):
-            return outcome
-        assert isinstance(outcome, Report)
-        if why := outcome.values.get("refused"):
-            raise UserError(why)
-        return Stepped(config=config, values=outcome.values)
+        assert isinstance(outcome, Report | Failure)
+        return outcome
+
+
+def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Built:
+    """Adds what the baseline's code would do on a GPU, and that of each other word of the space."""
+    checked: list[TrialConfig] = []
+    findings: dict[tuple[str, str], Mapping[str, str]] = {}
+    for config in _kinds(built.spec, baseline):
+        found = steps.gpu_findings(config)
+        if found is None:
+            continue
+        if built.on_gpu and config.key() == baseline.key():
+            # It has just taken two steps on one.
+            found = [each for each in found if (each["effect"], each["part"]) != ("fails", STEP)]
+        checked.append(config)
+        for each in found:
+            findings.setdefault((each["effect"], each["place"]), each)
+    return dataclasses.replace(built, checked=tuple(checked), findings=tuple(findings.values()))
+
+
+def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
+    """Returns the baseline, and what differs from it by one word or switch of the pipeline's own.
+
+    Numbers are sizes: they rarely lead to other code.
+    """
+    configs = {baseline.key(): baseline}
+    for name, parameter in spec.space.items():
+        if name.partition(".")[0] in OPEN_SECTIONS and isinstance(parameter, CategoricalParameter):
+            for value in parameter.choices:
+                if isinstance(value, str | bool):
+                    config = baseline.replace({name: value})
+                    configs.setdefault(config.key(), config)
+    return list(configs.values())
 
 
 def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:

@@ -103,6 +103,8 @@ def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
         errno.EDQUOT: "Free some of your quota",
         errno.EROFS: "Name a writable folder with --home",
         errno.EACCES: "Name a writable folder with --home",
+        errno.EEXIST: "Move the file away that is in its place",
+        errno.ENOTDIR: "Move the file away that is in its place",
     }.get(error.errno or 0, "Mend that")
     return EnvironmentStopError(
         f"cannot write in {folder}: {error.strerror or error}. What was measured is kept. "

@@ -1,6 +1,7 @@
 """One sweep from its first trial to its result.
 
-baseline ─► beside itself ─► its loss over seeds ─► references ─► search ─► confirm ─► traces ─► result.json
+baseline ─► beside itself ─► its loss over seeds ─► references ─► preflight
+         ─► search ─► confirm ─► traces ─► result.json
 everything already in the folder is passed over; what was cut off runs again
 """
 
@@ -24,6 +25,7 @@ from sweeper.sweep.book import (
     trained_samples,
 )
 from sweeper.sweep.confirming import confirm, confirm_in_a_hurry
+from sweeper.sweep.preflight import preflight
 from sweeper.sweep.searching import Search
 from sweeper.sweep.setup import with_enough_steps
 from sweeper.sweep.stopping import StopAskedError
@@ -69,7 +71,7 @@ def _up_to_the_search(supervisor: Supervisor) -> str:
     supervisor.book.judge_all()
     for number, config in enumerate(supervisor.spec.references()[1:], start=1):
         _reference(supervisor, number, "reference", config)
-    return Search(supervisor).run()
+    return Search(supervisor, preflight(supervisor)).run()
 
 
 def _reference(supervisor: Supervisor, number: int, stage: str, config: TrialConfig) -> TrialRecord:
@@ -131,8 +133,8 @@ def _losses(supervisor: Supervisor) -> None:
 
 
 def _cut_batches(supervisor: Supervisor, samples: int) -> None:
-    supervisor.spec, lines = with_enough_steps(supervisor.spec, samples)
-    supervisor.book.spec = supervisor.spec
+    spec, lines = with_enough_steps(supervisor.spec, samples)
+    supervisor.narrow(spec)
     for line in lines:
         supervisor.observer.line(line)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 
 from sweeper.analysis.regret import expected_regret
-from sweeper.core.config import TrialConfig
+from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.crashing import passing
+from sweeper.core.errors import EnvironmentStopError
+from sweeper.core.measurement import Failure, FailureKind
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
 from sweeper.sweep.book import Book
 from sweeper.sweep.capacity import Capacity
+from sweeper.sweep.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.runner import TICK_SECONDS
-from sweeper.sweep.setup import Machine
+from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.standing import is_passed_over
 from sweeper.sweep.supervisor import Supervisor
 
@@ -24,6 +26,8 @@ MOST_IN_A_ROW = 20
 """Configurations passed over one after another; the next is run whatever is expected of it."""
 MOST_OFFERS = 3
 """Times a smaller batch is run in place of one that would not fit."""
+SAME_ERROR_STOPS = 3
+"""Trials that one error ends before any is measured: the code is broken, not a trial."""
 RECENT = 100
 """Trials that tell what is still to be gained: looking at more would take longer, and say no more."""
 
@@ -39,16 +43,38 @@ class Search:
     Everything it decides follows from the records: cut off anywhere, it goes on as if it had not been.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, passed: Iterable[Choice] = ()) -> None:
+        """Takes in the trials that have ended.
+
+        Args:
+            passed: Choices that ran in the preflight.
+        """
         self._supervisor = supervisor
         self._book = supervisor.book
+        self._whole = supervisor.spec
+        self._failing = FailingValues(self._whole.space, passed)
         for record in self._book.finished():
+            self._failing.add(record)
             self._book.tell(record.number)
-        self._searcher = Searcher(supervisor.journal.study, supervisor.spec, self._book.told, self._hints())
+        self._left: Mapping[str, Mapping[Scalar, str]] = {}
+        self._searcher = self._new_searcher()
         supervisor.mirror.tell(self._book.told)
         self._capacity = Capacity(self._book, supervisor.machine)
         self._taken = _Taken(self._book, self._capacity)
         self._cut_off = sorted(supervisor.cut_off)
+
+    def _new_searcher(self) -> Searcher:
+        """Returns what asks for trials in the space less the choices that have left it.
+
+        The book keeps the whole space: what was told of a trial has a value for every parameter of it.
+        """
+        supervisor = self._supervisor
+        self._left = self._failing.left()
+        supervisor.spec = self._whole
+        for name, gone in self._left.items():
+            supervisor.spec = supervisor.spec.without({name: list(gone)})
+            supervisor.observer.line(left_line(name, gone, f"{FAILURES} trials failed alike, and none ran"))
+        return Searcher(supervisor.journal.study, supervisor.spec, self._book.told, self._hints())
 
     def _hints(self) -> Hints:
         base = self._book.yardstick
@@ -62,10 +88,12 @@ class Search:
         self._count()
         if len(supervisor.spec.objectives) > 1:
             supervisor.observer.line("There are several objectives, so that no trial is ended early.")
-        with contextlib.closing(self._searcher):
+        try:
             # What ends after there was enough may change that.
             while not (reason := self._fill()) or supervisor.runner.running:
                 self._collect()
+        finally:
+            self._searcher.close()
         return reason
 
     def _fill(self) -> str:
@@ -89,8 +117,13 @@ class Search:
             supervisor.tick()
             time.sleep(TICK_SECONDS)
         for number, job, outcome in supervisor.runner.wait():
-            supervisor.finish(number, job, outcome)
+            record = supervisor.finish(number, job, outcome)
             self._tell(number)
+            self._failing.add(record)
+            if self._failing.left() != self._left:
+                self._searcher.close()
+                self._searcher = self._new_searcher()
+            self._stop_on_repeated_error()
             self._count()
             self._fill()
 
@@ -114,6 +147,7 @@ class Search:
             return f"the space is exhausted after {book.num_searched} trials"
         passing("asked")
         config = supervisor.spec.config(params)
+        params = {**self._decided(), **params}
         objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
         if objection is None:
             supervisor.start(number, "search", config, params, why)
@@ -121,6 +155,27 @@ class Search:
             supervisor.pass_over(number, config, params, why, objection)
             self._tell(number)
         return ""
+
+    def _decided(self) -> dict[str, Scalar]:
+        """Returns a value for each parameter that left the space as its last choice but one did."""
+        now, whole = self._supervisor.spec, self._whole.space
+        return {name: now.fix.get(name, whole[name].first()) for name in whole.keys() - now.space.keys()}
+
+    def _stop_on_repeated_error(self) -> None:
+        """Ends a sweep whose first searched trials all meet one error: the code is broken, not a trial.
+
+        Once one was measured, it is the configurations; what a choice that has left explains does not count.
+        """
+        if self._book.num_measured:
+            return
+        searched = [each for each in self._book.searched() if not self._failing.explains(each.config)]
+        errors = [each.failure.message for each in searched if each.failure and _is_users(each.failure)]
+        alike = [error for error in errors if without_numbers(error) == without_numbers(errors[-1])]
+        if len(alike) >= SAME_ERROR_STOPS:
+            raise EnvironmentStopError(
+                f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
+                f"All of it is in {self._supervisor.journal.folder}/trials/*/worker.log."
+            )
 
     def _why_enough(self) -> str:
         supervisor, search = self._supervisor, self._supervisor.spec.search
@@ -187,6 +242,10 @@ class Search:
             self._supervisor.mirror.tell({number: told})
             self._searcher.tell(number, told)
             passing("studied")
+
+
+def _is_users(failure: Failure) -> bool:
+    return failure.kind in (FailureKind.USER_ERROR, FailureKind.CRASH, FailureKind.NO_RESULT)
 
 
 class _Taken(Container[str]):

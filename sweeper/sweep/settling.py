@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from sweeper.core.job import ANYWHERE
 from sweeper.telemetry.nvml import memory_used_gib
 
 PATIENCE_SECONDS = 10.0
@@ -29,12 +30,12 @@ class Settling:
             devices: As a slot names them: UUIDs with commas between, or `cpu`.
         """
         self._used = used
-        self._least = {uuid: used(uuid) for names in devices for uuid in _uuids(names)}
+        self._least = {uuid: used(uuid) for uuid in uuids_of(devices)}
 
     def wait(self, device: str) -> None:
         """Returns when the device's memory is back, or after ten seconds: somebody else may hold it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        for uuid in _uuids(device):
+        for uuid in uuids_of([device]):
             least = self._least.get(uuid)
             if least is None:
                 continue
@@ -47,5 +48,6 @@ class Settling:
             self._least[uuid] = now
 
 
-def _uuids(device: str) -> list[str]:
-    return [] if device == CPU else device.split(",")
+def uuids_of(devices: Sequence[str]) -> list[str]:
+    """Returns the UUIDs of this machine's GPUs among slots: none of a CPU, nor of a worker elsewhere."""
+    return [uuid for names in devices if names not in (CPU, ANYWHERE) for uuid in names.split(",")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
+from sweeper.core.config import Scalar
 from sweeper.core.cores import shares
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
@@ -18,7 +20,8 @@ from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH, Execution
 from sweeper.sweep.book import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
-from sweeper.telemetry.nvml import cores_near, gpu_names
+from sweeper.sweep.settling import uuids_of
+from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
@@ -117,15 +120,25 @@ def report_of(outcome: Outcome | Report, doing: str, *, elsewhere: bool = False)
     )
 
 
+def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
+    """Returns the devices that a probe on this machine reported, by the names CUDA_VISIBLE_DEVICES takes.
+
+    CUDA does not tell a GPU's UUID from a MIG instance's; NVML does. Without NVML they are whole GPUs.
+    """
+    devices = [decode(DeviceInfo, each) for each in values["devices"]]
+    with awake([each.uuid for each in devices if each.uuid]):
+        return [dataclasses.replace(each, uuid=each.uuid and full_uuid(each.uuid)) for each in devices]
+
+
 def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     """Returns the machine the probe reported, its GPUs picked as `execution.gpus` says.
 
     Raises:
         UserError: A GPU was asked for that is not there, or slots that there are not.
     """
-    devices = [decode(DeviceInfo, each) for each in values["devices"]]
     if spec.execution.is_remote:
-        return _machine_elsewhere(devices, values, spec)
+        return _machine_elsewhere([decode(DeviceInfo, each) for each in values["devices"]], values, spec)
+    devices = devices_of(values)
     asked, cores = spec.execution.slots, values["usable_cpus"]
     if devices[0].kind == "cuda":
         if asked > 1:
@@ -150,7 +163,8 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         for first in range(0, len(devices) - together + 1, together)
     ] * asked
     # A single one is not bound.
-    cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
+    with awake(uuids_of(names)):
+        cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
     return Machine(
         devices=tuple(devices),
         usable_cpus=len(cpus[0]) or cores,
@@ -244,8 +258,7 @@ def restricted(
             gone = [c for c in parameter.choices if f"{name}={c}" in lacks]
             if gone and len(gone) < len(parameter.choices):
                 spec = spec.without({name: gone})
-                why = "; ".join(dict.fromkeys(lacks[f"{name}={c}"] for c in gone))
-                lines.append(f"{name}: {', '.join(map(_shown, gone))} left the space here ({why}).")
+                lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
     if not spec.command and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
         lines.append(f"loader.kind: resident is measured where it is written, but cannot win ({why}).")
     gpus = sum(each.kind == "cuda" for each in machine.devices)
@@ -315,5 +328,18 @@ def _beyond_production(spec: SweepSpec, machine: Machine) -> str:
     return next(filter(None, map(spec.production.too_large_for, machine.devices)), "")
 
 
-def _shown(value: object) -> str:
+def left_line(name: str, gone: Mapping[Scalar, str], found: str = "") -> str:
+    """Returns the line that says which choices of a parameter left the space.
+
+    Args:
+        gone: The choices, each with its reason.
+        found: How that was found out.
+    """
+    why = "; ".join(dict.fromkeys(gone.values()))
+    how = f"{found}: " if found else ""
+    return f"{name}: {', '.join(map(shown, gone))} left the space here ({how}{why})."
+
+
+def shown(value: object) -> str:
+    """Returns a value as a YAML has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -31,8 +31,10 @@ from sweeper.sweep.observer import Observer
 from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.settling import uuids_of
 from sweeper.sweep.stopping import EndedError, Stopping
 from sweeper.sweep.supervisor import Supervisor
+from sweeper.telemetry.nvml import awake
 from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
 
@@ -103,7 +105,8 @@ def supervised(
         template = dataclasses.replace(
             template_of(spec, home), prepared=str(prepared), cache=str(home.resolve() / "cache" / "compile")
         )
-        with contextlib.closing(publisher), Stopping() as stopping:
+        gpus = uuids_of([slot.device for slot in machine.slots])
+        with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
             supervisor = Supervisor(
                 journal=journal,
                 lock=lock,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 import statistics
 import time
 import uuid
@@ -16,7 +15,6 @@ from typing import Any
 from sweeper.analysis.labels import run_name
 from sweeper.core.config import TrialConfig
 from sweeper.core.crashing import passing
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import (
     QUALITY_RUNNER,
     SCRIPT_QUALITY_RUNNER,
@@ -26,7 +24,7 @@ from sweeper.core.job import (
     write_job,
     write_outcome,
 )
-from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
+from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
 from sweeper.search import Mirror, NoMirror
@@ -43,7 +41,6 @@ from sweeper.sweep.stopping import Stopping
 
 QUALITY_CAP_SHARE = 1 / 15
 SCREEN_SECONDS = 0.25
-SAME_ERROR_STOPS = 3
 LEAST_TIMEOUT_SECONDS = 30.0
 LATE_SECONDS = 2.0
 """Beyond the end that it was told to come to."""
@@ -193,7 +190,6 @@ class Supervisor:
             self._seconds_of_trials.append(seconds_of(job, outcome))
         self.publish(record)
         self.observer.trial(record, self.name(record), self.book.x_baseline(record))
-        self._stop_on_repeated_error()
         return record
 
     def pass_over(
@@ -216,21 +212,9 @@ class Supervisor:
         """Shows a record as it stands."""
         self.publisher.publish(record, view_of(record, self.varied, self.book.x_baseline(record)))
 
-    def _stop_on_repeated_error(self) -> None:
-        """Ends a sweep whose first searched trials all meet one error: the code is broken, not a trial.
-
-        Once one was measured, it is the configurations.
-        """
-        if self.book.num_measured:
-            return
-        searched = self.book.searched()
-        errors = [r.failure.message for r in searched if r.failure and _is_users(r)]
-        alike = [error for error in errors if _without_numbers(error) == _without_numbers(errors[-1])]
-        if len(alike) >= SAME_ERROR_STOPS:
-            raise EnvironmentStopError(
-                f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
-                f"All of it is in {self.journal.folder}/trials/*/worker.log."
-            )
+    def narrow(self, spec: SweepSpec) -> None:
+        """Goes on with a smaller space."""
+        self.spec = self.book.spec = spec
 
     def tick(self) -> None:
         """Tells whoever watches where the sweep stands.
@@ -321,16 +305,3 @@ def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, begin + seconds - max(begin, until))
         last, until = begin, max(until, begin + seconds)
     return total
-
-
-def _without_numbers(error: str) -> str:
-    """`error` less what differs between two of its kind: addresses, sizes, times, process numbers."""
-    return re.sub(r"0x[0-9a-fA-F]+|\d+([.,_:]\d+)*", "#", error)
-
-
-def _is_users(record: TrialRecord) -> bool:
-    return record.failure is not None and record.failure.kind in (
-        FailureKind.USER_ERROR,
-        FailureKind.CRASH,
-        FailureKind.NO_RESULT,
-    )

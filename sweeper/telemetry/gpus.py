@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.process import tree
-from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem
+from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem, start
 from sweeper.telemetry.nvml_processes import compute_processes
 
 LIMIT_SECONDS = 60.0
@@ -89,6 +89,37 @@ def _used(uuid: str) -> float | None:
     return None
 
 
+@contextlib.contextmanager
+def awake(uuids: Sequence[str]) -> Iterator[None]:
+    """Keeps the driver and these GPUs initialised, as far as NVML allows; without GPUs, NVML is not asked.
+
+    With persistence mode off, the driver shuts a GPU down when the last process that has it open ends, and
+    the next one waits seconds until it is up again. Processes that are started meanwhile inherit nothing.
+    """
+    nvml = _bounded(lambda: _opened(uuids)) if uuids else None
+    try:
+        yield
+    finally:
+        if nvml is not None:
+            _bounded(lambda: _closed(nvml))
+
+
+def _opened(uuids: Sequence[str]) -> Any:
+    with contextlib.suppress(Exception):
+        nvml = start()
+        for uuid in uuids:
+            # NVML opens a GPU when it is first asked for its handle, and keeps it open.
+            with contextlib.suppress(Exception):
+                find(nvml, uuid)
+        return nvml
+    return None
+
+
+def _closed(nvml: Any) -> None:
+    with contextlib.suppress(Exception):
+        nvml.nvmlShutdown()
+
+
 def cores_near(uuid: str) -> frozenset[int]:
     """Returns the logical cores that are nearest to a GPU; empty where NVML does not tell."""
     return _bounded(lambda: _near(uuid)) or frozenset()
@@ -121,6 +152,18 @@ def _full(name: str) -> str:
         handle = dict(gpus(nvml))[int(name)] if name.isdecimal() else find(nvml, name).handle
         return str(nvml.nvmlDeviceGetUUID(handle))
     return ""
+
+
+def name_and_memory_gib(uuid: str) -> tuple[str, float]:
+    """Returns the model and the memory of a GPU or a MIG instance; empty and 0 where NVML does not tell."""
+    return _bounded(lambda: _named(uuid)) or ("", 0.0)
+
+
+def _named(uuid: str) -> tuple[str, float]:
+    with contextlib.suppress(Exception), initialised() as nvml:
+        handle = find(nvml, uuid).handle
+        return _name(nvml, handle), _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 0.0)
+    return "", 0.0
 
 
 def driver_problem() -> str:

@@ -9,12 +9,14 @@ from typing import Any
 
 from sweeper.telemetry.gpus import (
     GpuFacts,
+    awake,
     cores_near,
     describe_gpus,
     driver_problem,
     full_uuid,
     gpu_names,
     memory_used_gib,
+    name_and_memory_gib,
 )
 from sweeper.telemetry.nvml_library import find, is_final, is_lost, problem, reason, start
 from sweeper.telemetry.nvml_processes import Foreign
@@ -24,12 +26,14 @@ from sweeper.telemetry.probe import Reading
 __all__ = [
     "GpuFacts",
     "NvmlProbe",
+    "awake",
     "cores_near",
     "describe_gpus",
     "driver_problem",
     "full_uuid",
     "gpu_names",
     "memory_used_gib",
+    "name_and_memory_gib",
 ]
 
 FAILURES_IN_A_ROW = 3

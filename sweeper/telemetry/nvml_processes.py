@@ -13,9 +13,11 @@ GIB = 1024**3
 
 def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
     """Returns the processes with a compute context on a device, and the bytes each holds where it is told."""
+    # nvidia-ml-py before 12.550 knows no such error.
+    mismatch = getattr(nvml, "NVMLLibraryMismatchError", ())
     try:
         found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLLibraryMismatchError:
+    except mismatch:
         found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
     return {int(each.pid): each.usedGpuMemory for each in found}
 

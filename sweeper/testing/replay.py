@@ -16,7 +16,15 @@ from typing import Any
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, QUALITY_RUNNER, Job, read_job, write_outcome
+from sweeper.core.job import (
+    PREFLIGHT_RUNNER,
+    PREPARE_RUNNER,
+    PROBE_RUNNER,
+    QUALITY_RUNNER,
+    Job,
+    read_job,
+    write_outcome,
+)
 from sweeper.core.measurement import (
     DeviceInfo,
     Failure,
@@ -54,6 +62,7 @@ class ReplayLauncher:
         usable_cpus: int = 16,
         lacks: Mapping[str, str] | None = None,
         prepared: Report | Failure | None = None,
+        refuses: Callable[[TrialConfig], Failure | None] = lambda config: None,
         sleep_seconds: float = 0.0,
     ) -> None:
         """Nothing is started yet.
@@ -63,6 +72,7 @@ class ReplayLauncher:
             constant_loss: That of the best constant predictor; None where it is not known.
             devices: What the probe finds, with `usable_cpus` and `lacks` (`field=value` -> why).
             prepared: What the prepare job gives; made-up data by default.
+            refuses: How a configuration fails in the preflight; none does by default.
             sleep_seconds: How long each trial takes.
         """
         self.capacity = len(devices)
@@ -75,6 +85,7 @@ class ReplayLauncher:
             "versions": {},
         }
         self._prepared = prepared or Report(values={"synthetic": True, "notes": ["The data is made up."]})
+        self._refuses = refuses
         self._sleep_seconds = sleep_seconds
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(max(2, self.capacity))
@@ -103,6 +114,8 @@ class ReplayLauncher:
             return Report(values=self._probed)
         if job.runner == PREPARE_RUNNER:
             return self._prepared
+        if job.runner == PREFLIGHT_RUNNER:
+            return self._refuses(job.config) or Report(values={"steps": 2})
         if job.runner == QUALITY_RUNNER:
             values: Mapping[str, Any] = encode(self._quality(job))
             return Report(values=values)

@@ -120,20 +120,32 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
 
 
 def describe(device: torch.device) -> DeviceInfo:
-    """Returns what `device` is, with the UUID that NVML knows it by."""
+    """Returns what `device` is, with the UUID that CUDA_VISIBLE_DEVICES takes, as far as CUDA tells it."""
     host_gib = round(psutil.virtual_memory().total / GIB, 2)
     if device.type != "cuda":
         return DeviceInfo(kind="cpu", name=cpu_name(), host_memory_gib=host_gib)
     properties = torch.cuda.get_device_properties(device)
-    uuid = str(getattr(properties, "uuid", ""))
     return DeviceInfo(
         kind="cuda",
         name=properties.name,
-        uuid=uuid if uuid.startswith(("GPU-", "MIG-")) or not uuid else f"GPU-{uuid}",
+        uuid=_uuid(str(getattr(properties, "uuid", "")), device.index or 0),
         memory_gib=round(properties.total_memory / GIB, 2),
         capability=f"{properties.major}.{properties.minor}",
         host_memory_gib=host_gib,
     )
+
+
+def _uuid(told: str, index: int) -> str:
+    """Returns the UUID of a visible device with its prefix.
+
+    CUDA tells UUIDs without one. Whether it is a MIG instance's is known where one was asked for; elsewhere
+    NVML knows (`sweeper.sweep.setup.devices_of`).
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    asked = visible[index].strip() if index < len(visible) else ""
+    if asked.startswith("MIG-"):
+        return asked
+    return told if told.startswith(("GPU-", "MIG-")) or not told else f"GPU-{told}"
 
 
 def synchronize(device: torch.device) -> None:

@@ -208,7 +208,7 @@ def follow(
 
 def _effective(job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWatch) -> Mapping[str, str]:
     """Returns what ran in place of what was asked for, by field."""
-    found = {**devices.without_effect(job.config, stepper.device), **watch.effective()}
+    found = {**devices.without_effect(job.config, stepper.device), **stepper.refused, **watch.effective()}
     if job.config.device.count > 1 and not job.config.loader.drop_last:
         found["loader.drop_last"] = "true: devices that train together take whole batches"
     if job.config.loader.buckets > 1 and pipeline.train.lengths is None:

@@ -62,6 +62,7 @@ class Stepper:
         schedule: The rate as a share of its peak, by the optimiser steps so far, warm-up included; None
             for a warm-up and no more.
         skipped: Optimiser steps the scaler left out, counted on the device.
+        refused: Settings that the model could not take, and what it has instead.
     """
 
     def __init__(
@@ -74,9 +75,8 @@ class Stepper:
         self.pipeline, self.config, self.device = pipeline, config, device
         self.progress = progress or Silent()
         self.model = pipeline.model.to(device)
-        self._channels_last = config.memory_format == "channels_last"
-        if self._channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.refused: dict[str, str] = {}
+        self._channels_last = config.memory_format == "channels_last" and self._set_channels_last()
         self.compiled = self._compile(self.model)
         dtype = _AMP.get(config.precision.amp)
         self.autocast: contextlib.AbstractContextManager[Any] = (
@@ -92,6 +92,15 @@ class Stepper:
         self._compiles = config.compile.mode not in ("eager", "graph")
         self._shapes: set[tuple[torch.Size, ...]] = set()
         self.reset()
+
+    def _set_channels_last(self) -> bool:
+        try:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        except RuntimeError as error:
+            # Of weights with five dimensions, for example.
+            self.refused["memory_format"] = f"contiguous: {str(error).partition(chr(10))[0]}"
+            return False
+        return True
 
     def _compile(self, model: nn.Module) -> nn.Module:
         mode = self.config.compile.mode

@@ -38,9 +38,13 @@ def build(config, prepared):
         raise UserError("`model.fault` must be none, but got 'refused'.")
     if fault == "build":
         raise RuntimeError("no such layer")
+    def planted(x):
+        if fault == "wait":
+            x.sum().item()
+        return x * torch.ones(3) if fault == "constant" else x
     samples = Samples(tensors={"x": torch.from_numpy(prepared.arrays["x"])}, length=300)
     def loss(model, batch):
-        return model(batch["x"]).square().mean() * (float("nan") if fault == "nan" else 1.0)
+        return model(planted(batch["x"])).square().mean() * (float("nan") if fault == "nan" else 1.0)
     model = torch.nn.Linear(3, config.model.get("width", 1))
     return Pipeline(model=model, train=samples, val=samples, loss=loss)
 '''
@@ -86,6 +90,7 @@ def test_what_a_person_is_told(deep: Callable[..., int], capsys: pytest.CaptureF
     assert "`loader.kind: resident` fits on the device." in said
     assert "a batch is x [20, 3] float32: 240 B" in said
     assert "4 parameters; loss " in said
+    assert "On a GPU nothing in the baseline is expected to fail, or to make the host wait." in said
     baseline, largest = said.split("The largest, bs200 width=5:")
     assert "batch 20: a step took" in baseline
     assert "20 parameters; loss " in largest
@@ -136,6 +141,34 @@ def test_what_breaks_is_one_line_and_exits_with_1(
 ):
     assert deep(**{"model.fault": fault}) == 1
     assert line in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fault", "line", "effect", "said"),
+    [
+        ("wait", "x.sum().item()", "waits", "waits for the GPU in the training step: a number is read back"),
+        (
+            "constant",
+            "return x * torch.ones(3)",
+            "fails",
+            "fails in the training step: `mul` gets a tensor on",
+        ),
+    ],
+)
+def test_what_a_gpu_would_not_take_is_noted_with_its_line(
+    deep: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    fault: str,
+    line: str,
+    effect: str,
+    said: str,
+):
+    place = f"ones.py:{PIPELINE[: PIPELINE.index(line)].count(chr(10)) + 1}"
+    assert deep(**{"model.fault": fault}) == 0
+    assert f"On a GPU (the baseline checked without one):\n  {place} {said}" in capsys.readouterr().out
+    assert deep(as_json=True, **{"model.fault": fault}) == 0
+    (found,) = json.loads(capsys.readouterr().out)["gpu"]["findings"]
+    assert (found["effect"], found["part"], found["place"]) == (effect, "the training step", place)
 
 
 def test_what_is_refused_is_a_user_error(deep: Callable[..., int]):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.cli import main
+
 REPOSITORY = Path(__file__).parents[2]
 MOST_LOG_BYTES = 20 * 1024 * 1024
 
@@ -146,6 +148,26 @@ def test_a_home_that_is_a_file(tmp_path: Path):
         one_line(sweeper(*command, "--home", "home", cwd=folder), 2, "`--home` must be a folder", "'home'")
     assert (folder / "home").read_text() == "mine"
     one_line(sweeper("list", "--home", "x" * 300, cwd=folder), 2, "`--home` must be", "File name too long")
+
+
+@pytest.mark.parametrize("name", ["sweeps", "train", "cache", "cache/compile"])
+def test_a_file_in_the_place_of_a_folder_of_the_home(tmp_path: Path, monkeypatch, capsys, name: str):
+    folder = staged(tmp_path / "quiet", QUIET)
+    (folder / "home" / name).parent.mkdir(parents=True)
+    (folder / "home" / name).write_text("mine")
+    monkeypatch.chdir(folder)
+    commands = (
+        *(["run", "tiny.yaml"], ["run", "tiny.yaml", "--dry-run"], ["check", "tiny.yaml", "--deep"]),
+        *(["list"], ["show", "tiny"], ["confirm", "tiny"], ["report", "tiny"], ["compare", "tiny", "tiny"]),
+        *(["export", "tiny"], ["train", "best.yaml"], ["sync"], ["ui"], ["doctor"]),
+    )
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", ["sweeper", *command, "--home", "home"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = f"sweeper: `home/{name}` must be a folder, but got a file. Move it away, or name another"
+        assert (ended.value.code, capsys.readouterr().err.splitlines()) == (2, [f"{said} folder with --home."])
+    assert (folder / "home" / name).read_text() == "mine"
 
 
 def test_a_folder_that_is_gone(tmp_path: Path):

@@ -55,6 +55,19 @@ def test_list_of_an_empty_home(cli, tmp_path):
     assert cli("list", "--home", str(tmp_path), "--json")[1].strip() == "[]"
 
 
+def test_show_says_what_the_preflight_took_out(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
+
+    def refuses(config):
+        failed = config.precision.amp == "bf16"
+        return Failure(kind=FailureKind.UNSUPPORTED, message="no bf16") if failed else None
+
+    Bench(tmp_path / "home").run(spec_of(search={"trials": 2}), refuses=refuses)
+    line = "precision.amp: bf16 left the space here (no bf16)."
+    assert line in cli("show", "toy", "--home", str(tmp_path / "home"))[1].splitlines()
+
+
 def test_show_says_the_decision_before_its_reasons(cli, home):
     code, out, err = cli("show", "toy", "--home", home)
     assert (code, err) == (0, "")

@@ -115,13 +115,14 @@ def test_involuntary_switches_and_waiting_are_those_of_all_threads():
         "idle = threading.Thread(target=time.sleep, args=(60,), daemon=True)\n"
         "thread.start(); idle.start(); thread.join()"
     )
+    began = time.monotonic()
     with child(code) as process:
         main = Path(f"/proc/{process.pid}/task/{process.pid}/status").read_text()
         of_main = int(main.rpartition("nonvoluntary_ctxt_switches:")[2])
         assert involuntary_switches(process.pid) >= of_main + 5
-        # Of the time in which both ran, each had half.
+        # Of the time in which both ran, each had half; beside others on that core, less.
         waited = waits(process.pid)
-        assert 0.1 < max(waited.values()) < 3
+        assert 0.1 < max(waited.values()) < time.monotonic() - began
         assert waited[process.pid] < max(waited.values())
         assert len(waited) == len(list(Path(f"/proc/{process.pid}/task").iterdir()))
         assert waited_seconds(process.pid) >= sum(waited.values())

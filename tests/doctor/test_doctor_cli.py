@@ -37,7 +37,7 @@ VALUES = {
 FACTS = GpuFacts(index=0, name="NVIDIA A10", driver="580.1", cuda_driver_version="13.0")
 
 
-def examined(home: Path, measured=lambda cache: Report(values=VALUES), gpus=(FACTS,), problem=""):
+def examined(home: Path, measured=lambda cache, num_gpus: Report(values=VALUES), gpus=(FACTS,), problem=""):
     return examine(home, driver_problem=lambda: problem, describe_gpus=lambda: list(gpus), measured=measured)
 
 
@@ -61,7 +61,9 @@ def test_everything_is_looked_at(tmp_path):
 
 
 def test_a_failed_measurement_is_one_failure_and_no_figures(tmp_path):
-    found = examined(tmp_path, measured=lambda cache: Check("measuring", FAIL, "boom", "see the log"))
+    found = examined(
+        tmp_path, measured=lambda cache, num_gpus: Check("measuring", FAIL, "boom", "see the log")
+    )
     assert not found.ok
     assert found.of(FAIL) == [Check("measuring", FAIL, "boom", "see the log")]
     assert found.ceilings == ()
@@ -69,9 +71,11 @@ def test_a_failed_measurement_is_one_failure_and_no_figures(tmp_path):
 
 def test_what_is_worth_keeping_goes_into_the_home(tmp_path):
     asked = []
-    examined(tmp_path, measured=lambda cache: asked.append(cache) or Report(values=VALUES))
+    examined(tmp_path, measured=lambda cache, num_gpus: asked.append(cache) or Report(values=VALUES))
     (tmp_path / "file").write_text("")
-    found = examined(tmp_path / "file", measured=lambda cache: asked.append(cache) or Report(values=VALUES))
+    found = examined(
+        tmp_path / "file", measured=lambda cache, num_gpus: asked.append(cache) or Report(values=VALUES)
+    )
     assert asked == [tmp_path.resolve() / "cache" / "compile" / "doctor", None]
     assert states(found)["home"] is FAIL
     assert not found.ok
@@ -84,7 +88,7 @@ def test_a_driver_that_cannot_be_used_is_not_asked_for_gpus(tmp_path, monkeypatc
         tmp_path,
         driver_problem=lambda: "it hangs",
         describe_gpus=lambda: pytest.fail("asked"),
-        measured=lambda cache: Report(values=values),
+        measured=lambda cache, num_gpus: Report(values=values),
     )
     assert states(found)["gpu"] is WARN
     assert states(found)["torch"] is OK
@@ -116,7 +120,7 @@ def test_gpus_through_the_real_pynvml(tmp_path, monkeypatch):
     stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
     torch = {"version": "2.13.0+cpu", "cuda": "", "problem": "", "arch_list": []}
     values = {**VALUES, "torch": torch, "gpus": [], "ceilings": []}
-    found = examine(tmp_path, measured=lambda cache: Report(values=values))
+    found = examine(tmp_path, measured=lambda cache, num_gpus: Report(values=values))
     checks = {check.name: check for check in found.checks}
     assert checks["gpu 0"].state is WARN
     assert checks["gpu 0"].text == (
@@ -126,6 +130,26 @@ def test_gpus_through_the_real_pynvml(tmp_path, monkeypatch):
     assert checks["torch"].state is FAIL
     assert "cu126" in checks["torch"].remedy
     assert not found.ok
+
+
+@pytest.mark.parametrize(
+    ("visible", "problem", "expected"),
+    [(None, "", 3), ("0,2", "", 2), ("GPU-1", "", 1), ("", "", 0), ("-1", "", 0), (None, "no NVML", 1)],
+)
+def test_the_job_is_told_how_many_gpus_it_will_see(tmp_path, monkeypatch, visible, problem, expected):
+    monkeypatch.setattr(nvidia, "present", lambda: True)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    asked = []
+
+    def measured(cache, num_gpus):
+        asked.append(num_gpus)
+        return Report(values=VALUES)
+
+    examined(tmp_path, measured, gpus=[FACTS] * 3, problem=problem)
+    assert asked == [expected]
 
 
 # -- what is printed ------------------------------------------------------------------------------------

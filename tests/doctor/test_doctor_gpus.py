@@ -86,6 +86,23 @@ def test_compute_modes(mode, foreign, state, remedy):
     assert (mode in check.text) == (mode != "default")
 
 
+def test_persistence_mode_that_is_off_is_a_warning_with_its_remedy():
+    off, on, unknown = gpus.look(
+        "",
+        [changed(index=3, persistence=False), changed(persistence=True), changed(persistence=None)],
+        is_present=True,
+    )
+    assert (off.state, on.state, unknown.state) == (WARN, OK, OK)
+    assert off.text.endswith(", persistence mode off")
+    assert "`sudo nvidia-smi -i 3 -pm 1`" in off.remedy
+    assert "nvidia-persistenced" in off.remedy
+    # It hides nothing else.
+    (both,) = gpus.look("", [changed(persistence=False, foreign=(4711,))], is_present=True)
+    assert "4711" in both.text
+    assert both.remedy.startswith("End them")
+    assert "-pm 1" in both.remedy
+
+
 def test_an_nvidia_gpu_is_known_by_its_place_on_the_bus(monkeypatch, tmp_path):
     monkeypatch.setattr(gpus, "DRIVER", tmp_path / "driver")
     monkeypatch.setattr(gpus, "PCI", tmp_path / "pci")

@@ -145,6 +145,10 @@ def dies(job, progress):
     print("what it said last", flush=True)
     os.kill(os.getpid(), 11)
 
+def slow(job, progress):
+    time.sleep(1)
+    return Report(values={"seconds": job.timeout_seconds})
+
 def hangs(job, progress):
     progress.stage("compile")
     time.sleep(60)
@@ -160,8 +164,8 @@ def run(monkeypatch, tmp_path):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
-    def measure(runner: str) -> tuple[Report | Check, list[Path]]:
-        found = measured.measure(tmp_path / "cache", f"doctor_runners:{runner}")
+    def measure(runner: str, num_gpus: int = 0) -> tuple[Report | Check, list[Path]]:
+        found = measured.measure(tmp_path / "cache", num_gpus, f"doctor_runners:{runner}")
         return found, list((tmp_path / "temporary").iterdir())
 
     return measure
@@ -175,6 +179,15 @@ def test_a_job_that_reports_leaves_nothing_behind(run, tmp_path):
     assert left == []
 
 
+def test_each_gpu_has_time_of_its_own(run, monkeypatch):
+    # Too little for the job alone, and nothing after that.
+    monkeypatch.setattr(measured, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(measured, "END_SECONDS", 0.0)
+    found, _ = run("slow", 8)
+    assert isinstance(found, Report), found
+    assert found.values == {"seconds": 0.5 + 8 * measured.GPU_SECONDS}
+
+
 def test_no_room_for_the_job(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     found = measured.measure(None)
@@ -185,7 +198,7 @@ def test_no_room_for_the_job(monkeypatch, tmp_path):
 
 def test_told_to_end_it_ends_the_job(tmp_path):
     (tmp_path / "doctor_runners.py").write_text(RUNNERS)
-    script = "from sweeper.doctor import measured; measured.measure(None, 'doctor_runners:hangs')"
+    script = "from sweeper.doctor import measured; measured.measure(None, 0, 'doctor_runners:hangs')"
     path = f"{tmp_path}:{Path(__file__).parents[2]}"
     doctor = subprocess.Popen(
         [sys.executable, "-c", script],

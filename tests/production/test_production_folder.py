@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from productions import block, commit, values_of, write
 
-from sweeper.core.errors import SweepConflictError
+from sweeper.core.errors import EnvironmentStopError, SweepConflictError
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.core.training import HISTORY
@@ -165,3 +165,12 @@ def test_before_the_first_checkpoint_nothing_is_kept(folder: RunFolder):
     write(folder, block(1, 1.0))
     folder.forget_uncommitted()
     assert (folder.path / HISTORY).read_text() == ""
+
+
+def test_a_file_in_the_place_of_a_run_is_one_line_and_stays(here: Path, ask: Any):
+    path = here / "home" / "train" / "lines-007"
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(EnvironmentStopError, match=r"train/lines-007: File exists.*Move the file away"):
+        begun(here / "home", ask())
+    assert path.read_text() == "mine"

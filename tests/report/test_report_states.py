@@ -85,9 +85,12 @@ def test_what_was_not_tried_names_choices_ranges_and_what_is_left(tmp_path: Path
         config["params"].pop("compile.mode")
         (journal.trial_folder(number) / "config.json").write_text(json.dumps(config))
     odd.no_result(journal)
+    tried = {"tried": [{"name": "precision.amp", "value": "fp16", "failed": "no fp16"}]}
+    (journal.setup_folder("preflight.json")).write_text(json.dumps(tried))
     (journal.folder / "budget.json").write_text(json.dumps({"trials": 9}))
     said = list(untried(gather(odd.loaded(journal))))
     assert "`precision.amp` was never bf16 or fp16." in said
     assert "`batch_size` was never tried above 104 (the space is 64 to 4,096)." in said
     assert "`compile.mode` left the space: this machine decides it, so that it was not searched." in said
+    assert "precision.amp: fp16 left the space here (no fp16)." in said
     assert "5 of 9 searched trials were not run." in said

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import stub_nvml
 from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
 
 from sweeper.core.errors import UserError
@@ -18,6 +19,7 @@ from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.script import trial as under_test
+from sweeper.trainer import windows
 
 
 def heard(folder: Path) -> dict[str, object]:
@@ -89,9 +91,12 @@ def test_a_script_without_a_loss_says_so(run):
     assert "reports no loss" in found.message
 
 
-def test_a_trial_that_is_too_slow_is_screened_out(run):
+def test_a_trial_that_is_too_slow_is_screened_out(tmp_path, monkeypatch):
+    # In this process: a window that something else disturbs decides nothing.
+    monkeypatch.setattr(windows, "of_host", lambda window, quiet_canary_ms: ())
     plan = dataclasses.replace(PLAN, screen_seconds=0.1, screen_above=1e9, quality_samples=10**9)
-    found = run(job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan))
+    job = job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan, folder=str(tmp_path))
+    found = under_test.run(job, Silent())
     assert (found.screened_out, len(found.windows), found.quality) == (True, 1, None)
 
 
@@ -136,3 +141,20 @@ def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     assert re.search(
         r'--- stacks of process .*evil.py.*File ".*evil.py", line \d+ in', capfd.readouterr().out, re.S
     )
+
+
+def test_a_script_runs_on_what_nvml_calls_its_slot_be_it_a_gpu_or_an_instance_of_one(monkeypatch, tmp_path):
+    if stub_nvml.compiler() is None:
+        pytest.skip("no C compiler for the stand-in for NVML")
+    part = stub_nvml.Mig("MIG-cccc1111-0000-5000-8000-000000000003", memory_mib=4864)
+    split = stub_nvml.Gpu("GPU-cccccccc-0000-4000-8000-000000000005", "NVIDIA A100", migs=(part,))
+    whole = stub_nvml.Gpu()
+    scenario = stub_nvml.write(tmp_path / "scenario", [whole, split])
+    stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
+    found = under_test._described(part.uuid)
+    assert (found.name, found.uuid, found.memory_gib) == (part.name, part.uuid, 4.75)
+    for name in (f"{whole.uuid},{part.uuid}", "0"):
+        found = under_test._described(name)
+        assert (found.name, found.uuid, found.memory_gib) == ("NVIDIA A10", whole.uuid, 22.49)
+    unknown = under_test._described("GPU-ffff")
+    assert (unknown.name, unknown.uuid, unknown.memory_gib) == ("GPU-ffff", "GPU-ffff", 0.0)

@@ -13,10 +13,19 @@ from replays import PIPELINE, spec_of
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import EnvironmentStopError, UserError
-from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, TRYING_RUNNER, Job, read_job, write_outcome
+from sweeper.core.job import (
+    GPU_CHECK_RUNNER,
+    PREPARE_RUNNER,
+    PROBE_RUNNER,
+    TRYING_RUNNER,
+    Job,
+    read_job,
+    write_outcome,
+)
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Report
 from sweeper.sweep import building
 from sweeper.sweep.building import Built, build_out, expected_gib, largest
+from sweeper.trainer import gpu_check
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-0", memory_gib=22.0)
 Answer = Callable[[TrialConfig], Report | Failure]
@@ -41,8 +50,16 @@ class Device:
 
     capacity = 1
 
-    def __init__(self, answer: Answer = stepped, *, prepared: Report | Failure | None = None) -> None:
-        self.answer, self.jobs = answer, list[Job]()
+    def __init__(
+        self,
+        answer: Answer = stepped,
+        *,
+        prepared: Report | Failure | None = None,
+        checked: Answer = lambda config: Report(values={"findings": []}),
+        device: DeviceInfo = GPU,
+    ) -> None:
+        self.answer, self.checked, self.jobs = answer, checked, list[Job]()
+        self.device = device
         self.prepared = prepared or Report(values={"notes": [], "synthetic": True, "bytes": 2**30})
 
     @property
@@ -52,9 +69,10 @@ class Device:
     def submit(self, folder: Path) -> Future[Any]:
         job = read_job(folder)
         self.jobs.append(job)
-        probe = Report(values={"devices": encode([GPU]), "usable_cpus": 8, "lacks": {}})
+        probe = Report(values={"devices": encode([self.device]), "usable_cpus": 8, "lacks": {}})
         known = {PROBE_RUNNER: probe, PREPARE_RUNNER: self.prepared}
-        outcome = known.get(job.runner) or self.answer(job.config)
+        answer = self.checked if job.runner == GPU_CHECK_RUNNER else self.answer
+        outcome = known.get(job.runner) or answer(job.config)
         write_outcome(folder, outcome)
         future: Future[Any] = Future()
         future.set_result(outcome)
@@ -243,3 +261,68 @@ def test_a_home_that_takes_no_files_is_one_line(home: Path):
     home.write_text("a file, not a folder")
     with pytest.raises(EnvironmentStopError, match="cannot write in"):
         built(home, Device())
+
+
+def finding(effect: str = "fails", place: str = "toy.py:3", part: str = "validation") -> dict[str, str]:
+    return {"effect": effect, "part": part, "place": place, "what": "it mixes devices"}
+
+
+def findings(*found: dict[str, str]) -> Report:
+    return Report(values={"findings": list(found)})
+
+
+def test_each_word_of_the_models_own_is_checked_for_a_gpu(home: Path):
+    def checked(config: TrialConfig) -> Report | Failure:
+        if config.model.get("kind") == "gru":
+            return Report(values={"refused": "no gru with attention"})
+        if config.model.get("tied"):
+            return findings(finding(), finding(place="toy.py:9"))
+        return findings(finding())
+
+    words = {
+        "model.kind": choices("lstm", "gru", "transformer"),
+        "model.tied": choices(False, True),
+        "model.depth": choices(1, 2),
+        "loader.kind": choices("workers", "resident"),
+    }
+    baseline = {"batch_size": 64, "model.kind": "lstm", "model.tied": False}
+    device = Device(checked=checked)
+    found = built(home, device, space=space(**words), baseline=baseline)
+    kinds = [(each.model["kind"], each.model["tied"]) for each in found.checked]
+    assert kinds == [("lstm", False), ("transformer", False), ("lstm", True)]
+    assert [each["place"] for each in found.findings] == ["toy.py:3", "toy.py:9"]
+    assert [job.config.model["kind"] for job in device.jobs if job.runner == GPU_CHECK_RUNNER] == [
+        *("lstm", "gru", "transformer", "lstm")
+    ]
+
+
+CPU = DeviceInfo(kind="cpu", name="a CPU", host_memory_gib=8.0)
+
+
+@pytest.mark.parametrize(
+    ("device", "found", "fails"),
+    [
+        (CPU, finding(), False),
+        (GPU, finding(), True),
+        (GPU, finding("waits"), False),
+        (GPU, finding("unknown"), False),
+        (GPU, finding(part=building.STEP), False),  # which the baseline has just taken there
+    ],
+)
+def test_what_a_gpu_refuses_is_a_failure_where_there_is_one(
+    home: Path, device: DeviceInfo, found: dict[str, str], fails: bool
+):
+    result = built(home, Device(checked=lambda config: findings(found), device=device))
+    assert result.fails_here == fails
+
+
+def test_a_check_that_breaks_is_no_failure(home: Path):
+    broken = Failure(kind=FailureKind.CRASH, message="it broke")
+    result = built(home, Device(checked=lambda config: broken))
+    assert [(each["effect"], each["what"]) for each in result.findings] == [("unknown", "it broke")]
+    assert result.baseline is not None
+    assert not result.fails_here
+
+
+def test_the_checks_own_word_for_the_training_step():
+    assert building.STEP == gpu_check.STEP

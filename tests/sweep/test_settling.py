@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
+import stub_nvml
 from replays import failing, spec_of
 
 from sweeper.core.measurement import DeviceInfo, FailureKind
 from sweeper.sweep import settling as under_test
 from sweeper.sweep import supervisor
-from sweeper.sweep.settling import Settling
+from sweeper.sweep.settling import Settling, uuids_of
+from sweeper.telemetry.nvml import awake
 
 
 class Memory:
@@ -97,3 +102,77 @@ def test_a_sweep_waits_before_each_start_but_the_first_on_a_gpu(bench, monkeypat
     # Before every job, but for those of the set-up and the first trial.
     baseline = [job.stage for job in bench.launcher.jobs].index("baseline")
     assert waited == [("GPU-a", count) for count in range(baseline + 1, len(bench.launcher.jobs))]
+
+
+# -- the driver, kept awake -----------------------------------------------------------------------------
+
+GPU = stub_nvml.Gpu()
+OTHER = stub_nvml.Gpu("GPU-22222222-aaaa-4bbb-8ccc-000000000002")
+
+
+@pytest.fixture
+def play(monkeypatch, tmp_path):
+    """Gives a machine with GPUs to this process; returns where its scenario lies."""
+    if stub_nvml.compiler() is None:
+        pytest.skip("no C compiler for the stand-in for NVML")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    library = stub_nvml.build(tmp_path)
+
+    def play(*gpus, **how):
+        scenario = stub_nvml.write(tmp_path / "scenario", gpus, **how)
+        stub_nvml.loaded(monkeypatch, library, scenario)
+        return scenario
+
+    return play
+
+
+def held(scenario) -> Iterator[tuple[str, int]]:
+    """Yields each call of a scenario, and how often NVML was open then: the driver sleeps at 0."""
+    opens = 0
+    for call in stub_nvml.calls(scenario):
+        opens += (call == "nvmlInitWithFlags") - (call == "nvmlShutdown")
+        yield call, opens
+
+
+def test_the_driver_stays_awake_from_before_the_first_trial_to_the_end_of_the_sweep(bench, play):
+    scenario = play(GPU)
+    device = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=GPU.uuid, memory_gib=22.5)
+    bench.run(spec_of(), failing(FailureKind.TIMEOUT), devices=[device])
+    assert len(bench.launcher.jobs) > 2
+    log = list(held(scenario))
+    looks = [i for i, (call, _) in enumerate(log) if call.startswith("nvmlDeviceGetMemoryInfo")]
+    assert len(looks) > 2
+    assert all(opens > 0 for _, opens in log[looks[0] : looks[-1]])
+    # Its handle was asked for before the first look: that is what opens the GPU itself.
+    before = log[: looks[0]]
+    hold = max(i for i, (call, opens) in enumerate(before) if (call, opens) == ("nvmlInitWithFlags", 1))
+    assert f"nvmlDeviceGetHandleByUUID {GPU.uuid}" in [call for call, opens in before[hold:] if opens == 1]
+    assert log[-1] == ("nvmlShutdown", 0)
+
+
+def test_without_gpus_nothing_is_kept_awake(play):
+    scenario = play(GPU)
+    assert uuids_of(["cpu", "auto", "cpu"]) == []
+    with awake([]):
+        pass
+    assert stub_nvml.calls(scenario) == []
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetHandleByUUID", "nvmlShutdown"])
+def test_whatever_nvml_refuses_the_sweep_goes_on_and_other_gpus_are_kept_awake(play, function):
+    uuid = GPU.uuid if function == "nvmlDeviceGetHandleByUUID" else "*"
+    scenario = play(GPU, OTHER, errors=[(uuid, function, 999)])
+    ran = False
+    with awake([GPU.uuid, OTHER.uuid]):
+        ran = True
+        asked = stub_nvml.calls(scenario, "nvmlDeviceGetHandleByUUID")
+    assert ran
+    assert (f"nvmlDeviceGetHandleByUUID {OTHER.uuid}" in asked) == (function != "nvmlInitWithFlags")
+    assert list(held(scenario))[-1][1] == (1 if function == "nvmlInitWithFlags" else 0)
+
+
+def test_a_sweep_that_is_broken_off_lets_the_driver_sleep(play):
+    scenario = play(GPU)
+    with contextlib.suppress(KeyboardInterrupt), awake([GPU.uuid]):
+        raise KeyboardInterrupt
+    assert list(held(scenario))[-1] == ("nvmlShutdown", 0)

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+import stub_nvml
 from replays import spec_of
 
 from sweeper.core import cores
@@ -215,3 +216,49 @@ def test_what_a_worker_lacks_is_told_as_such():
         setup.report_of(failure, "preparing the data", elsewhere=True)
     with pytest.raises(UserError, match=r"^No module named 'tables'$"):
         setup.report_of(failure, "preparing the data")
+
+
+# -- what GPUs are called ---------------------------------------------------------------------------------
+
+PART = stub_nvml.Mig("MIG-cccc1111-0000-5000-8000-000000000003")
+SPLIT = stub_nvml.Gpu("GPU-cccccccc-0000-4000-8000-000000000005", "NVIDIA A100-SXM4-40GB", migs=(PART,))
+WHOLE = stub_nvml.Gpu()
+
+
+@pytest.fixture
+def driver(monkeypatch, tmp_path):
+    """A driver that knows a GPU, and another that is split; returns where its scenario lies."""
+    if stub_nvml.compiler() is None:
+        pytest.skip("no C compiler for the stand-in for NVML")
+    scenario = stub_nvml.write(tmp_path / "scenario", [WHOLE, SPLIT])
+    stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
+    return scenario
+
+
+def told_as_gpus(*units: stub_nvml.Gpu | stub_nvml.Mig) -> list[DeviceInfo]:
+    """As the probe reports them: with the prefix of a GPU."""
+    names = [f"GPU-{unit.uuid.partition('-')[2]}" for unit in units]
+    return [DeviceInfo(kind="cuda", name="NVIDIA A100", uuid=name, memory_gib=5.0) for name in names]
+
+
+def test_slots_have_the_names_that_nvml_gives_to_gpus_and_to_their_instances(driver):
+    found = machine(spec_of(), *told_as_gpus(PART, WHOLE))
+    assert [slot.device for slot in found.slots] == [PART.uuid, WHOLE.uuid]
+    assert [each.uuid for each in found.devices] == [PART.uuid, WHOLE.uuid]
+    picked = machine(spec_of(execution={"gpus": [PART.uuid]}), *told_as_gpus(WHOLE, PART))
+    assert [slot.device for slot in picked.slots] == [PART.uuid]
+
+
+def test_nvml_is_open_while_gpus_are_named_or_each_would_wake_the_driver_anew(driver):
+    machine(spec_of(), *told_as_gpus(PART, WHOLE))
+    opens, log = 0, []
+    for call in stub_nvml.calls(driver):
+        opens += (call == "nvmlInitWithFlags") - (call == "nvmlShutdown")
+        log.append(opens)
+    # Once for the names, once for the cores near them.
+    assert log.count(0) == 2
+
+
+def test_without_nvml_gpus_have_the_names_that_cuda_tells(monkeypatch):
+    monkeypatch.setenv(stub_nvml.SCENARIO, "/none")
+    assert [slot.device for slot in machine(spec_of(), *GPUS).slots] == ["GPU-0", "GPU-1"]

@@ -10,6 +10,8 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
 
 import pynvml
 import pytest
@@ -26,6 +28,7 @@ from sweeper.telemetry.nvml import (
     full_uuid,
     gpu_names,
 )
+from sweeper.telemetry.nvml_processes import compute_processes
 
 FIRST = Gpu("GPU-aaaaaaaa-0000-4000-8000-000000000001", "NVIDIA A10")
 SECOND = Gpu("GPU-bbbbbbbb-0000-4000-8000-000000000002", "NVIDIA L4")
@@ -797,3 +800,18 @@ def test_the_stub_without_a_scenario_is_a_machine_without_a_driver(tmp_path, lib
     said = run("from sweeper.telemetry.nvml import driver_problem; print(driver_problem())", env=env)
     assert "not loaded" in said
     assert A10["util_gpu"] == [87]
+
+
+def test_an_error_of_nvml_is_told_by_an_nvidia_ml_py_that_knows_no_mismatch():
+    def refuse(handle):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+
+    older = SimpleNamespace(nvmlDeviceGetComputeRunningProcesses=refuse)  # 12.535
+    with pytest.raises(pynvml.NVMLError):
+        compute_processes(older, None)
+    newer = SimpleNamespace(
+        NVMLLibraryMismatchError=pynvml.NVMLLibraryMismatchError,
+        nvmlDeviceGetComputeRunningProcesses=mock.Mock(side_effect=pynvml.NVMLLibraryMismatchError),
+        nvmlDeviceGetComputeRunningProcesses_v2=lambda handle: [SimpleNamespace(pid=5, usedGpuMemory=7)],
+    )
+    assert compute_processes(newer, None) == {5: 7}

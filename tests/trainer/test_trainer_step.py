@@ -6,14 +6,16 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from sweeper.core.config import OptimizerConfig
+from sweeper.core.config import OptimizerConfig, TrialConfig
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, HostClock, NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.resident import Reader
+from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import make_optimizer
+from sweeper.trainer.step import Stepper, make_optimizer
 
 # Torch says so where there are fewer cores than workers.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -212,3 +214,17 @@ def test_losses_from_a_source_are_the_same_whatever_the_loader(make_sequence_job
     for options in LOADERS[1:-1]:
         got = losses_through_a_loader(make_sequence_job({**common, **options}))
         assert got == pytest.approx(want, rel=1e-5)
+
+
+def test_a_model_that_cannot_be_channels_last_stays_as_it_is_and_says_so():
+    def volumes(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return model(batch["x"]).square().mean()
+
+    samples = Samples(tensors={"x": torch.randn(8, 1, 3, 3, 3)}, length=8)
+    pipeline = Pipeline(model=nn.Conv3d(1, 2, 3), train=samples, val=samples, loss=volumes)
+    config = TrialConfig().replace({"memory_format": "channels_last", "batch_size": 4})
+    stepper = Stepper(pipeline, config, torch.device("cpu"))
+    (reason,) = stepper.refused.values()
+    assert set(stepper.refused) == {"memory_format"}
+    assert reason.startswith("contiguous: ")
+    stepper.train({"x": samples.tensors["x"][:4]}, NoClock(), stepper.model)

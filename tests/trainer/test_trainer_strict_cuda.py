@@ -24,7 +24,18 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import Training
-from sweeper.trainer import ceilings, gpu_time, group, measure, prepare, probe, production, quality, tracing
+from sweeper.trainer import (
+    ceilings,
+    gpu_time,
+    group,
+    measure,
+    preflight,
+    prepare,
+    probe,
+    production,
+    quality,
+    tracing,
+)
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
@@ -155,6 +166,17 @@ def test_the_probe(cuda: StrictCuda):
     values = probe.run(Job(uid="p", device="auto"), Silent()).values
     assert [each["name"] for each in values["devices"]] == [NAME]
     assert values["devices"][0]["uuid"] == f"GPU-{UUID}"
+
+
+@pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
+def test_the_preflight_captures_a_step(on_gpu: Callable[..., Job], monkeypatch, kind: str):
+    replayed: list[object] = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(self), replay(self))[1])
+    preflight.run(on_gpu({"loader.kind": kind, "precision.amp": "bf16"}), Silent())
+    assert not replayed
+    preflight.run(on_gpu({"loader.kind": kind, "compile.mode": "graph"}), Silent())
+    assert len(replayed) >= 2
 
 
 def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):

@@ -1,0 +1,435 @@
+"""Checks on any machine whether a pipeline would run on a GPU: its step is run on torch's `meta` device.
+
+A tensor on `meta` has a shape and no data. Nothing is computed there, but each operator still tells
+which devices its tensors are on, and whoever asks for a value has to wait for a GPU. Autocast does not
+exist on `meta`, and code that asks for `is_cuda` takes its other branch: neither is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import default_collate
+
+from sweeper.core.codec import encode
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.core.job import Job
+from sweeper.core.measurement import Report
+from sweeper.core.progress import Progress
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.pipeline import Batch, Pipeline, Samples
+from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import Stepper
+
+META = torch.device("meta")
+MODEL, GATHER, STEP = "moving the model", "gathering", "the training step"
+VALIDATION, EVALUATE = "validation", "evaluate"
+ROWS = 8
+"""Samples of a batch that is collated from rows."""
+MAX_READS = 1000
+"""A loop that ends with a value it reads never ends on `meta`."""
+
+_PLAIN: Mapping[str, Any] = {
+    "precision.amp": "fp32",
+    "compile.mode": "eager",
+    "optimizer.fused": False,
+    "accumulate_steps": 1,
+    "device.count": 1,
+}
+"""What torch does not have on `meta`, or what would say nothing of the pipeline."""
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
+
+_VALUES = (
+    *("nonzero", "masked_select", "repeat_interleave", "bincount", "_ctc_loss"),
+    *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
+)
+"""Operators whose result has a shape that depends on values, or that read lengths: the host waits."""
+_INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
+_TAKES_HOST = (
+    *("_pack_padded_sequence", "_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    "tensor_split",
+)
+"""Operators one of whose arguments is on the host for CUDA, too."""
+_MIXED = ("1D CPU int64 tensor", "at the same device", "on the same device", "not on the expected device")
+"""How torch refuses a tensor of the wrong device before it comes to an operator."""
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+
+class Effect(StrEnum):
+    """What would come of a line on a GPU."""
+
+    FAILS = "fails"
+    WAITS = "waits"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A line that would fail on a GPU or wait for it.
+
+    Attributes:
+        effect: `unknown` where `meta` cannot tell; nothing behind that line was looked at.
+        part: What ran: gathering, the training step, validation or evaluate.
+        place: `file:line` of the pipeline's innermost line.
+        what: The reason, and the remedy.
+    """
+
+    effect: Effect
+    part: str
+    place: str
+    what: str
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Builds the job's pipeline and checks it; `findings` are those of `check`.
+
+    Where the pipeline does not take the configuration, `refused` is why, and all there is.
+    """
+    progress.stage("build")
+    try:
+        pipeline, _, _ = set_up(job, progress)
+    except UserError as error:
+        return Report(values={"refused": str(error)}, finished_at=time.time())
+    progress.stage("steps")
+    rows = collated(pipeline.train) if job.config.loader.kind == "rows" else None
+    findings = check(pipeline, job.config, job.import_paths, rows)
+    return Report(values={"findings": encode(findings)}, finished_at=time.time())
+
+
+def collated(samples: Samples) -> Batch:
+    """Returns a small batch as the `rows` loader makes it, on the host."""
+    length = _longest(samples)
+    batch: Batch = default_collate([samples.item(i, length) for i in range(min(ROWS, samples.length))])
+    return batch
+
+
+def check(
+    pipeline: Pipeline, config: TrialConfig, roots: Sequence[str] = (), rows: Batch | None = None
+) -> tuple[Finding, ...]:
+    """Returns the lines of the pipeline that would fail on a GPU, or make the host wait for it.
+
+    The samples are gathered on the device where they are tensors; then come a training step with its
+    optimiser, the validation loss and `evaluate`. In the last two only failures count: waiting there
+    costs nothing that is measured. The model is on `meta` afterwards, and of no more use.
+
+    Args:
+        roots: Folders that places are given relative to.
+        rows: A batch of the `rows` loader, which may differ from what `gather` returns.
+    """
+    watch = _Watch(roots)
+    stepper = watch.run(MODEL, lambda: Stepper(pipeline, config.replace(_PLAIN), META))
+    if stepper is None:
+        return watch.findings()
+    train, val = (_batch(watch, samples, config.batch_size) for samples in (pipeline.train, pipeline.val))
+    batches = [batch for batch in (train, rows and _on_meta(rows)) if batch is not None]
+    if len(batches) == 2 and _described(batches[0]) == _described(batches[1]):
+        batches.pop()
+    for batch in batches:
+        watch.run(STEP, partial(stepper.train, batch, NoClock(), stepper.model))
+    stepper.model.eval()
+    if val is not None:
+        with torch.no_grad():
+            watch.run(VALIDATION, lambda: pipeline.loss(stepper.model, val))
+            if evaluate := pipeline.evaluate:
+                watch.run(EVALUATE, lambda: evaluate(stepper.model, iter((val,))))
+    return watch.findings()
+
+
+def _batch(watch: _Watch, samples: Samples, size: int) -> Batch | None:
+    """Returns the first samples on `meta`; None where gathering them ended early."""
+    count = min(size, samples.length)
+    length = _longest(samples)
+    if samples.on_host:
+        return _on_meta(samples.read(samples.tensors, torch.arange(count), length))
+    tensors, index = _on_meta(samples.tensors), torch.arange(count, device=META)
+    batch: Batch | None = watch.run(GATHER, lambda: samples.read(tensors, index, length))
+    return batch
+
+
+def _longest(samples: Samples) -> int:
+    return 0 if samples.lengths is None else max(1, int(samples.lengths.max()))
+
+
+def _on_meta(tensors: Mapping[str, Tensor]) -> Batch:
+    return {name: tensor.to(META) for name, tensor in tensors.items()}
+
+
+def _described(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in batch.items()}
+
+
+class _Stop(BaseException):
+    """Nothing behind this line can be looked at, and no pipeline is to catch it."""
+
+
+class _Watch:
+    """Runs parts of a pipeline on `meta`, and collects what it finds."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
+        self._part = ""
+        self._reads = 0
+        self._found: dict[tuple[Effect, str], Finding] = {}
+
+    def run(self, part: str, body: Callable[[], Any]) -> Any:
+        """Returns what `body` returns; None where it ended early."""
+        self._part, self._reads = part, 0
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"), _autocast_on_meta():
+                warnings.simplefilter("ignore")
+                with _Functions(self), _Operators(self):
+                    return body()
+        except _Stop:
+            pass
+        except Exception as error:
+            # What was made up in place of a value can lead anywhere.
+            if not self._reads:
+                self._ended(error)
+        return None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Returns what was found, each line once; sweeper's own lines only where there is nothing else."""
+        users = [each for each in self._found.values() if not each.place.startswith(_OURS)]
+        return tuple(users or self._found.values())
+
+    def fails(self, what: str) -> None:
+        """Notes that the line being run fails on a GPU."""
+        self._note(Effect.FAILS, what)
+
+    def waits(self, what: str) -> None:
+        """Notes that the line being run waits for a GPU, where that costs anything."""
+        self.read()
+        if self._part in (GATHER, STEP):
+            self._note(Effect.WAITS, what)
+
+    def read(self) -> None:
+        """Is told that something was made up in place of a value."""
+        self._reads += 1
+        if self._reads > MAX_READS:
+            raise _Stop
+
+    def unknown(self, what: str) -> None:
+        """Notes that `meta` cannot tell what the line being run does."""
+        self._note(Effect.UNKNOWN, what)
+
+    def _ended(self, error: Exception) -> None:
+        message = (str(error).splitlines() or [""])[0]
+        traceback = error.__traceback__
+        frames = []
+        while traceback is not None:
+            frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+            traceback = traceback.tb_next
+        place = self._place(reversed(frames))
+        if any(words in message for words in _MIXED):
+            self._note(Effect.FAILS, message.replace(" meta", " cuda").rstrip("!."), place)
+        else:
+            self._note(Effect.UNKNOWN, f"{type(error).__name__}: {message}", place)
+
+    def _note(self, effect: Effect, what: str, place: str = "") -> None:
+        place = place or self._place(_stack())
+        self._found.setdefault(
+            (effect, place), Finding(effect=effect, part=self._part, place=place, what=what)
+        )
+
+    def _place(self, frames: Iterator[tuple[str, int]]) -> str:
+        """Returns the innermost line that is neither torch's nor a library's, nor ours if there is one."""
+        own = ""
+        for name, line in frames:
+            if name.startswith(_TORCH) or name == __file__:
+                continue
+            if not name.startswith(_OURS) and "site-packages" not in name:
+                root = next((root for root in self._roots if name.startswith(root + os.sep)), None)
+                return f"{os.path.relpath(name, root) if root else Path(name).name}:{line}"
+            own = own or f"{name}:{line}"
+        return own
+
+
+def _stack() -> Iterator[tuple[str, int]]:
+    """Yields file and line of what is being run, innermost first, down to the part that was asked for."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not _Watch.run.__code__:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+class _Functions(TorchFunctionMode):
+    """Sees what never becomes an operator on `meta`: reading a tensor as text or numpy, lists, numbers."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args else None
+        if isinstance(first, Tensor) and first.is_meta:
+            if func in (Tensor.__repr__, Tensor.__format__):
+                self._watch.waits("printing a tensor reads its values back from the GPU")
+                return "1"
+            if func in (Tensor.numpy, Tensor.__array__):
+                self._watch.fails("numpy cannot read a tensor on the GPU; call `.cpu()` first")
+                self._watch.read()
+                return np.zeros(tuple(first.shape))
+            if func in (Tensor.__getitem__, Tensor.__setitem__) and _has_list(args[1]):
+                self._watch.waits(
+                    "indexing by a list copies it to the GPU in each step; use a slice or a buffer"
+                )
+        if func in _RECURRENT and isinstance(args[2], list | tuple) and args[0].is_meta:
+            return _shortened(func, *args)
+        result = func(*args, **kwargs)
+        made = func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+        if made and result.is_meta and not isinstance(args[-1] if args else None, Tensor):
+            self._watch.waits(
+                f"`{func.__name__}` copies from the host to the GPU in each step; make it once, as a buffer"
+            )
+        return result
+
+
+def _shortened(func: Any, x: Tensor, *args: Any) -> Any:
+    """Runs a recurrent layer over two steps in place of all: on `meta` each takes as long as on a CPU."""
+    time = 1 if args[-1] else 0  # batch_first
+    if x.shape[time] <= 2:
+        return func(x, *args)
+    states, *last = func(x.narrow(time, 0, 2), *args)
+    sizes = list(states.shape)
+    sizes[time] = x.shape[time] - 1
+    stretched = states.narrow(time, 1, 1).expand(sizes)
+    return torch.cat((states.narrow(time, 0, 1), stretched), time), *last
+
+
+def _has_list(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, list | np.ndarray) for part in parts)
+
+
+class _Operators(TorchDispatchMode):
+    """Sees each operator, forward and backward, with the devices of its tensors."""
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args, kwargs))
+        on_device = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_meta]
+        name = func.overloadpacket.__name__
+        if name in ("_to_copy", "copy_"):
+            return self._copied(name, func, args, kwargs)
+        if on_device:
+            if name == "_local_scalar_dense":
+                self._watch.waits("a number is read back from the GPU (`.item()`, `float()`, `if`)")
+                return {torch.bool: False}.get(on_device[0].dtype, 1)
+            if name == "equal":
+                self._watch.waits("`equal` reads its answer back from the GPU")
+                return False
+            if name in _VALUES and kwargs.get("output_size") is None:
+                self._watch.waits(f"`{name}` reads values back from the GPU")
+                raise _Stop
+            if name in _INDEXED:
+                self._look_at_indices(name, args)
+            args, kwargs = self._on_one_device(name, func, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except NotImplementedError:
+            self._watch.unknown(f"torch has no `{name}` on `meta`")
+            raise _Stop from None
+        drawn = any(isinstance(leaf, torch.Generator) and leaf.device.type == "cpu" for leaf in leaves)
+        if drawn and isinstance(result, Tensor) and result.is_meta:
+            self._watch.fails(f"`{name}` on the GPU gets a generator of the CPU")
+        return result
+
+    def _copied(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """A copy between host and device: the host waits for it unless it is told not to."""
+        if name == "copy_":
+            target, source = args[:2]
+            no_wait = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            to_device, from_device = target.is_meta, source.is_meta
+        else:
+            target = None
+            source = args[0]
+            no_wait = kwargs.get("non_blocking", False)
+            device = kwargs.get("device") or source.device
+            to_device, from_device = torch.device(device).type == "meta", source.is_meta
+        if to_device and not from_device and source.device.type == "cpu" and not no_wait:
+            self._watch.waits("a tensor is copied from the host to the GPU in each step")
+        if from_device and not to_device:
+            self._watch.waits("a tensor is copied from the GPU to the host")
+            if target is not None:
+                return target
+            return torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)
+        return func(*args, **kwargs)
+
+    def _look_at_indices(self, name: str, args: Any) -> None:
+        """Boolean masks are counted by the host; an index on the host is copied to the device."""
+        data, indices = args[0], [index for index in args[1] if index is not None]
+        if not data.is_meta:
+            return
+        mask = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+        # One value is written through the mask as it is.
+        if mask and not (name != "index" and args[2].numel() == 1):
+            self._watch.waits(
+                "what a boolean mask selects is counted by the host; `torch.where` needs no count"
+            )
+            raise _Stop
+        if any(not index.is_meta for index in indices):
+            self._watch.waits("an index on the CPU is copied to the GPU in each step")
+
+    def _on_one_device(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Notes a tensor on the CPU where CUDA does not take one, and goes on as if it were on the device."""
+        host: list[Tensor] = []
+        given = {**dict(zip((each.name for each in func._schema.arguments), args, strict=False)), **kwargs}
+        for argument in func._schema.arguments:
+            if name in _INDEXED and argument.name == "indices" and args[0].is_meta:
+                continue
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            for leaf in tree_leaves(given.get(argument.name)):
+                # CUDA takes numbers from the host, but does not write there.
+                if isinstance(leaf, Tensor) and leaf.device.type == "cpu" and (leaf.dim() or written):
+                    host.append(leaf)
+        if name in _TAKES_HOST or not host:
+            return args, kwargs
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in host)
+        self._watch.fails(
+            f"`{name}` gets a tensor on the GPU and one on the CPU ({shapes}); "
+            "make it with `device=`, or register it as a buffer of the model"
+        )
+
+        def moved(leaf: Any) -> Any:
+            return leaf.to(META) if isinstance(leaf, Tensor) else leaf
+
+        return tree_map(moved, args), tree_map(moved, kwargs)
+
+
+@contextlib.contextmanager
+def _autocast_on_meta() -> Iterator[None]:
+    """Lets a pipeline enter autocast for its tensors' device, where it does nothing."""
+    real = torch.autocast.__init__
+
+    def start(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        real(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    torch.autocast.__init__ = start  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = real  # type: ignore[method-assign]

@@ -1,0 +1,49 @@
+"""The preflight job: a configuration takes a few training steps, and says whether it runs here at all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from sweeper.core.config import CompileConfig
+from sweeper.core.job import Job
+from sweeper.core.measurement import Report
+from sweeper.core.progress import Progress
+from sweeper.trainer import device as devices
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.graph import EAGER_STEPS
+from sweeper.trainer.group import Group
+from sweeper.trainer.measure import joined
+from sweeper.trainer.setup import set_up
+
+STEPS = 2
+FIRST_STEPS = {"graph": EAGER_STEPS + 1, "reduce-overhead": 2, "max-autotune": 2}
+"""Steps before the mode runs as it will from then on: eager ones, and the one that is captured."""
+
+
+def run(job: Job, progress: Progress) -> Report:
+    """Takes two steps of the job's configuration on its first device, after those that capture a graph.
+
+    The loss is not looked at: the question is whether the configuration runs, not how it trains.
+
+    Raises:
+        TrialFailedError: The configuration cannot run here, and the trainer knows why.
+    """
+    progress.stage("build")
+    pipeline, stepper, _ = set_up(job, progress)
+    progress.device(devices.describe(stepper.device))
+    count = steps_of(job.config.compile)
+    with contextlib.ExitStack() as held:
+        alone = held.enter_context(contextlib.closing(Group.start(1, lambda own, orders: None)))
+        loader = held.enter_context(contextlib.closing(joined(job, alone, pipeline, stepper)))
+        loader.start()
+        progress.stage("steps")
+        for _ in range(count * job.config.accumulate_steps):
+            stepper.step(loader, NoClock())
+        devices.synchronize(stepper.device)
+    return Report(values={"steps": count}, finished_at=time.time())
+
+
+def steps_of(config: CompileConfig) -> int:
+    """Returns how many steps tell whether a compile mode runs."""
+    return FIRST_STEPS.get(config.mode, 0) + STEPS
