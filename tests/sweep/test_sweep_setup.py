@@ -10,7 +10,7 @@ from replays import spec_of
 
 from sweeper.core import cores
 from sweeper.core.codec import encode
-from sweeper.core.errors import UserError
+from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.spec import SweepSpec
@@ -215,3 +215,24 @@ def test_what_a_worker_lacks_is_told_as_such():
         setup.report_of(failure, "preparing the data", elsewhere=True)
     with pytest.raises(UserError, match=r"^No module named 'tables'$"):
         setup.report_of(failure, "preparing the data")
+
+
+def test_where_the_whole_traceback_is_is_told(tmp_path):
+    log = tmp_path / "prepare.log"
+    user = Failure(kind=FailureKind.USER_ERROR, message="KeyError: 'price' (mine.py:8)")
+    crash = Failure(kind=FailureKind.CRASH, message="exit status 1", detail="SystemExit: 1")
+    for text, of_user, of_crash in (
+        (None, "", " SystemExit: 1"),
+        ("no more\n", "", " SystemExit: 1"),
+        ("Traceback (most recent call last):\n ...\n" + "x\n" * 100, f"The whole traceback is in {log}.", ""),
+    ):
+        if text is not None:
+            log.write_text(text)
+        with pytest.raises(UserError) as told:
+            setup.report_of(user, "preparing the data", log=log)
+        assert str(told.value) == "KeyError: 'price' (mine.py:8)" + (of_user and f". {of_user}")
+        with pytest.raises(EnvironmentStopError) as told:
+            setup.report_of(crash, "preparing the data", log=log)
+        assert str(told.value) == "preparing the data failed (crash): exit status 1." + (
+            f" {of_user}" if of_user else of_crash
+        )
