@@ -110,7 +110,7 @@ def test_a_run_outlives_its_terminal_only_if_it_was_to(pytest_run: Run, workers:
         "start('setsid', '-f')",
         "start(start_new_session=True, env={})",
         # Of the environment it has what the product passes to a trial.
-        "start('setsid', '-f', env={name: os.environ[name] for name in os.environ if name[:8] == 'SWEEPER_'})",
+        "start('setsid', '-f', env={name: os.environ[name] for name in os.environ if 'SWEEPER' in name})",
     ],
     ids=["child", "daemon", "bare", "product"],
 )
@@ -173,7 +173,8 @@ def test_a_test_that_takes_too_long_fails_and_is_ended(pytest_run: Run, waits: s
 
 
 def test_a_pytest_process_that_dies_takes_everything_along(pytest_run: Run):
-    code = "def test_it():\n    start('setsid', '-f')\n    time.sleep(0.3)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    code = "def test_it():\n    start('setsid', '-f')\n    time.sleep(0.3)\n"
+    code += "    os.kill(os.getpid(), signal.SIGKILL)\n"
     assert pytest_run(code).returncode == -signal.SIGKILL
     assert guard.gone(left, 20) == []
 
