@@ -118,7 +118,8 @@ def _stat(pid: int) -> list[str]:
 def main(word: str, pid: int) -> None:
     """Reads from the pytest process `pid` how many seconds its test may take, and an empty line after it.
 
-    When its input ends, however that came about, everything is killed whose mark begins with `word`.
+    When its input ends without an `end`, however that came about, everything is killed whose mark begins
+    with `word`.
     """
 
     def mine() -> list[int]:
@@ -127,6 +128,8 @@ def main(word: str, pid: int) -> None:
     steps = (lambda: os.kill(pid, LIMIT_SIGNAL), lambda: kill(mine), lambda: os.kill(pid, signal.SIGKILL))
     lines = _Lines()
     while (line := lines.next(None)) is not None:
+        if line == "end\n":
+            return
         waits = (float(line), UNWIND_SECONDS, HARD_SECONDS) if line.strip() else ()
         for step, seconds in zip(steps, waits, strict=False):
             if lines.next(seconds) != "":

@@ -46,11 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def _use_usual_signals(*, is_worker: bool) -> None:
     """A signal that this process ignores is ignored by all that it starts, one that it handles is not.
 
-    A shell without job control has background jobs ignore SIGINT; `nohup` and cron have them ignore SIGHUP.
+    A shell without job control has background jobs ignore SIGINT and SIGQUIT; `nohup` and cron have them
+    ignore SIGHUP. SIGPIPE is ignored by Python itself, and reset by `subprocess`.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     # This process itself goes on when the terminal is closed, if it was started to. A worker of xdist ends
     # with the process that started it.
     if is_worker or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -128,9 +130,8 @@ class _Tests:
             pytest.fail(f"the test ended, and what it had started did not:\n{said}", pytrace=False)
 
     def pytest_sessionfinish(self) -> None:
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-        self._guard.wait()
+        self._tell("end\n")
+        self._guard.communicate()
 
     def _mark(self, name: str) -> None:
         os.environ[guard.MARK] = " ".join([*self._outer, f"{self._word}.{name}"])

@@ -48,7 +48,8 @@ def _check_folders(home: Path) -> None:
     for path in (home / name for name in FOLDERS):
         if os.path.lexists(path) and not path.is_dir():
             raise UserError(
-                f"`{path}` must be a folder, but got a file. Move it away, or name another folder with --home."
+                f"`{path}` must be a folder, but got a file. "
+                "Move it away, or name another folder with --home."
             )
 
 

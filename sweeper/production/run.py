@@ -14,7 +14,7 @@ from typing import Any
 from sweeper.core.environment import held_back_line
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.files import write_atomic
-from sweeper.core.job import OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
+from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.core.training import STOP
 from sweeper.execution.local import LocalLauncher
@@ -174,7 +174,8 @@ def _prepared(
     found: dict[int, Mapping[str, Any]] = {}
     while runner.running:
         for number, _, outcome in runner.wait():
-            found[number] = report_of(outcome, list(asked)[number])
+            doing, each = list(asked.items())[number]
+            found[number] = report_of(outcome, doing, log=setup / each.uid / LOG)
     for note in found[1]["notes"]:
         watcher.line(note)
     devices = _picked(devices_of(found[0]), device, wanted)

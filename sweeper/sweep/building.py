@@ -96,7 +96,8 @@ class Built:
 def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Built:
     """Prepares a pipeline's data, and has its baseline and its largest configuration take two steps.
 
-    The data stays in the home's cache, where a sweep finds it; nothing else is left on disk.
+    The data stays in the home's cache, where a sweep finds it, and so does the log where it cannot be
+    prepared; nothing else is left on disk.
 
     Raises:
         UserError: The data cannot be used, or the pipeline refuses a configuration.

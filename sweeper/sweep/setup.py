@@ -99,11 +99,14 @@ def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
     )
 
 
-def report_of(outcome: Outcome | Report, doing: str, *, elsewhere: bool = False) -> Mapping[str, Any]:
+def report_of(
+    outcome: Outcome | Report, doing: str, *, elsewhere: bool = False, log: Path | None = None
+) -> Mapping[str, Any]:
     """Returns what a set-up job reported.
 
     Args:
         elsewhere: Whether it ran on a worker, which may lack what is there on this machine.
+        log: The job's output, which is named where a traceback is in it.
 
     Raises:
         UserError: The user's data or code broke it; the message is one line.
@@ -112,11 +115,13 @@ def report_of(outcome: Outcome | Report, doing: str, *, elsewhere: bool = False)
     if isinstance(outcome, Report):
         return outcome.values
     assert isinstance(outcome, Failure)
+    where = f"The whole traceback is in {log}." if log is not None and _has_traceback(log) else ""
     if outcome.kind == FailureKind.USER_ERROR:
-        remedy = ". It was on a worker, which needs the Python packages and data of this machine."
-        raise UserError(outcome.message + (remedy if elsewhere else ""))
+        remedy = "It was on a worker, which needs the Python packages and data of this machine."
+        rest = " ".join(each for each in (remedy if elsewhere else "", where) if each)
+        raise UserError(f"{outcome.message.rstrip('.')}. {rest}" if rest else outcome.message)
     raise EnvironmentStopError(
-        f"{doing} failed ({outcome.kind}): {outcome.message}. {outcome.last_words}".strip()
+        f"{doing} failed ({outcome.kind}): {outcome.message}. {where or outcome.last_words}".strip()
     )
 
 
@@ -128,6 +133,10 @@ def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
     devices = [decode(DeviceInfo, each) for each in values["devices"]]
     with awake([each.uuid for each in devices if each.uuid]):
         return [dataclasses.replace(each, uuid=each.uuid and full_uuid(each.uuid)) for each in devices]
+
+
+def _has_traceback(log: Path) -> bool:
+    return log.exists() and b"Traceback (most recent call last)" in log.read_bytes()
 
 
 def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:

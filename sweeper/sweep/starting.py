@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,8 +15,8 @@ from sweeper.core.codec import encode
 from sweeper.core.crashing import passing
 from sweeper.core.environment import held_back_line
 from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.job import SCRIPT_RUNNER, TRIAL_RUNNER, Job
-from sweeper.core.measurement import Outcome, Report
+from sweeper.core.job import LOG, SCRIPT_RUNNER, TRIAL_RUNNER, Job
+from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import LocalLauncher, end_leftovers, own_environment
 from sweeper.execution.remote import RemoteLauncher
@@ -169,7 +170,13 @@ def surveyed(
     data = setup.NO_DATA
     if spec.pipeline:
         elsewhere = spec.execution.is_remote
-        data = setup.report_of(outcomes[1], "preparing the data", elsewhere=elsewhere)
+        log = prepared.with_name(prepared.name + ".log")
+        if isinstance(outcomes[1], Failure):
+            # The folder of a sweep that has not begun does not stay.
+            with contextlib.suppress(OSError):
+                prepared.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / "prepare" / LOG, log)
+        data = setup.report_of(outcomes[1], "preparing the data", elsewhere=elsewhere, log=log)
     return machine, data
 
 

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import sys
+import sysconfig
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +26,8 @@ from sweeper.worker.shared import SharedSteps
 
 # By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_SHIPPED = str(Path(__file__).resolve().parents[2] / "pipelines") + os.sep
+_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
 # torch carries an error from a loader worker as text: its own line, then the worker's traceback.
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
@@ -72,12 +75,20 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
     except TrialFailedError as error:
         return _failure(FailureKind(error.kind), str(error), progress)
     except UserError as error:
-        return _failure(FailureKind.USER_ERROR, str(error), progress)
-    except Exception as error:
+        # A shipped pipeline's are about its options, and its code is nobody's to mend.
+        place = _place(error, job, library=_SHIPPED)
+        if place:
+            traceback.print_exc()
+        return _failure(
+            FailureKind.USER_ERROR, str(error).rstrip(".") + place if place else str(error), progress
+        )
+    except (Exception, SystemExit) as error:
+        place = _place(error, job)
+        if isinstance(error, SystemExit) and not place:
+            raise
         # What the person sees first is one line; the traceback is in the log.
         traceback.print_exc()
         first = _as_raised(error)
-        place = _place(error, job)
         known = classify.of_text(f"{type(error).__module__}.{first}")
         kind = known or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
         return _failure(kind, _first_sentence(first) + place, progress)
@@ -99,18 +110,41 @@ def _failure(kind: FailureKind, message: str, progress: Progress) -> Failure:
     return Failure(kind=kind, message=message, stage=progress.reached, finished_at=time.time())
 
 
-def _place(error: BaseException, job: Job) -> str:
-    """Returns the innermost line of the user's own code, as ` (file:line)`."""
-    frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
-    if _IN_WORKER.search(str(error)):
-        frames += _FRAME.findall(str(error))
-    for filename, line in reversed(frames):
-        if "site-packages" in filename or filename.startswith(_PACKAGE):
-            continue
+def _place(error: BaseException, job: Job, library: str = _PACKAGE) -> str:
+    """Returns the innermost line of the user's own code, as ` (file:line)`.
+
+    What lies beside the pipeline comes before what it imports from elsewhere.
+
+    Args:
+        library: A folder whose code is not the user's, beside this package and all that is installed.
+    """
+    own = (_PACKAGE, *_LIBRARIES, library)
+    frames = [
+        (filename, line)
+        for filename, line in reversed(list(_frames(error)))
+        if os.path.isabs(filename) and "-packages" + os.sep not in filename and not filename.startswith(own)
+    ]
+    for filename, line in frames:
         for path in job.import_paths:
-            if filename.startswith(path + os.sep):
+            if filename.startswith(os.path.join(path, "")):
                 return f" ({os.path.relpath(filename, path)}:{line})"
-    return ""
+    return f" ({frames[0][0]}:{frames[0][1]})" if frames else ""
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, str]]:
+    """Yields file and line of each call that led to `error`, the outermost first."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        yield frame.filename, str(frame.lineno)
+    if _IN_WORKER.search(str(error)):
+        yield from _FRAME.findall(str(error))
+    # How a pool of processes carries what was raised in one of them.
+    if error.__cause__ is not None and type(error.__cause__).__name__ in (
+        "_RemoteTraceback",
+        "RemoteTraceback",
+    ):
+        yield from _FRAME.findall(str(error.__cause__))
+    if isinstance(error, SyntaxError) and error.filename:
+        yield error.filename, str(error.lineno)
 
 
 def main(folder: Path, descriptor: int, steps: int) -> NoReturn:

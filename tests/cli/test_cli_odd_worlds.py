@@ -166,8 +166,24 @@ def test_a_file_in_the_place_of_a_folder_of_the_home(tmp_path: Path, monkeypatch
         with pytest.raises(SystemExit) as ended:
             main()
         said = f"sweeper: `home/{name}` must be a folder, but got a file. Move it away, or name another"
-        assert (ended.value.code, capsys.readouterr().err.splitlines()) == (2, [f"{said} folder with --home."])
+        assert (ended.value.code, capsys.readouterr().err.splitlines()) == (
+            2,
+            [f"{said} folder with --home."],
+        )
     assert (folder / "home" / name).read_text() == "mine"
+
+
+def test_an_error_in_prepare_names_its_line_and_keeps_the_traceback(tmp_path: Path):
+    code = "from pipelines.tabular import build\n\n\ndef prepare(data):\n    return {}['price']\n"
+    folder = staged(tmp_path / "wrong", code)
+    for command in (["run", "tiny.yaml"], ["check", "tiny.yaml", "--deep"]):
+        done = sweeper(*command, cwd=folder)
+        (log,) = (folder / "mlruns" / "cache").glob("*.log")
+        assert done.returncode == 2
+        assert done.stderr.decode() == (
+            f"sweeper: KeyError: 'price' (loud.py:5). The whole traceback is in {log}.\n"
+        )
+        assert f'File "{folder}/loud.py", line 5, in prepare' in log.read_text()
 
 
 def test_a_folder_that_is_gone(tmp_path: Path):

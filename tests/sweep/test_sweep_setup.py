@@ -11,7 +11,7 @@ from replays import spec_of
 
 from sweeper.core import cores
 from sweeper.core.codec import encode
-from sweeper.core.errors import UserError
+from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.spec import SweepSpec
@@ -262,3 +262,24 @@ def test_nvml_is_open_while_gpus_are_named_or_each_would_wake_the_driver_anew(dr
 def test_without_nvml_gpus_have_the_names_that_cuda_tells(monkeypatch):
     monkeypatch.setenv(stub_nvml.SCENARIO, "/none")
     assert [slot.device for slot in machine(spec_of(), *GPUS).slots] == ["GPU-0", "GPU-1"]
+
+
+def test_where_the_whole_traceback_is_is_told(tmp_path):
+    log = tmp_path / "prepare.log"
+    user = Failure(kind=FailureKind.USER_ERROR, message="KeyError: 'price' (mine.py:8)")
+    crash = Failure(kind=FailureKind.CRASH, message="exit status 1", detail="SystemExit: 1")
+    for text, of_user, of_crash in (
+        (None, "", " SystemExit: 1"),
+        ("no more\n", "", " SystemExit: 1"),
+        ("Traceback (most recent call last):\n ...\n" + "x\n" * 100, f"The whole traceback is in {log}.", ""),
+    ):
+        if text is not None:
+            log.write_text(text)
+        with pytest.raises(UserError) as told:
+            setup.report_of(user, "preparing the data", log=log)
+        assert str(told.value) == "KeyError: 'price' (mine.py:8)" + (of_user and f". {of_user}")
+        with pytest.raises(EnvironmentStopError) as told:
+            setup.report_of(crash, "preparing the data", log=log)
+        assert str(told.value) == "preparing the data failed (crash): exit status 1." + (
+            f" {of_user}" if of_user else of_crash
+        )

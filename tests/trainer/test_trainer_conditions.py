@@ -26,7 +26,7 @@ def own_seconds() -> float:
 
 
 MOST_SECONDS = 3.0
-"""Of processor time for children that burn 0.4 s and start an interpreter: that takes a while on a slow machine."""
+"""Of processor time for a child that burns 0.4 s, the start of its interpreter on a slow machine included."""
 BURNING = "import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()"
 IN_A_CHILD_OF_ITS_OWN = "\nif os.fork():\n    os.wait()\nelse:\n    burn(0.4); os._exit(0)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 import statistics
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from pace import undisturbed
 from test_trainer_graph import Fake
 from torch import nn
 from trainer_cuda import CUDA, FakeCuda
@@ -95,17 +97,48 @@ def no_child_is_left() -> Iterator[None]:
         os.waitpid(pid, 0)
 
 
+def batch_of_arithmetic(known: Job) -> int:
+    """The batch of `compute` from which on this processor does little else in a step, optimiser included."""
+    config = TrialConfig().replace({"model.kind": "compute"})
+    pipeline = bottlenecks.build(config, prepare.load(known))
+    optimizer = torch.optim.AdamW(pipeline.model.parameters())
+
+    def seconds(rows: int) -> float:
+        batch = pipeline.train.gather(pipeline.train.tensors, torch.arange(rows))
+        taken = []
+        for _ in range(5):
+            began = time.perf_counter()
+            optimizer.zero_grad()
+            pipeline.loss(pipeline.model, batch).backward()
+            optimizer.step()
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    for rows in (1024, 2048, 4096, 8192):
+        half, whole = seconds(rows // 2), seconds(rows)
+        # What half of the batch does not halve; from a fifth on it would be the verdict.
+        if 2 * half - whole < 0.1 * whole:
+            break
+    return rows
+
+
 @pytest.mark.usefixtures("no_child_is_left")
 @pytest.mark.parametrize(
     ("kind", "asked", "bottleneck"),
     [
         ("input", {"loader.kind": "rows"}, Bottleneck.INPUT),
-        ("compute", {"batch_size": 1024}, Bottleneck.COMPUTE),
+        ("compute", {}, Bottleneck.COMPUTE),
         ("sync", {}, Bottleneck.SYNC),
     ],
 )
+@undisturbed
 def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict, bottleneck: Bottleneck):
     config = TrialConfig().replace({"model.kind": kind, "device.cpu_threads": 1, **asked})
+    if kind == "compute":
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        config = config.replace({"batch_size": batch_of_arithmetic(known)})
+        torch.set_num_threads(threads)
     found = measure.run(dataclasses.replace(known, config=config), Silent())
     verdict = verdict_of(found, config)
     if verdict.kind is not bottleneck and found.contamination:
@@ -125,6 +158,7 @@ def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict,
 # -- each part ------------------------------------------------------------------------------------------
 
 
+@undisturbed
 def test_a_step_that_sleeps_is_blocked_and_one_that_computes_is_not():
     sleeping, _ = training(sleep=4e-3)
     assert 3e-3 < under_test._blocked(sleeping) < 8e-3
@@ -133,6 +167,7 @@ def test_a_step_that_sleeps_is_blocked_and_one_that_computes_is_not():
     assert under_test._blocked(computing) < 0.3 * seconds / steps
 
 
+@undisturbed
 def test_what_the_loader_waits_for_does_not_block_the_step():
     timing, samples = training({"loader.kind": "rows", "batch_size": 4}, row_sleep=1e-3)
     found = diagnose(timing, samples, 1e-3)
@@ -147,14 +182,16 @@ def test_what_a_core_was_lacking_for_is_no_blocking(monkeypatch):
     assert under_test._blocked(timing) == 0.0
 
 
+@undisturbed
 def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
     """Of a tenth of a second in which the step sleeps, and four threads want a core for a third."""
-    told = iter([dict.fromkeys(range(4), 5.0), dict.fromkeys(range(4), 5.033)])
+    told = itertools.cycle([dict.fromkeys(range(4), 5.0), dict.fromkeys(range(4), 5.033)])
     monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
     timing, _ = training(sleep=4e-3)
     assert 1e-3 < under_test._blocked(timing) < 4e-3
 
 
+@undisturbed
 def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
     def fixed(batch_size: int) -> float:
         timing, _ = training({"batch_size": batch_size}, width=128, rows=8192)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import uuid
+from pathlib import Path
 
 import pytest
 
+import sweeper
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan
 from sweeper.core.progress import Silent
@@ -51,6 +54,93 @@ def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatc
     gc.collect()
     assert failure.kind == "user_error"
     assert failure.message == f"KeyError: 'missing' ({name}.py:9)"
+
+
+HELPER = """
+from sweeper.core.errors import UserError
+from sweeper.trainer.pipeline import Samples
+
+def read(price):
+    if price == "":
+        raise UserError("`data.price` must be a number, but got nothing. Give one.")
+    if price == "negative":
+        return Samples(tensors={}, length=-1)
+    return float(price)
+"""
+PREPARE = """
+import concurrent.futures
+import json
+
+def prepare(data):
+    import {helper} as helper
+    {line}
+
+def build(config, prepared):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("helper.read('twelve')", "ValueError: could not convert string to float: 'twelve' ({helper}.py:10)"),
+        # What raises is installed, and the line that called it is the user's.
+        ("json.loads('[')", "JSONDecodeError: Expecting value: line 1 column 2 (char 1) ({pipeline}.py:7)"),
+        ("helper.read('')", "`data.price` must be a number, but got nothing. Give one ({helper}.py:7)"),
+        ("import {broken}", "SyntaxError: invalid syntax ({broken}.py, line 2) ({broken}.py:2)"),
+        ("raise SystemExit('no data')", "SystemExit: no data ({pipeline}.py:7)"),
+        (
+            "list(concurrent.futures.ProcessPoolExecutor(1).map(helper.read, ['many']))",
+            "ValueError: could not convert string to float: 'many' ({helper}.py:10)",
+        ),
+    ],
+    ids=["helper", "library", "user error", "syntax", "exit", "pool"],
+)
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "elsewhere"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_an_error_in_prepare_has_the_line_that_raised_it(
+    tmp_path, monkeypatch, capsys, line, message, beside
+):
+    number = uuid.uuid4().hex
+    names = {"pipeline": f"pipeline_{number}", "helper": f"helper_{number}", "broken": f"broken_{number}"}
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / f"{names['pipeline']}.py").write_text(
+        PREPARE.replace("{line}", line)
+        .replace("{helper}", names["helper"])
+        .replace("{broken}", names["broken"])
+    )
+    (code / f"{names['helper']}.py").write_text(HELPER)
+    (code / f"{names['broken']}.py").write_text("x = 1\ny = = 2\n")
+    monkeypatch.syspath_prepend(code)
+    own = code if beside else tmp_path / "another"
+    job = Job(
+        uid="p",
+        runner=PREPARE_RUNNER,
+        pipeline=names["pipeline"],
+        import_paths=(str(own),),
+        prepared=str(tmp_path / "data"),
+    )
+    failure = run(job, Silent())
+    text, place = message.format(**names).rsplit(" (", 1)
+    assert failure.kind == "user_error"
+    # Of what is found elsewhere the folder is told, too.
+    assert failure.message == f"{text} ({place if beside else f'{code}{os.sep}{place}'}"
+    assert f", line {place.rpartition(':')[2].rstrip(')')}" in capsys.readouterr().err
+
+
+def test_an_option_that_a_shipped_pipeline_refuses_has_no_line(tmp_path):
+    job = Job(
+        uid="p",
+        runner=PREPARE_RUNNER,
+        pipeline="pipelines.tabular",
+        import_paths=(str(Path(sweeper.__file__).parents[1]),),
+        prepared=str(tmp_path / "data"),
+        data={"path": str(tmp_path / "nothing.csv")},
+    )
+    failure = run(job, Silent())
+    assert failure.kind == "user_error"
+    assert ".py:" not in failure.message
 
 
 def test_a_secret_is_struck_before_a_message_is_cut(monkeypatch):
