@@ -61,14 +61,17 @@ class FailingValues:
         self._left: dict[str, dict[Scalar, str]] | None = {}
 
     def add(self, record: TrialRecord) -> None:
-        """Takes in a trial that has ended."""
+        """Takes in a trial that has ended.
+
+        A reference that failed is no evidence: it may have values that the space has not.
+        """
         failure = record.failure
         if record.measurement is not None:
             choices = set(choices_of(record.config, self._space))
             if not choices <= self._ran:
                 self._ran |= choices
                 self._left = None
-        elif failure is not None and failure.kind in KINDS:
+        elif failure is not None and failure.kind in KINDS and record.stage == "search":
             self._failed[record.number] = _Failed(
                 record.number,
                 (failure.kind, without_numbers(failure.message)),

@@ -106,6 +106,20 @@ def test_what_a_reference_ran_with_is_not_tried(bench: Bench):
     assert ("precision.amp", "bf16") in tried(bench)
 
 
+def test_references_that_fail_with_it_make_nothing_else_suspect(bench: Bench):
+    """Both have a width in common too, which no trial has run with when the search begins."""
+    widths = {"type": "categorical", "choices": [64, 128, 256]}
+    entries = [{"batch_size": size, "precision.amp": "fp16", "model.width": 256} for size in (128, 256)]
+    spec = asked(
+        space={**SPACE, "model.width": widths},
+        baseline={"loader.kind": "rows", "model.width": 64},
+        also_try=entries,
+    )
+    bench.run(spec, lambda config: NO_FP16(config) or surface(config), refuses=NO_FP16)
+    assert [line for line in bench.watcher.lines if "left the space" in line] == [WITHOUT_FP16]
+    assert 256 in searched(bench, "model.width")
+
+
 def test_what_would_not_act_in_the_baseline_is_left_to_the_search(bench: Bench):
     space = {**SPACE, "compile.mode": {**MODES, "when": {"loader.kind": "resident"}}}
     bench.run(asked(space=space))
