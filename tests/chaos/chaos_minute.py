@@ -11,7 +11,7 @@ import chaos_kills
 import chaos_signals
 import chaos_stage
 
-SUPERVISORS, TRIALS, SIGNALS = 14, 10, 4
+SUPERVISORS, TRIALS, SIGNALS = 8, 6, 4
 SEED = 1
 
 

@@ -40,10 +40,10 @@ def test_what_a_person_reads():
     assert "too few processes ran" in lines(Again(name="toy", number=3, before=BEFORE, now=None))[0]
 
 
-def test_mistakes_are_one_line(sweeper):
-    done = sweeper("confirm", "nothing")
+def test_mistakes_are_one_line(in_process):
+    done = in_process("confirm", "nothing")
     assert done.returncode == 2
     assert "There is no sweep called 'nothing'" in done.stderr
-    done = sweeper("confirm", "nothing", "--soak", "soon")
+    done = in_process("confirm", "nothing", "--soak", "soon")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli import main
-
 REPOSITORY = Path(__file__).parents[2]
 MOST_LOG_BYTES = 20 * 1024 * 1024
 
@@ -151,39 +149,30 @@ def test_a_home_that_is_a_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["sweeps", "train", "cache", "cache/compile"])
-def test_a_file_in_the_place_of_a_folder_of_the_home(tmp_path: Path, monkeypatch, capsys, name: str):
-    folder = staged(tmp_path / "quiet", QUIET)
-    (folder / "home" / name).parent.mkdir(parents=True)
-    (folder / "home" / name).write_text("mine")
-    monkeypatch.chdir(folder)
+def test_a_file_in_the_place_of_a_folder_of_the_home(tmp_path: Path, in_process, name: str):
+    (tmp_path / "loud.py").write_text(QUIET)
+    (tmp_path / "tiny.yaml").write_text(YAML)
+    (tmp_path / "home" / name).parent.mkdir(parents=True)
+    (tmp_path / "home" / name).write_text("mine")
     commands = (
         *(["run", "tiny.yaml"], ["run", "tiny.yaml", "--dry-run"], ["check", "tiny.yaml", "--deep"]),
         *(["list"], ["show", "tiny"], ["confirm", "tiny"], ["report", "tiny"], ["compare", "tiny", "tiny"]),
         *(["export", "tiny"], ["train", "best.yaml"], ["sync"], ["ui"], ["doctor"]),
     )
     for command in commands:
-        monkeypatch.setattr(sys, "argv", ["sweeper", *command, "--home", "home"])
-        with pytest.raises(SystemExit) as ended:
-            main()
+        done = in_process(*command, "--home", "home")
         said = f"sweeper: `home/{name}` must be a folder, but got a file. Move it away, or name another"
-        assert (ended.value.code, capsys.readouterr().err.splitlines()) == (
-            2,
-            [f"{said} folder with --home."],
-        )
-    assert (folder / "home" / name).read_text() == "mine"
+        assert (done.returncode, done.stderr) == (2, f"{said} folder with --home.\n")
+    assert (tmp_path / "home" / name).read_text() == "mine"
 
 
 def test_an_error_in_prepare_names_its_line_and_keeps_the_traceback(tmp_path: Path):
     code = "from pipelines.tabular import build\n\n\ndef prepare(data):\n    return {}['price']\n"
     folder = staged(tmp_path / "wrong", code)
-    for command in (["run", "tiny.yaml"], ["check", "tiny.yaml", "--deep"]):
-        done = sweeper(*command, cwd=folder)
-        (log,) = (folder / "mlruns" / "cache").glob("*.log")
-        assert done.returncode == 2
-        assert done.stderr.decode() == (
-            f"sweeper: KeyError: 'price' (loud.py:5). The whole traceback is in {log}.\n"
-        )
-        assert f'File "{folder}/loud.py", line 5, in prepare' in log.read_text()
+    done = sweeper("run", "tiny.yaml", cwd=folder)
+    (log,) = (folder / "mlruns" / "cache").glob("*.log")
+    one_line(done, 2, f"KeyError: 'price' (loud.py:5). The whole traceback is in {log}.")
+    assert f'File "{folder}/loud.py", line 5, in prepare' in log.read_text()
 
 
 def test_a_folder_that_is_gone(tmp_path: Path):
@@ -210,10 +199,10 @@ def test_closed_streams(finished_home: Path, tmp_path: Path, closed: str):
 
 
 @pytest.mark.parametrize("name", ["../toy", "toy/../toy", "/", "", ".", "x" * 300, "toy\n", "tøy"])
-def test_a_name_is_no_path(finished_home: Path, tmp_path: Path, name: str):
-    done = sweeper("show", "--home", str(finished_home), "--", name, cwd=tmp_path)
-    in_order(done, 2)
-    assert b"There is no sweep called" in done.stderr
+def test_a_name_is_no_path(finished_home: Path, in_process, name: str):
+    done = in_process("show", "--home", str(finished_home), "--", name)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sweeper: There is no sweep called")
 
 
 @pytest.mark.slow

@@ -40,10 +40,15 @@ def {function}(*arguments):
 
 
 @pytest.fixture
-def run(sweeper, tmp_path):
-    """`sweeper run tiny.yaml ...` in a folder with the pipelines."""
+def staged(sweeper):
+    """The folder that it runs in has the pipelines, and a space."""
     shutil.copytree(REPOSITORY / "pipelines", "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
     Path("tiny.yaml").write_text(YAML)
+
+
+@pytest.fixture
+def run(staged, sweeper):
+    """`sweeper run tiny.yaml ...` in a folder with the pipelines."""
     return lambda *arguments: sweeper("run", *(arguments or ("tiny.yaml",)))
 
 
@@ -67,14 +72,14 @@ def one_line(done: subprocess.CompletedProcess[str], code: int, *says: str) -> N
         (("tiny.yaml", "--device", "gpu"), ("`--device` must be `cpu` or `cuda:N`", "'gpu'")),
     ],
 )
-def test_a_mistake_in_the_specification_starts_nothing(run, arguments, says):
-    one_line(run(*arguments), 2, *says)
+def test_a_mistake_in_the_specification_starts_nothing(staged, in_process, arguments, says):
+    one_line(in_process("run", *arguments), 2, *says)
     assert not Path("mlruns").exists()
 
 
-def test_an_unknown_key_is_named_with_its_place(run):
+def test_an_unknown_key_is_named_with_its_place(staged, in_process):
     Path("tiny.yaml").write_text(YAML.replace("repeats: 1", "repeat: 1"))
-    one_line(run(), 2, "tiny.yaml:9:", "Did you mean `", "repeats`?")
+    one_line(in_process("run", "tiny.yaml"), 2, "tiny.yaml:9:", "Did you mean `", "repeats`?")
 
 
 @pytest.mark.slow

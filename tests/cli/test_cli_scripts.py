@@ -106,9 +106,9 @@ def test_deep_check_of_a_silent_script_says_so(wild: Path, sweeper):
         ({"script": {"stop": "never"}}, "script.stop"),
     ],
 )
-def test_mistakes_are_told_with_their_place(wild: Path, sweeper, changes: dict[str, Any], words: str):
+def test_mistakes_are_told_with_their_place(wild: Path, in_process, changes: dict[str, Any], words: str):
     write("with_overrides", **changes)
-    done = sweeper("check", "with_overrides.yaml")
+    done = in_process("check", "with_overrides.yaml")
     assert done.returncode == 2
     assert words in done.stderr, done.stderr
     assert "with_overrides.yaml:" in done.stderr

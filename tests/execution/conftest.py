@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from execution.quick_node import QUICK
 
 from sweeper.execution.local import LocalLauncher, leftovers
 
@@ -42,8 +43,8 @@ def shared(request: pytest.FixtureRequest, server_home: Path) -> Iterator[LocalL
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[LocalLauncher]:
-    """A launcher whose server the test may kill."""
-    launcher = LocalLauncher(tmp_path, capacity=2)
+    """A launcher whose server the test may kill; it imports no torch, which none of the jobs needs."""
+    launcher = QUICK(tmp_path, capacity=2)
     yield launcher
     launcher.close()
     assert wait_for(lambda: leftovers(tmp_path) == [])

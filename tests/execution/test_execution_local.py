@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from execution.quick_node import QUICK
 
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import LOG, OUTCOME, read_outcome
@@ -167,7 +168,7 @@ def _link(path: Path) -> str:
 
 
 def test_closing_ends_what_runs(tmp_path, wait_for):
-    launcher = LocalLauncher(tmp_path)
+    launcher = QUICK(tmp_path)
     handle = sleeping(launcher, tmp_path / "a", wait_for)
     assert len(leftovers(tmp_path)) >= 5
     launcher.close()
