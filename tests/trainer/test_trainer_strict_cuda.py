@@ -230,7 +230,7 @@ def test_the_tests_for_a_gpu_pass_on_the_stand_in():
     """So that on the first day with a GPU it is not they that fail."""
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "gpu"),
+            *(sys.executable, "-m", "pytest", "-o", "addopts=", "-n", "0", "-m", "gpu"),
             *("-p", "strict_cuda_plugin", "-p", "no:cacheprovider", f"{HERE}/test_trainer_gpu.py"),
         ],
         capture_output=True,
