@@ -14,7 +14,7 @@ import guard
 import pytest
 
 TESTS = Path(__file__).parent
-SLEEP = "sleep 1234.5"
+SLEEP = "sleep 4321.25"
 """What the tests of these runs leave behind."""
 START = f"""
 import os, signal, subprocess, time
