@@ -102,7 +102,7 @@ def test_a_run_outlives_its_terminal_only_if_it_was_to(pytest_run: Run, workers:
     assert pytest_run(code, "-n", workers).returncode == -signal.SIGHUP
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "how",
     [
