@@ -14,7 +14,7 @@ import guard
 import pytest
 
 TESTS = Path(__file__).parent
-SLEEP = "sleep 1234.5"
+SLEEP = "sleep 4321.25"
 """What the tests of these runs leave behind."""
 START = f"""
 import os, signal, subprocess, time
@@ -102,7 +102,7 @@ def test_a_run_outlives_its_terminal_only_if_it_was_to(pytest_run: Run, workers:
     assert pytest_run(code, "-n", workers).returncode == -signal.SIGHUP
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "how",
     [

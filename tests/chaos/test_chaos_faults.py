@@ -14,6 +14,7 @@ def test_a_leak_zoo():
     assert found["count"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no `cc` to compile the shim with")
 def test_system_calls_that_fail():
     found = harness("chaos_syscalls.py", "ALL", 400, 60)

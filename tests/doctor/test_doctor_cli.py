@@ -102,7 +102,7 @@ def test_one_reading_that_cannot_be_taken_costs_no_other(tmp_path, monkeypatch):
     found = examined(tmp_path)
     assert states(found)["load"] is WARN
     assert "no /proc here" in found.checks[0].text
-    assert states(found)["cores"] is OK
+    assert states(found)["torch"] is OK
 
 
 def test_a_foreign_process_does_not_make_a_machine_unfit(tmp_path):
