@@ -45,7 +45,7 @@ MODEL = {
 CHOICES = {"kind": KINDS, "loss": ("focal", "cross_entropy")}
 """What each word among them may be."""
 SPACE = {
-    "model.kind": KINDS,
+    "model.kind": ("cnn", "transformer", "fusion"),
     "model.hidden_size": (48, 96, 192),
     "model.n_fft": (64, 128),
     "model.dropout": (0.0, 0.2, 0.4),

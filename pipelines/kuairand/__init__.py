@@ -54,7 +54,7 @@ MODEL = {
 }
 CHOICES = {"labels": ("both", *pretrain.LABELS), "encoding": ("onehot", "embedding")}
 """What each word among them may be."""
-SPACE = {"model.hidden_size": (64, 128, 256), "model.encoding": CHOICES["encoding"]}
+SPACE = {"model.hidden_size": (64, 128, 256), "model.encoding": ("onehot", "embedding")}
 ARMS = ("treatment", "control")
 
 

@@ -36,7 +36,7 @@ CHOICES = {"kind": ("lstm", "gru", "transformer")}
 """What each word among them may be."""
 SPACE = {
     "data.seq_length": (30, 60, 90),
-    "model.kind": CHOICES["kind"],
+    "model.kind": ("lstm", "gru", "transformer"),
     "model.hidden_size": (64, 128, 256),
     "model.num_layers": (2, 3),
 }
