@@ -225,6 +225,25 @@ def test_a_production_run_and_its_continuation(on_gpu: Callable[..., Job], tmp_p
     assert second["best_loss"] <= first["best_loss"]
 
 
+ASKED = """
+import importlib, torch
+asked = []
+for name in ("is_available", "device_count", "init", "current_device", "get_device_properties", "get_arch_list"):
+    setattr(torch.cuda, name, lambda *_, name=name: asked.append(name))
+torch.accelerator.is_available = lambda: asked.append("accelerator")
+from sweeper.trainer import preload
+preload.preload()
+import sweeper.worker.trial
+print(asked)
+"""
+
+
+def test_the_server_asks_nothing_of_cuda_before_it_forks():
+    """The driver would be initialised, and no trial that is forked could use it."""
+    run = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
 @pytest.mark.slow
 def test_the_tests_for_a_gpu_pass_on_the_stand_in():
     """So that on the first day with a GPU it is not they that fail."""
