@@ -228,7 +228,7 @@ def test_a_production_run_and_its_continuation(on_gpu: Callable[..., Job], tmp_p
 ASKED = """
 import importlib, torch
 asked = []
-for name in ("is_available", "device_count", "init", "current_device", "get_device_properties", "get_arch_list"):
+for name in ("is_available", "device_count", "init", "current_device", "get_arch_list"):
     setattr(torch.cuda, name, lambda *_, name=name: asked.append(name))
 torch.accelerator.is_available = lambda: asked.append("accelerator")
 from sweeper.trainer import preload
