@@ -201,7 +201,7 @@ class _Watch:
         except _Stop:
             pass
         except Exception as error:
-            # What was made up in place of a value can lead anywhere.
+            # A placeholder in place of a value can lead anywhere.
             if not self._reads:
                 self._ended(error)
         return None
@@ -222,7 +222,7 @@ class _Watch:
             self._note(Effect.WAITS, what)
 
     def read(self) -> None:
-        """Is told that something was made up in place of a value."""
+        """Notes that a placeholder stands in for a value."""
         self._reads += 1
         if self._reads > MAX_READS:
             raise _Stop
