@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,8 @@ class MlflowServer:
     port: int
     postgres: Postgres
     _process: subprocess.Popen[bytes] | None = None
+    # A test that starts it again does not make it its own.
+    _environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     @property
     def url(self) -> str:
@@ -60,7 +62,7 @@ class MlflowServer:
         self._process = daemon(
             [*words, *(part for pair in options.items() for part in pair)],
             self.folder / "server.log",
-            {**os.environ, **UI_ENV, "MLFLOW_BACKEND_STORE_URI": self.postgres.url(DATABASE)},
+            {**self._environment, **UI_ENV, "MLFLOW_BACKEND_STORE_URI": self.postgres.url(DATABASE)},
         )
         wait_for(self._answers, START_SECONDS, lambda: tail(self.folder / "server.log"))
 

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +51,8 @@ class Postgres:
     password: str = field(repr=False)
     _bin: Path
     _process: subprocess.Popen[bytes] | None = None
+    # A test that starts it again does not make it its own: the server serves those after it, too.
+    _environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     def url(self, database: str) -> str:
         """Returns a database's address with user and password, as SQLAlchemy takes it."""
@@ -85,7 +87,7 @@ class Postgres:
             TimeoutError: It does not.
         """
         words = [self._bin / "postgres", "-D", self.folder / "data"]
-        self._process = daemon(words, self.folder / "server.log", os.environ, user=_user())
+        self._process = daemon(words, self.folder / "server.log", self._environment, user=_user())
         ready = [self._bin / "pg_isready", "-q", "-h", self.folder, "-p", str(self.port), "-U", USER]
         wait_for(
             lambda: subprocess.run(ready, timeout=10).returncode == 0,
