@@ -26,16 +26,21 @@ def undisturbed(test: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: object, **kwargs: object) -> None:
         for _ in range(TRIES):
-            began, before = time.monotonic(), _lost_seconds()
+            is_disturbed = disturbed()
             try:
                 return test(*args, **kwargs)
             except AssertionError:
-                share = (_lost_seconds() - before) / (time.monotonic() - began)
-                if share < SHARE:
+                if not is_disturbed():
                     raise
-        pytest.skip(f"this machine is busy: {TRIES} times {test.__name__} waited for a core")
+        pytest.skip("this machine is busy")
 
     return run
+
+
+def disturbed() -> Callable[[], bool]:
+    """Returns what tells, from now on, whether others had this process's cores."""
+    began, before = time.monotonic(), _lost_seconds()
+    return lambda: _lost_seconds() - before > SHARE * (time.monotonic() - began)
 
 
 def _lost_seconds() -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from burning import TELL, child, strangers
+from pace import disturbed, undisturbed
 
 from sweeper.core.progress import Silent
 from sweeper.trainer import conditions, measure, timing
@@ -69,6 +70,7 @@ def test_two_that_share_a_core_are_taken_off_it():
     assert read_conditions().involuntary_switches - before.involuntary_switches >= 10
 
 
+@undisturbed
 def test_the_canary_takes_its_time_again_and_again():
     first, second = (min(canary_ms() for _ in range(4)) for _ in range(2))
     assert 1 < first < 1000
@@ -80,11 +82,15 @@ def test_the_canary_takes_longer_on_a_core_it_has_to_share():
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, core)
     try:
+        is_disturbed = disturbed()
         alone = min(canary_ms() for _ in range(4))
+        was_disturbed = is_disturbed()
         with child(BURNING + TELL):
             shared = max(canary_ms() for _ in range(6))
     finally:
         os.sched_setaffinity(0, before)
+    if shared <= 1.3 * alone and was_disturbed:
+        pytest.skip("this machine is busy")
     assert shared > 1.3 * alone
 
 
