@@ -79,6 +79,7 @@ def called(tmp_path: Path, seconds: float, minutes: float) -> tuple[Any, list[di
     return done, rows_of(tmp_path / "out" / "call-1.jsonl")
 
 
+@pytest.mark.slow
 def test_no_step_costs_another_and_none_leaves_a_process(tmp_path):
     done, rows = called(tmp_path, seconds=2, minutes=9)
     ended = {row["step"]: row for row in rows if row["kind"] == "step"}
@@ -102,6 +103,7 @@ def test_no_step_costs_another_and_none_leaves_a_process(tmp_path):
     assert not Path(f"/proc/{child}").exists()
 
 
+@pytest.mark.slow
 def test_a_call_keeps_to_its_minutes(tmp_path):
     began = time.monotonic()
     # Beyond what is kept for the end there are ten seconds: the second step takes all of them.

@@ -42,22 +42,33 @@ with StrictCuda() as cuda:
 BASE: dict[str, Any] = {"batch_size": 32, "optimizer.lr": 0.01, "device.cpu_threads": 1}
 
 
+CASES: dict[str, dict[str, Any]] = {
+    "graph": {"compile.mode": "graph"},
+    "graph, fp16": {"compile.mode": "graph", "precision.amp": "fp16", "accumulate_steps": 2},
+    "graph, stream": {"compile.mode": "graph", "loader.kind": "stream", "optimizer.name": "sgd"},
+    "graph, workers": {
+        "compile.mode": "graph",
+        "loader.kind": "workers",
+        "loader.num_workers": 1,
+        "loader.pin_memory": True,
+        "precision.tf32": True,
+    },
+    "rows": {
+        "loader.kind": "rows",
+        "loader.pin_memory": True,
+        "precision.amp": "bf16",
+        "precision.tf32": False,
+    },
+}
+FIRST = "graph"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
-        {"compile.mode": "graph"},
-        {"compile.mode": "graph", "precision.amp": "fp16", "accumulate_steps": 2},
-        {"compile.mode": "graph", "loader.kind": "stream", "optimizer.name": "sgd"},
-        {
-            "compile.mode": "graph",
-            "loader.kind": "workers",
-            "loader.num_workers": 1,
-            "loader.pin_memory": True,
-            "precision.tf32": True,
-        },
-        {"loader.kind": "rows", "loader.pin_memory": True, "precision.amp": "bf16", "precision.tf32": False},
+        pytest.param(settings, id=name, marks=[] if name == FIRST else [pytest.mark.slow])
+        for name, settings in CASES.items()
     ],
-    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
 )
 def test_an_exported_script_trains(settings: dict[str, Any]):
     lines = rendered(export_of({**BASE, **settings}, device=A10), "python")

@@ -107,6 +107,7 @@ def kinds_of(journal: Journal) -> dict[str, bool]:
     return found
 
 
+@pytest.mark.slow
 def test_what_raises_and_what_crashes_leaves_and_is_remembered(home: Path):
     sweep = Sweep(home, "workers=raise,stream=segv")
     first = sweep.run()
