@@ -25,6 +25,8 @@ class LocalDask:
 
     def __init__(self, folder: Path) -> None:
         self.scratch = folder / "scratch"
+        # A test that starts a worker again does not make it its own.
+        self._environment = dict(os.environ)
         self._folder, self._processes = folder, list[subprocess.Popen[bytes]]()
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         about = folder / "scheduler.json"
@@ -71,7 +73,7 @@ class LocalDask:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **(env or {})},
+                env={**self._environment, **(env or {})},
             )
         self._processes.append(process)
         return process

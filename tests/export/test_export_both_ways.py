@@ -125,7 +125,7 @@ def expected(settings: dict[str, Any]) -> dict[str, Any]:
         "weight_decay": config.optimizer.weight_decay,
         "clip": config.optimizer.clip_norm,
         "updates": updates,
-        "tf32": "high" if config.precision.tf32 else "highest",
+        "tf32": "high" if config.precision.tf32 is True else "highest",
         "cudnn_benchmark": config.compile.cudnn_benchmark,
         "threads": config.device.cpu_threads or len(os.sched_getaffinity(0)),
         "channels_last": config.memory_format == "channels_last",
