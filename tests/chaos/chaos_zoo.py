@@ -322,7 +322,7 @@ def _wrong_beside(home: Path, end: str) -> str:
     if end == "keeper killed":
         return ""
     kinds = {
-        "raises": FailureKind.CRASH,
+        "raises": FailureKind.USER_ERROR,
         "exits": FailureKind.NO_RESULT,
         "killed": FailureKind.LOST,
         "timeout": FailureKind.TIMEOUT,
