@@ -201,7 +201,7 @@ class _Watch:
         except _Stop:
             pass
         except Exception as error:
-            # A placeholder in place of a value can lead anywhere.
+            # After a placeholder, an error may have nothing to do with the pipeline.
             if not self._reads:
                 self._ended(error)
         return None
@@ -305,7 +305,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _shortened(func: Any, x: Tensor, *args: Any) -> Any:
-    """Runs a recurrent layer over two steps in place of all: on `meta` each takes as long as on a CPU."""
+    """Runs a recurrent layer over two steps only: each one on `meta` takes as long as on a CPU."""
     time = 1 if args[-1] else 0  # batch_first
     if x.shape[time] <= 2:
         return func(x, *args)
