@@ -72,19 +72,24 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def kill_marked(marker: str) -> None:
-    """Kills every process whose environment at its start had `marker`, a text such as `NAME=value`."""
-    while found := marked(marker):
+def kill_marked(marker: str, having: str | None = None) -> None:
+    """Kills what `marked` returns, until it returns nothing."""
+    while found := marked(marker, having):
         _kill(found)
 
 
-def marked(marker: str) -> list[psutil.Process]:
-    """Returns the living processes whose environment at their start had `marker`."""
+def marked(marker: str, having: str | None = None) -> list[psutil.Process]:
+    """Returns the living processes whose environment at their start had `marker`, such as `NAME=value`.
+
+    Args:
+        having: A variable that it must have had as well, whatever its value.
+    """
     found = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if os.fsencode(marker) in variables:
+            names = {each.partition(b"=")[0] for each in variables}
+            if os.fsencode(marker) in variables and (having is None or os.fsencode(having) in names):
                 found.append(psutil.Process(pid))
     return found
 

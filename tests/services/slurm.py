@@ -2,7 +2,8 @@
 
 Node names stand for this one host, and a GPU is a character device like /dev/null: SLURM hands it out and
 sets CUDA_VISIBLE_DEVICES, and nothing can be computed on it. There is no accounting (`sacct`), no job is held
-to its cores, and what a job leaves running is not ended before the cluster.
+to its cores, and what a job leaves running ends with the test: there are no control groups that would end it
+with the job.
 """
 
 from __future__ import annotations
@@ -152,10 +153,12 @@ class Slurm:
         wait_for(lambda: not self.squeue(), seconds, lambda: f"{self.squeue()}\n{self.logs()}")
 
     def clear(self) -> None:
-        """Cancels whatever is left, and waits until it is gone."""
+        """Cancels whatever is left, waits until it is gone, and kills what jobs have left running."""
         if jobs := {row.job.partition("_")[0] for row in self.squeue()}:
             self.scancel(*jobs)
         self.wait_empty()
+        for name, value in self.env.items():
+            kill_marked(f"{name}={value}", having="SLURM_JOB_ID")
 
     def logs(self) -> str:
         """Returns the ends of all daemons' logs."""

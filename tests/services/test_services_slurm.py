@@ -54,6 +54,17 @@ def test_a_job_is_cancelled_and_another_queued_again(slurm: Slurm) -> None:
     assert starts.read_text() == "\n1\n"
 
 
+def test_what_a_job_leaves_running_ends_with_the_test(slurm: Slurm) -> None:
+    begun = slurm.folder / "begun"
+    job = slurm.sbatch(script=f"setsid sh -c 'touch {begun}; sleep 600; true' & sleep 1")
+    wait_for(begun.exists, 10, slurm.logs)
+    slurm.wait_empty()
+    assert marked(f"SLURM_JOB_ID={job}")
+    slurm.clear()
+    assert not marked(f"SLURM_JOB_ID={job}")
+    assert set(slurm.sinfo().values()) == {"idle"}
+
+
 def test_dask_has_its_workers_here(slurm: Slurm) -> None:
     jobqueue = pytest.importorskip("dask_jobqueue")
     from distributed import Client
