@@ -18,7 +18,25 @@ class DecodeError(ValueError):
 
 
 _PLAIN = frozenset((str, int, bool, NoneType))
-_names: Callable[[Any], tuple[str, ...]] = cache(lambda kind: tuple(f.name for f in dataclasses.fields(kind)))
+_STORED_AS = "stored as"
+
+
+def stored_as(name: str, **options: Any) -> Any:
+    """Returns a dataclass field that files know by another name, so that what stands on disk stays readable.
+
+    Args:
+        name: The key in a file.
+        **options: As of `dataclasses.field`.
+    """
+    return dataclasses.field(**options, metadata={_STORED_AS: name})
+
+
+_keys: Callable[[Any], tuple[tuple[str, str], ...]] = cache(
+    lambda kind: tuple(
+        (each.name, each.metadata.get(_STORED_AS, each.name)) for each in dataclasses.fields(kind)
+    )
+)
+"""The fields of a dataclass, each with its key in a file."""
 
 
 def encode(value: Any) -> Any:
@@ -28,7 +46,7 @@ def encode(value: Any) -> Any:
         # Most are.
         return value
     if dataclasses.is_dataclass(kind):
-        return {name: encode(getattr(value, name)) for name in _names(kind)}
+        return {key: encode(getattr(value, name)) for name, key in _keys(kind)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -56,10 +74,9 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
         raise DecodeError(f"`{path or kind.__name__}` must be an object, but got {value!r}.")
     hints = _hints(kind)
     given: dict[str, Any] = {}
-    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if item.name in value:
-            below = f"{path}.{item.name}" if path else item.name
-            given[item.name] = _decode(hints[item.name], value[item.name], below)
+    for name, key in _keys(kind):
+        if key in value:
+            given[name] = _decode(hints[name], value[key], f"{path}.{key}" if path else key)
     try:
         return kind(**given)
     except TypeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,18 +32,35 @@ ANYWHERE = "auto"
 
 RUNS_AGAIN = "Restore it, or remove it: what it told of then runs again"
 
-TRIAL_RUNNER = "sweeper.trainer.measure:run"
-QUALITY_RUNNER = "sweeper.trainer.quality:run"
-PREPARE_RUNNER = "sweeper.trainer.prepare:run"
-PROBE_RUNNER = "sweeper.trainer.probe:run"
-TRACE_RUNNER = "sweeper.trainer.tracing:run"
-GPU_CHECK_RUNNER = "sweeper.trainer.gpu_check:run"
-TRYING_RUNNER = "sweeper.trainer.trying:run"
-PREFLIGHT_RUNNER = "sweeper.trainer.preflight:run"
-CEILINGS_RUNNER = "sweeper.trainer.ceilings:run"
-SCRIPT_RUNNER = "sweeper.script.trial:run"
-SCRIPT_QUALITY_RUNNER = "sweeper.script.trial:run_for_loss"
-TRAINING_RUNNER = "sweeper.trainer.production:run"
+# What runs a job. `worker/runners.py` knows where each is.
+TRIAL_RUNNER = "trial"
+QUALITY_RUNNER = "quality"
+PREPARE_RUNNER = "prepare"
+PROBE_RUNNER = "probe"
+TRACE_RUNNER = "trace"
+GPU_CHECK_RUNNER = "gpu_check"
+TRYING_RUNNER = "dry_step"
+PREFLIGHT_RUNNER = "preflight"
+CEILINGS_RUNNER = "ceilings"
+SCRIPT_RUNNER = "script"
+SCRIPT_QUALITY_RUNNER = "script_quality"
+TRAINING_RUNNER = "training"
+
+_RUNNERS_OF_0_1 = {
+    "sweeper.trainer.measure:run": TRIAL_RUNNER,
+    "sweeper.trainer.quality:run": QUALITY_RUNNER,
+    "sweeper.trainer.prepare:run": PREPARE_RUNNER,
+    "sweeper.trainer.probe:run": PROBE_RUNNER,
+    "sweeper.trainer.tracing:run": TRACE_RUNNER,
+    "sweeper.trainer.gpu_check:run": GPU_CHECK_RUNNER,
+    "sweeper.trainer.trying:run": TRYING_RUNNER,
+    "sweeper.trainer.preflight:run": PREFLIGHT_RUNNER,
+    "sweeper.trainer.ceilings:run": CEILINGS_RUNNER,
+    "sweeper.script.trial:run": SCRIPT_RUNNER,
+    "sweeper.script.trial:run_for_loss": SCRIPT_QUALITY_RUNNER,
+    "sweeper.trainer.production:run": TRAINING_RUNNER,
+}
+"""Version 0.1.0 wrote import strings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +100,8 @@ class Job:
 
     Attributes:
         folder: Where its config.json is, wherever that was moved to.
-        runner: `module:function` which takes `(Job, Progress)` and returns the result.
+        runner: What runs it: one of the names above, or `module:function`, which takes `(Job, Progress)` and
+            returns the result.
         pipeline: Module of the user's pipeline, found through `import_paths`.
         script: What is run in place of a pipeline; None where there is one.
         data: The `data:` section of the specification.
@@ -149,7 +168,7 @@ def read_job(folder: Path) -> Job:
     """
     with ours(folder / CONFIG, f"Restore it, or remove {folder}"):
         job = decode(Job, {**read_json(folder / CONFIG), "folder": str(folder)})
-    return job
+    return dataclasses.replace(job, runner=_RUNNERS_OF_0_1.get(job.runner, job.runner))
 
 
 _OUTCOMES: Mapping[str, type] = {"measurement": Measurement, "failure": Failure, "report": Report}

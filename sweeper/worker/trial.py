@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.core.progress import Progress, Steps, TrialFailedError
 from sweeper.core.secrets import struck
 from sweeper.worker import classify, stacks
+from sweeper.worker.runners import runner_of
 from sweeper.worker.shared import SharedSteps
 
 # By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
@@ -68,8 +68,7 @@ class PipeProgress:
 def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
     """Runs the job's runner in this process; what goes wrong becomes a Failure."""
     try:
-        module, _, function = job.runner.partition(":")
-        result = getattr(importlib.import_module(module), function)(job, progress)
+        result = runner_of(job)(job, progress)
         assert isinstance(result, Measurement | Report)
         return result
     except TrialFailedError as error:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import dataclass
 
 import pytest
 
-from sweeper.core.codec import DecodeError, decode, encode
+from sweeper.core.codec import DecodeError, decode, encode, stored_as
 from sweeper.core.config import FIELDS, TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import (
@@ -165,3 +166,21 @@ def test_a_missing_key_is_named():
         decode(Job, [])
     with pytest.raises(DecodeError, match=r"`kind`: 'x' is not a valid FailureKind"):
         decode(Failure, {"kind": "x", "message": ""})
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A field with a new name in Python, and the old one in files."""
+
+    reported_by: str = stored_as("told_by", default="")
+    parts: tuple[Quality, ...] = stored_as("pieces", default=())
+
+
+def test_a_renamed_field_keeps_its_name_in_files():
+    stored = {"told_by": "the meter", "pieces": [encode(quality())]}
+    value = Renamed(reported_by="the meter", parts=(quality(),))
+    assert encode(value) == stored
+    assert decode(Renamed, stored) == value
+    assert decode(Renamed, {"reported_by": "nobody"}) == Renamed()
+    with pytest.raises(DecodeError, match=r"`told_by` must be str, but got 1"):
+        decode(Renamed, {"told_by": 1})
