@@ -14,12 +14,12 @@ from pathlib import Path
 
 from common import publish, spread
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.execution.local import LocalLauncher
 from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
-from sweeper.sweep.book import Book
 from sweeper.sweep.journal import Journal
 from sweeper.testing.noop import RUNNER
 
@@ -41,25 +41,33 @@ SPEC = {
 }
 
 
-def trial(book: Book, searcher: Searcher, launcher: LocalLauncher, number: int) -> None:
+def trial(
+    spec: SweepSpec,
+    journal: Journal,
+    table: TrialTable,
+    searcher: Searcher,
+    launcher: LocalLauncher,
+    number: int,
+) -> None:
     """One whole trial that does nothing, as the supervisor does it."""
-    params, _ = searcher.ask(number, book.asked)
+    params, _ = searcher.ask(number, table.asked)
     job = Job(
         uid=str(number),
         runner=RUNNER,
-        config=book.spec.config(params),
+        config=spec.config(params),
         params=params,
         plan=MeasurePlan(repeats=1),
     )
-    folder = book.journal.trial_folder(number)
-    book.enter(number, job, None)
+    folder = journal.trial_folder(number)
+    table.enter(journal.record(number, job, None))
     write_job(folder, job)
     outcome = launcher.submit(folder).result()
     assert isinstance(outcome, Measurement), outcome
-    book.enter(number, job, outcome)
-    told = book.tell(number)
-    assert told is not None
-    searcher.tell(number, told)
+    table.enter(journal.record(number, job, outcome))
+    result = table.new_result(number, params)
+    journal.write_search_result(number, result)
+    table.record_result(number, result)
+    searcher.tell(number, result)
 
 
 def fresh_python() -> float:
@@ -78,9 +86,8 @@ def main() -> None:
         for isolation in ("fork", "exec"):
             journal = Journal(Path(folder) / isolation)
             journal.folder.mkdir()
-            book = Book(journal, spec)
             launcher = LocalLauncher(journal.folder, isolation=isolation)
-            kinds[isolation] = (book, Searcher(journal.study, spec, {}), launcher)
+            kinds[isolation] = (spec, journal, TrialTable(spec), Searcher(journal.study, spec, {}), launcher)
             trial(*kinds[isolation], 0)
         for i in range(TRIALS):
             for isolation in ("fork", "exec"):
@@ -89,7 +96,7 @@ def main() -> None:
                 times[isolation].append(time.perf_counter() - began)
             if i % (TRIALS // FRESH) == 0:
                 times["fresh"].append(fresh_python())
-        for _, _, launcher in kinds.values():
+        for *_, launcher in kinds.values():
             launcher.close()
     fork, exec_, fresh = (spread([1e3 * t for t in times[kind]]) for kind in ("fork", "exec", "fresh"))
     ratios = spread([f / (fork.value / 1e3) for f in times["fresh"]])

@@ -41,7 +41,8 @@ from scale_neighbours import neighbours
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, read_job
 from sweeper.core.measurement import DeviceInfo, Measurement, Outcome, Report
-from sweeper.search import Searcher, Told
+from sweeper.core.record import SearchResult
+from sweeper.search import Searcher
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
 from sweeper.sweep.capacity import Capacity
@@ -287,14 +288,14 @@ def trials() -> Iterator[Figure]:
 def asks_of_samplers() -> Iterator[Figure]:
     """Yields the seconds of one ask after ten thousand trials, with some running, by sampler."""
     draw = random.Random(0)
-    told: dict[int, Told] = {}
+    told: dict[int, SearchResult] = {}
     spec = spec_of(trials=TRIALS)
     of = {name: distribution(parameter) for name, parameter in spec.space.items()}
     for number in range(1, TRIALS + 1):
         params = {name: drawn(each, draw) for name, each in of.items()}
         reached = speed(spec.config(params)) * draw.gauss(1, 0.01)
         fits = draw.random() < 0.9
-        told[number] = Told(
+        told[number] = SearchResult(
             params=params, values=(reached,), constraints={"ran": 0.0, "val_loss": 1.0 - fits}
         )
     taken = {spec.config(each.params).key() for each in told.values()}

@@ -49,7 +49,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
     """Returns the trials of a sweep as a table (see `load`)."""
     import pandas as pd
 
-    records = [record for _, record in sorted(sweep.book.records.items())]
+    records = [record for _, record in sorted(sweep.table.records.items())]
     stages, ratios, names = sweep.stages(), sweep.ratios(), sweep.varied()
     flats = [record.config.canonical().flatten() for record in records]
     ratio_of = [ratios.get(record.number) for record in records]
@@ -59,7 +59,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "outcome": [_outcome(record) for record in records],
         "feasible": [record.feasible for record in records],
         "verdict": [record.verdict.kind.value if record.verdict else None for record in records],
-        "x_baseline": [sweep.book.x_baseline(record) for record in records],
+        "x_baseline": [sweep.table.x_baseline(record) for record in records],
         "ratio": [each.ratio if each else None for each in ratio_of],
         "ratio_low": [each.low if each else None for each in ratio_of],
         "ratio_high": [each.high if each else None for each in ratio_of],

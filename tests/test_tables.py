@@ -37,7 +37,7 @@ def test_a_row_a_trial(table, journal):
     sweep = load_sweep(journal)
     assert table.index.name == "number"
     assert list(table.index) == list(range(TRIALS))
-    for number, record in sweep.book.records.items():
+    for number, record in sweep.table.records.items():
         row = table.loc[number]
         assert row["name"] == sweep.name_of(record)
         assert row["feasible"] == record.feasible

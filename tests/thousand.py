@@ -18,7 +18,7 @@ from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, SCHEMA, SERIES, Job, MeasurePlan
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Quality, Report
-from sweeper.search import Told
+from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import RESULT, TOLD, Journal, sweeps_folder
@@ -103,7 +103,7 @@ def write_sweep(
         _write(folder, config, outcome, "search" if number else "baseline", params, number)
         if params:
             measured = isinstance(outcome, Measurement)
-            told = Told(
+            told = SearchResult(
                 params=params,
                 values=(speed if measured else 50.0,),
                 constraints={"ran": 0.0 if measured else 1.0, "val_loss": 0.0 if measured else 1.0},

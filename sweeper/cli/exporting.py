@@ -16,10 +16,10 @@ from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.core.files import write_atomic
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Report
+from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.export import Options, Setting, check_format, exported, read_map, reads_export, rendered
 from sweeper.patching import advice_on
-from sweeper.sweep.book import BASELINE
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
 from sweeper.sweep.opening import cannot_write, find_sweep
 

@@ -37,11 +37,11 @@ class Mattered:
 def mattered(sweep: LoadedSweep, summary: Summary) -> Mattered:
     """Returns what mattered in a sweep, as its folder has it."""
     spec = sweep.spec
-    if sweep.book.quality_samples:
+    if sweep.table.quality_samples:
         # What the search could not ask for is no neighbour.
-        spec, _ = with_enough_steps(spec, sweep.book.quality_samples)
+        spec, _ = with_enough_steps(spec, sweep.table.quality_samples)
     beside = sensitivity(summary.winner, summary.records, spec) if summary.winner else ()
-    return Mattered(importance(sweep.spec, sweep.book.told), beside)
+    return Mattered(importance(sweep.spec, sweep.table.results), beside)
 
 
 def matters_json(found: Mattered) -> dict[str, Any]:

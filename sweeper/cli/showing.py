@@ -113,7 +113,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     out = console()
     for record in summary.records:
         if record.outcome is not None:
-            line = trial_line(record, sweep.name_of(record), sweep.book.x_baseline(record))
+            line = trial_line(record, sweep.name_of(record), sweep.table.x_baseline(record))
             out.print(Text(line), soft_wrap=True)
     more = [*map(Text, preflight_lines(sweep.journal)), *matters(found)]
     print_summary(out, summary, home_option(home), more)
@@ -123,7 +123,7 @@ def why_command(home: Path, name: str) -> None:
     """Prints where the configuration of each trial came from."""
     sweep = load_sweep(find_sweep(home, name))
     out = console()
-    for _, record in sorted(sweep.book.records.items()):
+    for _, record in sorted(sweep.table.records.items()):
         line = f"  {sweep.name_of(record):<38} {record.origin or 'not kept: it was run by an older version'}"
         out.print(Text(line), soft_wrap=True)
 
@@ -148,9 +148,9 @@ def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
 def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> None:
     """Prints one trial in full."""
     sweep = load_sweep(find_sweep(home, name))
-    record = sweep.book.records.get(number)
+    record = sweep.table.records.get(number)
     if record is None:
-        raise UserError(f"`{name}` has no trial {number}; there are {len(sweep.book.records)}, from 0.")
+        raise UserError(f"`{name}` has no trial {number}; there are {len(sweep.table.records)}, from 0.")
     if as_json:
         stage = sweep.stages()[number]
         print(json.dumps(encode({**trial_json(record, stage), "outcome": record.outcome}), indent=1))

@@ -84,7 +84,7 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
         study = copied(sweep)
     finally:
         lock.release()
-    runs = len(sweep.book.finished())
+    runs = len(sweep.table.finished())
     lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are in MLflow as they should be."]
     if problem:
         lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))

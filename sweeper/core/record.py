@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.core.config import TrialConfig
+from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
 from sweeper.core.place import Place
 from sweeper.core.verdict import Verdict, verdict_of
+
+BASELINE = 0
+"""The baseline's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,21 @@ class TrialRecord:
         """All that it has: of the table, then `told`."""
         found = {name: self.metric(name) for name in METRICS}
         return {name: value for name, value in found.items() if value is not None} | dict(self.told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What the sampler is told of a trial, fixed when it is first told.
+
+    Attributes:
+        params: The value of every parameter of the space.
+        values: One per objective; None where the trial says nothing (`fail`).
+        constraints: Violation by name; at most 0 holds. The same names on every trial.
+    """
+
+    params: Mapping[str, Scalar]
+    values: tuple[float, ...] | None
+    constraints: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,14 +55,14 @@ def title_of(name: str) -> str:
 
 def baseline_loss(m: Material) -> float | None:
     """Returns the baseline's loss: its mean over seeds."""
-    losses = m.sweep.book.losses
+    losses = m.sweep.table.losses
     return sum(losses) / len(losses) if losses else m.baseline.metric("val_loss") if m.baseline else None
 
 
 def limits_in_words(m: Material) -> dict[str, str]:
     """Returns the limits in force by metric: `at most 0.427`."""
     found: dict[str, str] = {}
-    for limit in m.sweep.book.limits():
+    for limit in m.sweep.table.limits():
         word = f"{'at most' if limit.sign > 0 else 'at least'} {metric(limit.metric, limit.bound)}"
         found[limit.metric] = f"{found[limit.metric]}, {word}" if limit.metric in found else word
     return found

@@ -191,7 +191,7 @@ def _by_outcome(m: Material, at: At, heights: Mapping[int, float]) -> Iterator[M
         yield from _marks(m, tone, mine, at, heights)
     for number, tone in apart.items():
         if number in heights:
-            yield from _marks(m, tone, [m.sweep.book.records[number]], at, heights)
+            yield from _marks(m, tone, [m.sweep.table.records[number]], at, heights)
 
 
 def _marks(
@@ -220,7 +220,7 @@ def _said(m: Material, record: TrialRecord) -> str:
     speed = record.metric("throughput")
     parts = [m.sweep.name_of(record), outcome_of(record)]
     if speed is not None:
-        parts.append(f"{metric('throughput', speed)}, {times(m.sweep.book.x_baseline(record))}")
+        parts.append(f"{metric('throughput', speed)}, {times(m.sweep.table.x_baseline(record))}")
     return " · ".join(parts)
 
 

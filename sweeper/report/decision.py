@@ -11,10 +11,10 @@ from pathlib import Path
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.words import figure, joules, loss, metric, seconds, times
 from sweeper.core.job import LOG
+from sweeper.core.record import BASELINE
 from sweeper.report.beside import TITLES, baseline_loss, limits_in_words, value_at
 from sweeper.report.material import Material
 from sweeper.report.table import Cell, Table, cells, columns
-from sweeper.sweep.book import BASELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def headline(m: Material) -> str:
     """Returns the decision in one sentence."""
     ratio = m.summary.ratio
     if m.baseline is None:
-        first = m.sweep.book.records.get(BASELINE)
+        first = m.sweep.table.records.get(BASELINE)
         failure = first.failure if first else None
         return (
             f"The baseline did not run ({failure.kind})." if failure else "The baseline is not measured yet."
@@ -43,7 +43,7 @@ def headline(m: Material) -> str:
             return "Nothing but the baseline ran within the limits."
         return "Your baseline is as good as anything that was tried."
     name = m.sweep.name_of(m.best)
-    speed = times(ratio.ratio if m.confirmed and ratio else m.sweep.book.x_baseline(m.best))
+    speed = times(ratio.ratio if m.confirmed and ratio else m.sweep.table.x_baseline(m.best))
     known = "confirmed" if m.confirmed else "in a single measurement, unconfirmed"
     goals = m.summary.objectives
     if len(goals) > 1:
@@ -74,7 +74,7 @@ def facts(m: Material) -> Iterator[Fact]:
         yield Fact("against your baseline", times(ratio.ratio), _interval(m))
     else:
         yield Fact(
-            "against your baseline", times(m.sweep.book.x_baseline(best)), "one measurement, no interval"
+            "against your baseline", times(m.sweep.table.x_baseline(best)), "one measurement, no interval"
         )
     before, after = m.summary.epoch_seconds(base), m.summary.epoch_seconds(best)
     if before is not None and after is not None:
@@ -139,7 +139,7 @@ def costs(m: Material) -> Iterator[Fact]:
 def warnings(m: Material) -> Iterator[str]:
     """Yields what a reader must know before relying on the decision."""
     summary, best = m.summary, m.best
-    first = m.sweep.book.records.get(BASELINE)
+    first = m.sweep.table.records.get(BASELINE)
     if first is not None and first.failure is not None:
         yield f"The baseline: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
     if summary.synthetic:
@@ -162,7 +162,7 @@ def warnings(m: Material) -> Iterator[str]:
     if best is not None and best.measurement is not None and best.measurement.told_by:
         yield f"The speeds are what {best.measurement.told_by} said."
     unfit = (m.sweep.result or {}).get("unfit", ())
-    if names := [m.sweep.name_of(m.sweep.book.records[n]) for n in unfit if n in m.sweep.book.records]:
+    if names := [m.sweep.name_of(m.sweep.table.records[n]) for n in unfit if n in m.sweep.table.records]:
         yield f"Faster, yet beyond a limit when it was confirmed: {', '.join(names)}."
 
 

@@ -56,18 +56,18 @@ def gather(sweep: LoadedSweep) -> Material:
     summary = summarise(sweep)
     best, confirmed = contender(summary)
     spec = sweep.spec
-    if sweep.book.quality_samples:
+    if sweep.table.quality_samples:
         # What the search could not ask for is no neighbour.
-        spec, _ = with_enough_steps(spec, sweep.book.quality_samples)
+        spec, _ = with_enough_steps(spec, sweep.table.quality_samples)
     return Material(
         sweep=sweep,
         summary=summary,
         spec=sweep.spec,
-        ended=tuple(sweep.book.finished()),
+        ended=tuple(sweep.table.finished()),
         baseline=summary.yardstick.baseline if summary.yardstick else None,
         best=best,
         confirmed=confirmed,
-        importance=importance(sweep.spec, sweep.book.told),
+        importance=importance(sweep.spec, sweep.table.results),
         sensitivity=sensitivity(best, summary.records, spec) if best else (),
         cost=cost_of(sweep.journal),
     )

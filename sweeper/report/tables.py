@@ -171,7 +171,7 @@ def all_trials(m: Material) -> Table:
     rows = []
     for record in m.summary.records:
         flat = record.config.canonical().flatten()
-        faster = m.sweep.book.x_baseline(record)
+        faster = m.sweep.table.x_baseline(record)
         rows.append(
             cells(
                 Cell(f"{record.number:03d}", record.number),

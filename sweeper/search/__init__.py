@@ -3,7 +3,6 @@
 from sweeper.search.mirror import Mirror, NoMirror, StudyMirror, compare_study, with_driver
 from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError
-from sweeper.search.told import Told
 
 __all__ = [
     "Hints",
@@ -12,7 +11,6 @@ __all__ = [
     "Searcher",
     "SpaceExhaustedError",
     "StudyMirror",
-    "Told",
     "compare_study",
     "with_driver",
 ]

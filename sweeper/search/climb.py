@@ -10,8 +10,8 @@ from collections.abc import Container, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from sweeper.core.config import OPEN_SECTIONS, Scalar
+from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, spelled
-from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import is_number, neighbours
 
@@ -53,7 +53,7 @@ class Climb:
         self._alike: dict[Hashable, deque[tuple[Scalar, float]]] = {}
         self._gains: dict[tuple[str, object], list[float]] = {}
 
-    def tell(self, number: int, told: Told) -> None:
+    def tell(self, number: int, told: SearchResult) -> None:
         """Takes in what became of a trial; one that is not feasible is nothing to climb from.
 
         Samples per second compare only where the work is the same: of all, the smallest model is the

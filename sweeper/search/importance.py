@@ -12,15 +12,15 @@ import optuna
 from optuna.trial import FrozenTrial, create_trial
 
 from sweeper.core.config import Scalar
+from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution
-from sweeper.search.told import Told
 from sweeper.spec import Parameter, SweepSpec
 from sweeper.spec.space import acts
 
 FEWEST_TRIALS = 8
 
 
-def importance(spec: SweepSpec, told: Mapping[int, Told]) -> dict[str, float]:
+def importance(spec: SweepSpec, told: Mapping[int, SearchResult]) -> dict[str, float]:
     """Returns how much each parameter decided whether a trial is among the best, most important first.
 
     Trials that are not feasible count as the search was told of them: with the worst value so far.
@@ -76,7 +76,7 @@ def _evaluator() -> Any:
     return PedAnovaImportanceEvaluator()
 
 
-def _frozen(space: Mapping[str, Parameter], told: Told) -> FrozenTrial:
+def _frozen(space: Mapping[str, Parameter], told: SearchResult) -> FrozenTrial:
     params = {
         name: told.params[name]
         for name, parameter in space.items()

@@ -18,10 +18,10 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.environment import secrets
 from sweeper.core.errors import StorageError, UserError
+from sweeper.core.record import SearchResult
 from sweeper.core.secrets import struck
 from sweeper.search.distributions import distribution
 from sweeper.search.searcher import NUMBER
-from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 
 AGAIN_SECONDS = 2.0
@@ -44,7 +44,7 @@ _PATIENCE: Mapping[str, Mapping[str, int]] = {
 class Mirror(Protocol):
     """Takes what was told, for a copy of the study."""
 
-    def tell(self, told: Mapping[int, Told]) -> None:
+    def tell(self, told: Mapping[int, SearchResult]) -> None:
         """Has trials copied that were told, by number."""
 
     def finish(self, seconds: float = 10.0) -> str:
@@ -54,7 +54,7 @@ class Mirror(Protocol):
 class NoMirror:
     """No copy is kept."""
 
-    def tell(self, told: Mapping[int, Told]) -> None:
+    def tell(self, told: Mapping[int, SearchResult]) -> None:
         """Does nothing."""
 
     def finish(self, seconds: float = 10.0) -> str:
@@ -82,7 +82,7 @@ class StudyMirror:
         self._url, self._name = with_driver(url), name
         self._directions = [objective.direction for objective in spec.objectives]
         self._distributions = {each: distribution(parameter) for each, parameter in spec.space.items()}
-        self._waiting: dict[int, Told] = {}
+        self._waiting: dict[int, SearchResult] = {}
         self._there: set[int] = set()
         self._problem = ""
         self._ends_at = math.inf
@@ -91,7 +91,7 @@ class StudyMirror:
         self._thread = threading.Thread(target=self._run, name="study", daemon=True)
         self._thread.start()
 
-    def tell(self, told: Mapping[int, Told]) -> None:
+    def tell(self, told: Mapping[int, SearchResult]) -> None:
         """Has trials copied that were told, by number."""
         with self._changed:
             self._waiting.update((number, each) for number, each in told.items() if number not in self._there)
@@ -177,7 +177,7 @@ class StudyMirror:
         )
 
 
-def compare_study(url: str, name: str, told: Mapping[int, Told]) -> tuple[list[str], list[str]]:
+def compare_study(url: str, name: str, told: Mapping[int, SearchResult]) -> tuple[list[str], list[str]]:
     """Returns what the study `name` lacks of what was told, and what it has beside it, a line each.
 
     Raises:

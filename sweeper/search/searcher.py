@@ -17,13 +17,13 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
+from sweeper.core.record import SearchResult
 from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distribution, drawn
 from sweeper.search.helper import Helper
 from sweeper.search.history import RUNNING, History, Past
 from sweeper.search.presets import Hints, presets
 from sweeper.search.samplers import IN_A_HELPER, mixed, sampler
-from sweeper.search.told import Told
 from sweeper.spec import SweepSpec
 from sweeper.spec.space import same
 
@@ -56,7 +56,7 @@ class Searcher:
     """
 
     def __init__(
-        self, path: Path, spec: SweepSpec, told: Mapping[int, Told], hints: Hints | None = None
+        self, path: Path, spec: SweepSpec, told: Mapping[int, SearchResult], hints: Hints | None = None
     ) -> None:
         self._spec, self._told = spec, told
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
@@ -78,7 +78,7 @@ class Searcher:
         if self._helper is not None:
             self._helper.close()
 
-    def _open(self, path: Path, told: Mapping[int, Told]) -> Study:
+    def _open(self, path: Path, told: Mapping[int, SearchResult]) -> Study:
         # A killed supervisor's lock would be waited for half a minute; the sweep has one of its own.
         lock = path.with_name(path.name + ".lock")
         lock.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class Searcher:
                 study.add_trial(self._frozen(number, entry))
         return study
 
-    def _placed(self, told: Told) -> Told | None:
+    def _placed(self, told: SearchResult) -> SearchResult | None:
         """Returns `told` with the parameters of the space as it is now; None where it lies outside.
 
         Since it was told, choices may have left the space, and parameters that then had one choice.
@@ -120,7 +120,7 @@ class Searcher:
             load_if_exists=True,
         )
 
-    def _agrees(self, study: Study, told: Mapping[int, Told]) -> bool:
+    def _agrees(self, study: Study, told: Mapping[int, SearchResult]) -> bool:
         found: dict[int, FrozenTrial] = {}
         for trial in study.get_trials(deepcopy=False):
             if NUMBER not in trial.user_attrs:
@@ -136,7 +136,9 @@ class Searcher:
             for number, trial in found.items()
         )
 
-    def _frozen(self, number: int, told: Told, attributes: Mapping[str, Any] | None = None) -> FrozenTrial:
+    def _frozen(
+        self, number: int, told: SearchResult, attributes: Mapping[str, Any] | None = None
+    ) -> FrozenTrial:
         return create_trial(
             state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
             values=told.values,
@@ -234,7 +236,7 @@ class Searcher:
                 return draw.choice(left)
         raise SpaceExhaustedError
 
-    def tell(self, number: int, told: Told) -> None:
+    def tell(self, number: int, told: SearchResult) -> None:
         """Tells the search what became of trial `number`, whether it was asked for or not.
 
         Raises:
@@ -246,7 +248,9 @@ class Searcher:
             with _lock_told():
                 self._study.add_trial(trial)
 
-    def _learn(self, number: int, told: Told, attributes: Mapping[str, Any] | None) -> FrozenTrial | None:
+    def _learn(
+        self, number: int, told: SearchResult, attributes: Mapping[str, Any] | None
+    ) -> FrozenTrial | None:
         """Takes in what became of a trial; returns it as the study has it, if it has it.
 
         Args:

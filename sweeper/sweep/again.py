@@ -104,7 +104,7 @@ def confirm_again(
             home, journal, lock, unlimited, marks, NullTracker(), observer, launch, most=1
         ) as supervisor:
             sweep = load_sweep(journal)
-            supervisor.book = sweep.book
+            supervisor.table = sweep.table
             number = int(result["winner"])
             place = f"{AGAIN}/{1 + _count(journal):04d}"
             rounds = Rounds(supervisor, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
@@ -112,7 +112,7 @@ def confirm_again(
             found = rounds.result(())
             soak = None
             if soak_seconds:
-                soak = _soak(supervisor, sweep.book.records[number], place, soak_seconds)
+                soak = _soak(supervisor, sweep.table.records[number], place, soak_seconds)
             write_json(
                 journal.rounds_folder(place) / "confirm.json",
                 {**found, "soak": encode(soak) if soak else None},

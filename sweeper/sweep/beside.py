@@ -15,8 +15,8 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.files import read_json, write_json
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+from sweeper.core.record import BASELINE
 from sweeper.execution.local import LocalLauncher
-from sweeper.sweep.book import BASELINE
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.supervisor import Supervisor
 
@@ -158,5 +158,5 @@ def _job(supervisor: Supervisor) -> Job:
         quiet_canary_ms=supervisor.quiet_canary_ms(),
         diagnose=False,
     )
-    job = supervisor.job("beside", supervisor.book.records[BASELINE].config)
+    job = supervisor.job("beside", supervisor.table.records[BASELINE].config)
     return dataclasses.replace(job, plan=plan)

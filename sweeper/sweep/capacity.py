@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import METRICS
 from sweeper.search.memory import MemoryModel, Seen
-from sweeper.sweep.book import Book
 from sweeper.sweep.setup import Machine
 
 MOST_HALVINGS = 3
@@ -22,13 +22,13 @@ FITS = 32
 class Capacity:
     """Tells of a configuration whether it is expected to fit, by the trials so far."""
 
-    def __init__(self, book: Book, machine: Machine) -> None:
-        self._book = book
+    def __init__(self, table: TrialTable, machine: Machine, headroom: float) -> None:
+        self._table = table
         on_gpu = machine.devices[0].kind == "cuda"
         self._metric = "gpu_mem_peak_gib" if on_gpu else "host_mem_peak_gib"
         self._out_of_memory = FailureKind.OOM if on_gpu else FailureKind.HOST_OOM
         self._device_gib = min(each.memory_gib for each in machine.devices) if on_gpu else 0.0
-        self._headroom = book.spec.search.memory_headroom
+        self._headroom = headroom
         self._looked_at = 0
         self._seen: list[Seen] = []
         self._refused_at = 0
@@ -38,7 +38,7 @@ class Capacity:
     def limit_gib(self) -> float:
         """Returns the memory a trial may take: the device's, or less by a constraint; 0 if unknown."""
         found = [self._device_gib]
-        for limit in self._book.limits():
+        for limit in self._table.limits():
             if limit.sign > 0 and limit.metric == self._metric:
                 found.append(limit.bound)
             elif limit.sign > 0 and limit.metric == "gpu_mem_peak_fraction":
@@ -99,14 +99,14 @@ class Capacity:
 
     def _look(self) -> None:
         """Takes in the peaks of the trials that have ended since it last looked."""
-        for number in self._book.ended[self._looked_at :]:
-            record = self._book.records[number]
+        for number in self._table.ended[self._looked_at :]:
+            record = self._table.records[number]
             peak = METRICS[self._metric].of(record) if record.measurement is not None else None
             refused = record.failure is not None and record.failure.kind is self._out_of_memory
             if peak is not None or refused:
                 self._seen.append(Seen(config=record.config, peak_gib=peak))
                 self._refused_at = len(self._seen) if refused else self._refused_at
-        self._looked_at = len(self._book.ended)
+        self._looked_at = len(self._table.ended)
 
 
 def telling(seen: Sequence[Seen]) -> list[Seen]:

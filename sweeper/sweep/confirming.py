@@ -15,9 +15,9 @@ from sweeper.analysis.finalists import finalists, is_speed
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Measurement
-from sweeper.core.record import TrialRecord
-from sweeper.sweep.book import BASELINE, NUM_SEEDS
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.keeping import LEAST_PROCESSES, is_dear, kept_round
+from sweeper.sweep.losses import NUM_SEEDS
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.supervisor import Supervisor
 
@@ -36,8 +36,7 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
     A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
     count; one that lacks a process is completed.
     """
-    spec, book = supervisor.spec, supervisor.book
-    chosen = finalists(book.finished(), book.records[BASELINE], spec, needs_loss=bool(book.quality_samples))
+    spec, chosen = supervisor.spec, _finalists(supervisor)
     if not chosen or not spec.confirm.rounds:
         return {"winner": None, "confirmed": False, "ratios": [], "rounds": []}
     rounds = Rounds(supervisor, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
@@ -48,8 +47,7 @@ def confirm(supervisor: Supervisor) -> Mapping[str, Any]:
 
 def confirm_in_a_hurry(supervisor: Supervisor) -> Mapping[str, Any]:
     """Confirms the best so far within 20 s; a second Ctrl-C leaves it unconfirmed."""
-    spec, book = supervisor.spec, supervisor.book
-    best = finalists(book.finished(), book.records[BASELINE], spec, needs_loss=bool(book.quality_samples))[:1]
+    spec, best = supervisor.spec, _finalists(supervisor)[:1]
     unconfirmed: dict[str, Any] = {
         "winner": best[0].number if best else None,
         "confirmed": False,
@@ -73,6 +71,11 @@ def confirm_in_a_hurry(supervisor: Supervisor) -> Mapping[str, Any]:
         return unconfirmed
     found = rounds.result(())
     return found if len(rounds.speeds) >= MIN_ROUNDS else {**found, **unconfirmed}
+
+
+def _finalists(supervisor: Supervisor) -> list[TrialRecord]:
+    table, needs_loss = supervisor.table, bool(supervisor.table.quality_samples)
+    return finalists(table.finished(), table.records[BASELINE], supervisor.spec, needs_loss=needs_loss)
 
 
 class Rounds:
@@ -108,7 +111,7 @@ class Rounds:
         supervisor.phase, supervisor.done, supervisor.total = "confirming", 0, self._wanted
         precision = supervisor.spec.confirm.precision
         self._numbers = [BASELINE, *numbers]
-        records = [supervisor.book.records[number] for number in self._numbers]
+        records = [supervisor.table.records[number] for number in self._numbers]
         memory = min(each.memory_gib for each in supervisor.machine.devices)
         # In this process one job runs after the other, elsewhere no folder is shared; a script does not wait
         # to be asked.
@@ -152,7 +155,7 @@ class Rounds:
             # By round and trial, not by place: with other candidates than before, the places shift.
             place = supervisor.journal.rounds_folder(self._place) / f"{len(self._folders):04d}"
             folder = self._folders.setdefault((index, number), place)
-            jobs[number] = folder, self._job(supervisor.book.records[number], index)
+            jobs[number] = folder, self._job(supervisor.table.records[number], index)
         if self._kept:
             return kept_round(supervisor, jobs, supervisor.spec.search.seed * 1_000_003 + index)
         outcomes = {number: supervisor.runner.run(*each) for number, each in jobs.items()}
@@ -178,8 +181,8 @@ class Rounds:
 
     def result(self, unfit: Collection[int]) -> dict[str, Any]:
         """Returns the winner, its rivals and all rounds, as result.json has them."""
-        book, speeds = self._supervisor.book, self.throughputs()
-        configs = {number: book.records[number].config for number in self._numbers}
+        table, speeds = self._supervisor.table, self.throughputs()
+        configs = {number: table.records[number].config for number in self._numbers}
         decision = decide(speeds, BASELINE, configs, unfit)
         if not is_speed(self._supervisor.spec):
             # What it wins by was looked at in the search; the rounds tell its speed.
@@ -204,17 +207,17 @@ def _unfit(supervisor: Supervisor, rounds: Rounds) -> set[int]:
 
     Looked at from the winner down, until one holds: a single seed's loss was what the search had.
     """
-    book = supervisor.book
-    limits = [limit for limit in book.limits() if limit.metric == "val_loss"]
+    table = supervisor.table
+    limits = [limit for limit in table.limits() if limit.metric == "val_loss"]
     unfit: set[int] = set()
-    if not limits or not book.quality_samples:
+    if not limits or not table.quality_samples:
         return unfit
-    configs = {number: book.records[number].config for number in book.records}
+    configs = {number: table.records[number].config for number in table.records}
     while True:
         winner = decide(rounds.throughputs(), BASELINE, configs, unfit).winner
         if winner is None:
             return unfit
-        record = book.records[winner]
+        record = table.records[winner]
         losses, _ = supervisor.losses_of(record.config, f"loss-{winner}", NUM_SEEDS)
         if not losses or all(limit.violation(statistics.fmean(losses)) <= 0 for limit in limits):
             return unfit

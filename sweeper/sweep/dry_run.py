@@ -16,9 +16,9 @@ from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
-from sweeper.sweep.book import NUM_SEEDS, looks_at_loss
 from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
+from sweeper.sweep.losses import NUM_SEEDS, looks_at_loss
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import continued, of_name
 from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE

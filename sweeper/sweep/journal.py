@@ -16,7 +16,8 @@ from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.files import ours, read_json, write_atomic, write_json
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Report
-from sweeper.search import Told
+from sweeper.core.place import Place, read_place
+from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
 
@@ -40,7 +41,7 @@ class Entry:
     folder: Path
     job: Job
     outcome: Outcome | Report | None
-    told: Told | None
+    result: SearchResult | None
 
 
 def sweeps_folder(home: Path) -> Path:
@@ -140,12 +141,27 @@ class Journal:
                     folder=folder,
                     job=read_job(folder),
                     outcome=read_outcome(folder),
-                    told=_told(folder / TOLD),
+                    result=_search_result(folder / TOLD),
                 )
 
-    def write_told(self, number: int, told: Told) -> None:
-        """Fixes what the search is told of a trial."""
-        write_json(self.trial_folder(number) / TOLD, encode(told))
+    def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
+        """Returns a trial that was begun, or has ended, not judged yet."""
+        folder = self.trial_folder(number)
+        return TrialRecord(
+            number=number,
+            uid=job.uid,
+            stage=job.stage,
+            config=job.config,
+            outcome=outcome,
+            params=job.params,
+            origin=job.origin,
+            folder=str(folder),
+            place=read_place(folder) if outcome is not None else Place(),
+        )
+
+    def write_search_result(self, number: int, result: SearchResult) -> None:
+        """Fixes what the sampler is told of a trial."""
+        write_json(self.trial_folder(number) / TOLD, encode(result))
 
     def result(self) -> Mapping[str, Any] | None:
         """Returns how the sweep ended, or None while it has not.
@@ -194,13 +210,13 @@ class Journal:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _told(path: Path) -> Told | None:
+def _search_result(path: Path) -> SearchResult | None:
     found = _mapping_in(path, "Remove it: the search is told anew")
     if found is None:
         return None
     with ours(path, "Remove it: the search is told anew"):
-        told = decode(Told, found)
-    return told
+        result = decode(SearchResult, found)
+    return result
 
 
 def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:

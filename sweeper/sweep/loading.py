@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
@@ -12,13 +13,16 @@ from sweeper.analysis.finalists import beyond_production
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
+from sweeper.analysis.trial_table import TrialTable
+from sweeper.core.codec import decode
 from sweeper.core.files import ours
-from sweeper.core.job import CONFIG, read_job, read_outcome
-from sweeper.core.measurement import Report
-from sweeper.core.record import TrialRecord
+from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, read_job, read_outcome
+from sweeper.core.measurement import Outcome, Quality, Report
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.sweep.book import BASELINE, NUM_SEEDS, Book, quality_of
-from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Journal
+from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
+from sweeper.sweep.losses import NUM_SEEDS
+from sweeper.sweep.runner import is_tried_again
 from sweeper.tracking import Confirmation
 
 
@@ -34,7 +38,7 @@ class LoadedSweep:
     journal: Journal
     spec: SweepSpec
     about: Mapping[str, Any]
-    book: Book
+    table: TrialTable
     result: Mapping[str, Any] | None
     state: str
 
@@ -77,7 +81,7 @@ class LoadedSweep:
 
     def stages(self) -> dict[int, str]:
         """Returns how far each trial came: `confirmed` for the winner, `finalist` beside it."""
-        stages = {number: record.stage for number, record in self.book.records.items()}
+        stages = {number: record.stage for number, record in self.table.records.items()}
         stages.update(dict.fromkeys(self.ratios(), "finalist"))
         winner = (self.result or {}).get("winner")
         if winner is not None:
@@ -96,25 +100,58 @@ def varied(spec: SweepSpec) -> tuple[str, ...]:
 def load_sweep(journal: Journal) -> LoadedSweep:
     """Reads a sweep's folder; nothing is run and nothing is written."""
     document, spec = journal.read(), journal.spec()
-    book = Book(journal, spec)
+    table = TrialTable(spec)
+    losses: list[float] = []
     for i in range(NUM_SEEDS):
         folder = journal.setup_folder(f"loss-{i}")
         outcome = read_outcome(folder) if (folder / CONFIG).exists() else None
         quality = quality_of(outcome, folder) if outcome is not None else None
         if quality is not None:
-            book.quality_samples = read_job(folder).plan.quality_samples
-            book.enter_quality(quality)
-            book.losses += (quality.val_loss,)
-    book.load(journal.trials())
-    book.judge_all()
+            table.measure_loss_after(read_job(folder).plan.quality_samples)
+            table.enter_quality(quality)
+            losses.append(quality.val_loss)
+    table.enter_losses(tuple(losses))
+    enter_trials(table, journal, journal.trials())
+    table.judge_all()
     ended, stopped = journal.result(), journal.stopped()
     state = "finished" if ended is not None else "stopped" if stopped is not None else "unfinished"
     result = stopped if ended is None else ended
-    sweep = LoadedSweep(journal, spec, document["about"], book, result, state)
+    sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
     path = journal.folder / (STOPPED if ended is None else RESULT)
     with ours(path, ENDS_ANEW):
         _look_at_result(sweep)
     return sweep
+
+
+def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
+    """Enters what the folder has; returns the trials that were begun and have no outcome that stands."""
+    unfinished = []
+    for entry in entries:
+        outcome = entry.outcome
+        with ours(entry.folder / OUTCOME, RUNS_AGAIN):
+            if isinstance(outcome, Report):
+                raise ValueError("it is no trial's")
+        if entry.result is None and is_tried_again(entry.job, outcome):
+            outcome = None
+        table.enter(journal.record(entry.number, entry.job, outcome))
+        if entry.result is not None:
+            table.record_result(entry.number, entry.result)
+        if outcome is None:
+            unfinished.append(entry)
+    return unfinished
+
+
+def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
+    """Returns the quality in the outcome of the quality job in `folder`, or None where it failed.
+
+    Raises:
+        EnvironmentStopError: The file was spoilt.
+    """
+    if not isinstance(outcome, Report):
+        return None
+    with ours(folder / OUTCOME, RUNS_AGAIN):
+        quality = decode(Quality, outcome.values)
+    return quality
 
 
 def _look_at_result(sweep: LoadedSweep) -> None:
@@ -127,7 +164,7 @@ def _look_at_result(sweep: LoadedSweep) -> None:
         text.split()
         numbers = [result["winner"], *sweep.ratios(), *map(int, result.get("tied", ())), *_unfit(result)]
         for number in numbers:
-            if number is not None and sweep.book.records[number].outcome is None:
+            if number is not None and sweep.table.records[number].outcome is None:
                 raise ValueError(f"it names trial {number}, which has no outcome")
 
 
@@ -143,13 +180,13 @@ def _unfit(result: Mapping[str, Any]) -> set[int]:
 
 def summarise(sweep: LoadedSweep) -> Summary:
     """Returns the summary of a sweep, finished or not."""
-    book, ratios, confirmed = sweep.book, sweep.ratios(), sweep.confirmations()
+    table, ratios, confirmed = sweep.table, sweep.ratios(), sweep.confirmations()
     result = sweep.result or {}
     winner = result.get("winner")
-    records = [record for _, record in sorted(book.records.items())]
-    base = book.records.get(BASELINE)
+    records = [record for _, record in sorted(table.records.items())]
+    base = table.records.get(BASELINE)
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
-    looked_at = {r.number for r in records if r.quality is not None or not book.quality_samples}
+    looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
 
     disturbed = _disturbed(result)
     unfit = _unfit(result)
@@ -161,7 +198,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
             title=title,
             name=sweep.name_of(record),
             record=record,
-            x_baseline=ratio.ratio if ratio else book.x_baseline(record),
+            x_baseline=ratio.ratio if ratio else table.x_baseline(record),
             throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
             confirmed=ratio is not None,
             disturbed=bool(
@@ -174,7 +211,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
     # The fastest whose loss was looked at, and where there is none, the fastest.
     sizes = fastest(records, _work) | fastest([r for r in records if r.number in looked_at], _work)
     if winner is not None and base is not None:
-        sizes[base.config.work_key()] = book.records[winner]
+        sizes[base.config.work_key()] = table.records[winner]
     common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
     objectives, rule = sweep.spec.objectives, sweep.spec.confirm.pick
     # Of single short windows nothing is known but that they are slow.
@@ -189,11 +226,11 @@ def summarise(sweep: LoadedSweep) -> Summary:
         device=sweep.about["device"],
         reason=result.get("reason", ""),
         synthetic=sweep.about["synthetic"],
-        yardstick=book.yardstick,
-        winner=book.records[winner] if winner is not None else None,
-        tied=tuple(sweep.name_of(book.records[number]) for number in result.get("tied", ())),
+        yardstick=table.yardstick,
+        winner=table.records[winner] if winner is not None else None,
+        tied=tuple(sweep.name_of(table.records[number]) for number in result.get("tied", ())),
         ratio=ratios.get(winner) if winner is not None else None,
-        undecided=(sweep.name_of(book.records[tried.number]), tried) if tried and winner is None else None,
+        undecided=(sweep.name_of(table.records[tried.number]), tried) if tried and winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
         per_size=tuple(
             row(work_title(r.config.work(), common), r)

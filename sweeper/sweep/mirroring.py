@@ -52,7 +52,7 @@ def copied(sweep: LoadedSweep, seconds: float = COPY_SECONDS) -> str:
     if not place:
         return ""
     mirror = StudyMirror(place["storage"], place["name"], sweep.spec)
-    mirror.tell(sweep.book.told)
+    mirror.tell(sweep.table.results)
     return mirror.finish(seconds)
 
 
@@ -71,7 +71,7 @@ def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list
 
     def look() -> None:
         try:
-            found.append(compare_study(place["storage"], place["name"], sweep.book.told))
+            found.append(compare_study(place["storage"], place["name"], sweep.table.results))
         except Exception as error:
             failed.append(error)
 

@@ -15,16 +15,10 @@ from sweeper.core.crashing import passing
 from sweeper.core.errors import NothingFeasibleError
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
-from sweeper.core.record import TrialRecord
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.beside import look_beside
-from sweeper.sweep.book import (
-    BASELINE,
-    NUM_SEEDS,
-    auto_quality_samples,
-    looks_at_loss,
-    trained_samples,
-)
 from sweeper.sweep.confirming import confirm, confirm_in_a_hurry
+from sweeper.sweep.losses import NUM_SEEDS, auto_quality_samples, looks_at_loss, trained_samples
 from sweeper.sweep.preflight import preflight
 from sweeper.sweep.searching import Search
 from sweeper.sweep.setup import with_enough_steps
@@ -47,7 +41,7 @@ def run_phases(supervisor: Supervisor) -> None:
         result = {"reason": reason, **confirm(supervisor)}
     except StopAskedError:
         supervisor.runner.cancel()
-        if supervisor.book.yardstick is None:
+        if supervisor.table.yardstick is None:
             raise KeyboardInterrupt from None
         result = {"reason": "it was stopped", **confirm_in_a_hurry(supervisor)}
     if supervisor.stopping.asked:
@@ -68,14 +62,14 @@ def _up_to_the_search(supervisor: Supervisor) -> str:
     _baseline(supervisor)
     look_beside(supervisor)
     _losses(supervisor)
-    supervisor.book.judge_all()
+    supervisor.table.judge_all()
     for number, config in enumerate(supervisor.spec.references()[1:], start=1):
         _reference(supervisor, number, "reference", config)
     return Search(supervisor, preflight(supervisor)).run()
 
 
 def _reference(supervisor: Supervisor, number: int, stage: str, config: TrialConfig) -> TrialRecord:
-    record = supervisor.book.records.get(number)
+    record = supervisor.table.records.get(number)
     if record is None:
         why = "the space's `baseline`" if number == BASELINE else f"entry {number} of the space's `also_try`"
         supervisor.start(number, stage, config, {}, why)
@@ -83,7 +77,7 @@ def _reference(supervisor: Supervisor, number: int, stage: str, config: TrialCon
         supervisor.resume(number)
     for key, job, outcome in supervisor.runner.wait():
         supervisor.finish(key, job, outcome)
-    record = supervisor.book.judged(number)
+    record = supervisor.table.judged(number)
     supervisor.publish(record)
     return record
 
@@ -99,8 +93,8 @@ def _baseline(supervisor: Supervisor) -> None:
 
 def _losses(supervisor: Supervisor) -> None:
     """Runs the baseline's quality pass over several seeds, and cuts the batch range to it."""
-    spec, book = supervisor.spec, supervisor.book
-    baseline = book.records[BASELINE]
+    spec, table = supervisor.spec, supervisor.table
+    baseline = table.records[BASELINE]
     assert baseline.measurement is not None
     asked = spec.measure.quality_samples
     if asked == 0 or not looks_at_loss(spec):
@@ -115,11 +109,11 @@ def _losses(supervisor: Supervisor) -> None:
     else:
         samples = int(asked)
     _cut_batches(supervisor, samples)
-    book.quality_samples = samples
+    table.measure_loss_after(samples)
     losses, failure = supervisor.losses_of(baseline.config, "loss", NUM_SEEDS)
-    book.losses = tuple(losses)
-    supervisor.publish(book.judged(BASELINE))
-    yardstick = book.yardstick
+    table.enter_losses(tuple(losses))
+    supervisor.publish(table.judged(BASELINE))
+    yardstick = table.yardstick
     if failure and not losses:
         supervisor.observer.line(
             f"The baseline's loss could not be measured ({failure.kind}: {failure.message}): "
@@ -144,7 +138,7 @@ def _trace(supervisor: Supervisor, numbers: Sequence[int | None]) -> None:
     supervisor.phase = "tracing"
     journal = supervisor.journal
     for number in numbers:
-        record = supervisor.book.records.get(number) if number is not None else None
+        record = supervisor.table.records.get(number) if number is not None else None
         if record is None:
             continue
         job = dataclasses.replace(

@@ -22,10 +22,9 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.files import make_folder, read_json, write_json
 from sweeper.core.job import PREFLIGHT_RUNNER
 from sweeper.core.measurement import Failure
-from sweeper.core.record import TrialRecord
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.space import acts, same
-from sweeper.sweep.book import BASELINE
 from sweeper.sweep.failing_values import KINDS, Choice
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.runner import MAX_ATTEMPTS
@@ -156,13 +155,13 @@ class _Preflight:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._baseline = supervisor.book.records[BASELINE]
+        self._baseline = supervisor.table.records[BASELINE]
         self._config = self._baseline.config.on_one_device()
         minutes = supervisor.spec.search.minutes
         self._ends_at = math.inf if minutes is None else time.monotonic() + MAX_SHARE * 60 * minutes
 
     def run(self) -> Found:
-        choices = list(untried(self._supervisor.spec, self._supervisor.book.finished()))
+        choices = list(untried(self._supervisor.spec, self._supervisor.table.finished()))
         self._supervisor.phase = "trying values before the search"
         self._supervisor.done, self._supervisor.total = 0, len(choices)
         tried = []

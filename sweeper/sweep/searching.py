@@ -7,18 +7,18 @@ import time
 from collections.abc import Container, Iterable, Mapping
 
 from sweeper.analysis.regret import expected_regret
+from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.crashing import passing
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
-from sweeper.sweep.book import Book
 from sweeper.sweep.capacity import Capacity
 from sweeper.sweep.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.runner import TICK_SECONDS
 from sweeper.sweep.setup import Machine, left_line
-from sweeper.sweep.standing import is_passed_over
 from sweeper.sweep.supervisor import Supervisor
 
 CONFIRM_SHARE = 0.2
@@ -50,23 +50,23 @@ class Search:
             passed: Choices that ran in the preflight.
         """
         self._supervisor = supervisor
-        self._book = supervisor.book
+        self._table = supervisor.table
         self._whole = supervisor.spec
         self._failing = FailingValues(self._whole.space, passed)
-        for record in self._book.finished():
+        for record in self._table.finished():
             self._failing.add(record)
-            self._book.tell(record.number)
+            self._fix_result(record)
         self._left: Mapping[str, Mapping[Scalar, str]] = {}
         self._searcher = self._new_searcher()
-        supervisor.mirror.tell(self._book.told)
-        self._capacity = Capacity(self._book, supervisor.machine)
-        self._taken = _Taken(self._book, self._capacity)
+        supervisor.mirror.tell(self._table.results)
+        self._capacity = Capacity(self._table, supervisor.machine, self._whole.search.memory_headroom)
+        self._taken = _Taken(self._table, self._capacity)
         self._cut_off = sorted(supervisor.cut_off)
 
     def _new_searcher(self) -> Searcher:
         """Returns what asks for trials in the space less the choices that have left it.
 
-        The book keeps the whole space: what was told of a trial has a value for every parameter of it.
+        The table keeps the whole space: a search result has a value for every parameter of it.
         """
         supervisor = self._supervisor
         self._left = self._failing.left()
@@ -74,10 +74,10 @@ class Search:
         for name, gone in self._left.items():
             supervisor.spec = supervisor.spec.without({name: list(gone)})
             supervisor.observer.line(left_line(name, gone, f"{FAILURES} trials failed alike, and none ran"))
-        return Searcher(supervisor.journal.study, supervisor.spec, self._book.told, self._hints())
+        return Searcher(supervisor.journal.study, supervisor.spec, self._table.results, self._hints())
 
     def _hints(self) -> Hints:
-        base = self._book.yardstick
+        base = self._table.yardstick
         measured = base.baseline.measurement if base else None
         return hints_of(self._supervisor.machine, measured.train_samples if measured else 0)
 
@@ -128,23 +128,23 @@ class Search:
             self._fill()
 
     def _count(self) -> None:
-        self._supervisor.done = self._book.num_searched - len(self._supervisor.runner.running)
+        self._supervisor.done = self._table.num_searched - len(self._supervisor.runner.running)
 
     def _ask(self) -> str:
         """Starts a trial, or passes a configuration over; returns why there is no more to ask, if so."""
-        supervisor, book = self._supervisor, self._book
+        supervisor, table = self._supervisor, self._table
         if reason := self._why_enough():
             return reason
-        number = book.last + 1
+        number = table.last + 1
         offered = self._offered()
         if offered is not None:
-            why = f"{ACCUMULATION}: trial {book.last} was expected not to fit"
+            why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
             supervisor.start(number, "search", offered, {}, why)
             return ""
         try:
             params, why = self._searcher.ask(number, self._taken)
         except SpaceExhaustedError:
-            return f"the space is exhausted after {book.num_searched} trials"
+            return f"the space is exhausted after {table.num_searched} trials"
         passing("asked")
         config = supervisor.spec.config(params)
         params = {**self._decided(), **params}
@@ -166,9 +166,9 @@ class Search:
 
         Once one was measured, it is the configurations; what a choice that has left explains does not count.
         """
-        if self._book.num_measured:
+        if self._table.num_measured:
             return
-        searched = [each for each in self._book.searched() if not self._failing.explains(each.config)]
+        searched = [each for each in self._table.searched() if not self._failing.explains(each.config)]
         errors = [each.failure.message for each in searched if each.failure and _is_users(each.failure)]
         alike = [error for error in errors if without_numbers(error) == without_numbers(errors[-1])]
         if len(alike) >= SAME_ERROR_STOPS:
@@ -179,7 +179,7 @@ class Search:
 
     def _why_enough(self) -> str:
         supervisor, search = self._supervisor, self._supervisor.spec.search
-        count = self._book.num_searched
+        count = self._table.num_searched
         if count >= search.trials:
             return f"all {count} trials are done"
         left = supervisor.seconds_left
@@ -198,50 +198,60 @@ class Search:
 
     def _expected_regret(self) -> float | None:
         """Returns what is still expected to be gained, by the best trial and the most recent ones."""
-        book, best = self._book, self._book.best()
+        table, best = self._table, self._table.best()
         if best is None or best.stage != "search":
             return None
         work = best.config.work_key()
-        recent = (book.records[number] for number in reversed(book.ended) if number != best.number)
+        recent = (table.records[number] for number in reversed(table.ended) if number != best.number)
         alike = (each for each in recent if each.stage == "search" and each.config.work_key() == work)
         seen = sorted([best, *itertools.islice(alike, RECENT - 1)], key=lambda each: each.number)
         # Of what still runs the gain is not known yet.
-        return expected_regret(best, seen, self._supervisor.spec, _Taken(book, self._capacity, ended=True))
+        return expected_regret(best, seen, self._supervisor.spec, _Taken(table, self._capacity, ended=True))
 
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether so many searched trials have ended since the best one, none of them better.
 
         Those that ran beside it were asked before it was known, and do not count.
         """
-        best = self._book.best()
+        best = self._table.best()
         last = (best.number if best is not None else 0) + len(self._supervisor.runner.running)
-        since = itertools.takewhile(lambda each: each.number > last, reversed(self._book.records.values()))
+        since = itertools.takewhile(lambda each: each.number > last, reversed(self._table.records.values()))
         ended = (each for each in since if each.stage == "search" and each.outcome is not None)
         count = sum(1 for _ in itertools.islice((r for r in ended if not is_passed_over(r)), patience))
         return count >= patience
 
     def _in_a_row(self) -> int:
         """Returns how many configurations were passed over since the last trial."""
-        return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._book.records.values())))
+        return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
 
     def _offered(self) -> TrialConfig | None:
         """Returns the last configuration that was passed over with a smaller batch, accumulated."""
-        book = self._book
-        last = book.records[book.last]
-        if not is_passed_over(last) or book.num_passed_over > MOST_OFFERS:
+        table = self._table
+        last = table.records[table.last]
+        if not is_passed_over(last) or table.num_passed_over > MOST_OFFERS:
             return None
         smaller = self._capacity.smaller(last.config)
         return smaller if smaller is not None and smaller.key() not in self._taken else None
 
     def _tell(self, number: int) -> None:
-        if number in self._book.told:
+        if number in self._table.results:
             return
-        told = self._book.tell(number)
+        result = self._fix_result(self._table.records[number])
         passing("told")
-        if told is not None:
-            self._supervisor.mirror.tell({number: told})
-            self._searcher.tell(number, told)
+        if result is not None:
+            self._supervisor.mirror.tell({number: result})
+            self._searcher.tell(number, result)
             passing("studied")
+
+    def _fix_result(self, record: TrialRecord) -> SearchResult | None:
+        """Fixes what the sampler is told of a trial; None where it lies outside of the space."""
+        number = record.number
+        params = record.params or self._whole.params_of(record.config)
+        if number not in self._table.results and params:
+            result = self._table.new_result(number, params)
+            self._supervisor.journal.write_search_result(number, result)
+            self._table.record_result(number, result)
+        return self._table.results.get(number)
 
 
 def _is_users(failure: Failure) -> bool:
@@ -254,18 +264,18 @@ class _Taken(Container[str]):
     What was passed over may be, once more is known of what fits.
     """
 
-    def __init__(self, book: Book, capacity: Capacity, *, ended: bool = False) -> None:
-        """Looks at the book as it is when asked.
+    def __init__(self, table: TrialTable, capacity: Capacity, *, ended: bool = False) -> None:
+        """Looks at the table as it is when asked.
 
         Args:
             ended: Whether what still runs is left out.
         """
-        self._book, self._capacity, self._ended = book, capacity, ended
+        self._table, self._capacity, self._ended = table, capacity, ended
 
     def __contains__(self, key: object) -> bool:
-        book = self._book
+        table = self._table
         assert isinstance(key, str)
-        if (number := book.asked.get(key)) is not None:
-            return not self._ended or book.records[number].outcome is not None
-        number = book.passed_over.get(key)
-        return number is not None and self._capacity.objection(book.records[number].config) is not None
+        if (number := table.asked.get(key)) is not None:
+            return not self._ended or table.records[number].outcome is not None
+        number = table.passed_over.get(key)
+        return number is not None and self._capacity.objection(table.records[number].config) is not None

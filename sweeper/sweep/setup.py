@@ -18,7 +18,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, 
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH, Execution
-from sweeper.sweep.book import MIN_STEPS_OF_LARGEST
+from sweeper.sweep.losses import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names

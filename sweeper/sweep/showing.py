@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from sweeper.core.files import read_json
-from sweeper.core.record import TrialRecord
-from sweeper.sweep.book import BASELINE
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.describing import info_of, note_of
 from sweeper.sweep.loading import LoadedSweep, summarise
 from sweeper.sweep.publishing import Publisher, view_of
@@ -26,7 +25,7 @@ def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
 
 def info(sweep: LoadedSweep) -> SweepInfo:
     """Returns what a tracker is told of a sweep as its folder has it."""
-    finished = sweep.book.finished()
+    finished = sweep.table.finished()
     had = {name for record in finished for name in record.metrics}
     return dataclasses.replace(
         info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
@@ -42,14 +41,14 @@ def views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[Trial
     winner = (sweep.result or {}).get("winner")
     # `ratios` is sorted; a winner that is tied with a faster one still comes first.
     order = sorted(sweep.ratios(), key=lambda number: number != winner)
-    for record in sweep.book.finished():
+    for record in sweep.table.finished():
         number = record.number
         yield (
             record,
             view_of(
                 record,
                 sweep.varied(),
-                sweep.book.x_baseline(record),
+                sweep.table.x_baseline(record),
                 stage=stages[number],
                 rank=order.index(number) + 1 if number in order else None,
                 confirmation=confirmed.get(number),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis.labels import run_name
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.crashing import passing
 from sweeper.core.job import (
@@ -29,8 +30,8 @@ from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
 from sweeper.search import Mirror, NoMirror
 from sweeper.spec import SweepSpec
-from sweeper.sweep.book import Book, quality_of
 from sweeper.sweep.journal import Entry, Journal
+from sweeper.sweep.loading import enter_trials, quality_of
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer, Status
 from sweeper.sweep.publishing import Publisher, view_of
@@ -74,7 +75,7 @@ class Supervisor:
         self.journal, self.lock, self.observer = journal, lock, observer
         self.spec, self.machine, self.publisher = spec, machine, publisher
         self.launcher, self.mirror = launcher, mirror or NoMirror()
-        self.book = Book(journal, spec)
+        self.table = TrialTable(spec)
         settling = Settling([slot.device for slot in machine.slots])
         self.runner = JobRunner(launcher, machine.slots, self.tick, settling.wait, lock.check_now_and_then)
         self.template = template
@@ -119,7 +120,7 @@ class Supervisor:
     def plan(self, config: TrialConfig, stage: str) -> MeasurePlan:
         """Returns how a trial is measured; a reference trial has a cap in seconds."""
         measure = self.spec.measure
-        samples, above = self.book.quality_plan(config)
+        samples, above = self.table.quality_plan(config)
         if len(self.spec.objectives) > 1:
             above = 0.0
         searching = stage == "search"
@@ -135,12 +136,12 @@ class Supervisor:
             quality_cap_seconds=QUALITY_CAP_SHARE * (self.spec.search.minutes or 100.0) * 60,
             quiet_canary_ms=self.quiet_canary_ms(),
             screen_seconds=min(SCREEN_SECONDS, measure.window_seconds / 2),
-            screen_above=self.book.screen_above(config) if searching else 0.0,
+            screen_above=self.table.screen_above(config) if searching else 0.0,
         )
 
     def quiet_canary_ms(self) -> float:
         """Returns the canary's time on the quiet machine, by the probe and by all windows so far."""
-        known = (self.machine.canary_ms, self.book.quiet_canary_ms())
+        known = (self.machine.canary_ms, self.table.quiet_canary_ms())
         return min((ms for ms in known if ms), default=0.0)
 
     def timeout(self) -> float:
@@ -177,19 +178,20 @@ class Supervisor:
     ) -> None:
         """Starts a new trial."""
         job = self.job(stage, config, params, origin)
-        self.book.enter(number, job, None)
+        self.table.enter(self.journal.record(number, job, None))
         self.runner.start(number, self.journal.trial_folder(number), job)
         self.tick()
 
     def finish(self, number: int, job: Job, outcome: Outcome | Report) -> TrialRecord:
         """Takes note of what became of a trial, and shows it."""
+        assert not isinstance(outcome, Report)
         self.lock.check()
-        record = self.book.enter(number, job, outcome)
+        record = self.table.enter(self.journal.record(number, job, outcome))
         passing("entered")
         if job.stage == "search":
             self._seconds_of_trials.append(seconds_of(job, outcome))
         self.publish(record)
-        self.observer.trial(record, self.name(record), self.book.x_baseline(record))
+        self.observer.trial(record, self.name(record), self.table.x_baseline(record))
         return record
 
     def pass_over(
@@ -201,7 +203,7 @@ class Supervisor:
         folder = self.journal.trial_folder(number)
         write_job(folder, job)
         write_outcome(folder, outcome)
-        record = self.book.enter(number, job, outcome)
+        record = self.table.enter(self.journal.record(number, job, outcome))
         self.observer.trial(record, self.name(record), None)
 
     def name(self, record: TrialRecord) -> str:
@@ -210,11 +212,11 @@ class Supervisor:
 
     def publish(self, record: TrialRecord) -> None:
         """Shows a record as it stands."""
-        self.publisher.publish(record, view_of(record, self.varied, self.book.x_baseline(record)))
+        self.publisher.publish(record, view_of(record, self.varied, self.table.x_baseline(record)))
 
     def narrow(self, spec: SweepSpec) -> None:
         """Goes on with a smaller space."""
-        self.spec = self.book.spec = spec
+        self.spec = spec
 
     def tick(self) -> None:
         """Tells whoever watches where the sweep stands.
@@ -230,7 +232,7 @@ class Supervisor:
         if now - self._told_at < STATUS_SECONDS:
             return
         self._told_at = now
-        best = self.book.best()
+        best = self.table.best()
         running = self.runner.running
         names = [self._doing(key, job) for key, job in itertools.islice(running.items(), MOST_NAMED)]
         others = [f"{len(running) - MOST_NAMED} others"] * (len(running) > MOST_NAMED)
@@ -240,21 +242,21 @@ class Supervisor:
                 done=self.done,
                 total=self.total,
                 best=self.name(best) if best else "",
-                best_ratio=self.book.x_baseline(best) if best else None,
+                best_ratio=self.table.x_baseline(best) if best else None,
                 running=(*names, *others),
                 seconds_left=self.seconds_left,
             )
         )
 
     def _doing(self, key: int, job: Job) -> str:
-        record = self.book.records.get(job.params.get("trial", key))
+        record = self.table.records.get(job.params.get("trial", key))
         return self.name(record) if record else job.stage
 
     def load(self) -> None:
         """Reads what is in the folder: records, seconds spent, and trials that were cut off."""
         self.journal.go_on()
         trials = list(self.journal.trials())
-        self.cut_off = {entry.number: entry for entry in self.book.load(trials)}
+        self.cut_off = {entry.number: entry for entry in enter_trials(self.table, self.journal, trials)}
         ended = [e for e in (*trials, *self.journal.rounds("confirm")) if e.outcome]
         self._used = union_seconds((e.job.asked_at, seconds_of(e.job, e.outcome)) for e in ended if e.outcome)
 
@@ -277,9 +279,9 @@ class Supervisor:
         for i in range(seeds):
             # Its own seed is the same trial: a script need not have one among its parameters.
             seeded = config.replace({"seed": config.seed + i}) if i else config
-            known = self.book.quality_of(seeded)
+            known = self.table.quality_of(seeded)
             if known is None:
-                plan = MeasurePlan(repeats=0, quality_samples=self.book.quality_samples)
+                plan = MeasurePlan(repeats=0, quality_samples=self.table.quality_samples)
                 runner = SCRIPT_QUALITY_RUNNER if self.spec.command else QUALITY_RUNNER
                 job = dataclasses.replace(self.job("loss", seeded), runner=runner, plan=plan)
                 folder = self.journal.setup_folder(f"{name}-{i}")
@@ -287,7 +289,7 @@ class Supervisor:
                 known = quality_of(outcome, folder)
                 failure = outcome if isinstance(outcome, Failure) else failure
             if known is not None:
-                self.book.enter_quality(known)
+                self.table.enter_quality(known)
                 losses.append(known.val_loss)
         return losses, failure
 

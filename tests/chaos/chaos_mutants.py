@@ -37,21 +37,21 @@ SUPERVISORS = ("chaos_kills.py", "supervisors", "26", "1")
 
 MUTANTS = {
     "what the study was told is not kept": Mutant(
-        "sweeper/sweep/book.py",
-        "        self.journal.write_told(number, told)\n",
+        "sweeper/sweep/searching.py",
+        "            self._supervisor.journal.write_search_result(number, result)\n",
         "",
         SUPERVISORS,
     ),
     "what has an outcome runs again": Mutant(
-        "sweeper/sweep/book.py",
-        "            if entry.outcome is None or again:\n",
-        "            if entry.told is None:\n",
+        "sweeper/sweep/loading.py",
+        "        if outcome is None:\n",
+        "        if entry.result is None:\n",
         SUPERVISORS,
     ),
     "what was cut off stays so": Mutant(
-        "sweeper/sweep/book.py",
-        "                unfinished.append(entry)\n",
-        "                pass\n",
+        "sweeper/sweep/loading.py",
+        "            unfinished.append(entry)\n",
+        "            pass\n",
         SUPERVISORS,
     ),
     "a file is written in place": Mutant(

@@ -131,7 +131,7 @@ def test_importance_is_what_show_prints(material: Material) -> None:
     chart = importance(material)
     assert chart is not None
     shown = dict(zip(chart.y.categories, chart.marks[0].x, strict=True))
-    asked = shares_of(material.spec, material.sweep.book.told)
+    asked = shares_of(material.spec, material.sweep.table.results)
     assert {name: pytest.approx(100 * share) for name, share in asked.items()} == shown
 
 

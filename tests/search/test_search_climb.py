@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from replays import spec_of
 
+from sweeper.core.record import SearchResult
 from sweeper.search.climb import Climb, changes
 from sweeper.search.presets import presets
-from sweeper.search.told import Told
 
 NUMBERS = {
     "batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]},
@@ -16,9 +16,9 @@ NUMBERS = {
 }
 
 
-def told(spec, *trials: tuple[int, int, str, float]) -> dict[int, Told]:
+def told(spec, *trials: tuple[int, int, str, float]) -> dict[int, SearchResult]:
     return {
-        number: Told(
+        number: SearchResult(
             params={"batch_size": batch, "loader.prefetch_factor": prefetch, "precision.amp": amp},
             values=(abs(value),),
             constraints={"ran": 1.0 if value < 0 else 0.0},
@@ -138,8 +138,8 @@ def test_one_climbs_from_the_best_of_the_baselines_own_size_and_stays_there():
     }
     spec = spec_of(space=space, baseline={"model.width": 2, "batch_size": 64}, also_try=[])
     known = {
-        1: Told(params={"batch_size": 256, "model.width": 1}, values=(99.0,), constraints={}),
-        2: Told(params={"batch_size": 64, "model.width": 2}, values=(10.0,), constraints={}),
+        1: SearchResult(params={"batch_size": 256, "model.width": 1}, values=(99.0,), constraints={}),
+        2: SearchResult(params={"batch_size": 64, "model.width": 2}, values=(10.0,), constraints={}),
     }
     params = climb(spec, known, keys(spec, known), 0)
     assert params == {"batch_size": 128, "model.width": 2}

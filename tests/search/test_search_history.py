@@ -10,7 +10,8 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 from replays import spec_of
 
-from sweeper.search import Searcher, Told, searcher
+from sweeper.core.record import SearchResult
+from sweeper.search import Searcher, searcher
 from sweeper.search.history import BEST, LATEST, RUNNING, History, Past
 
 OF = {"x": FloatDistribution(0, 1)}
@@ -77,7 +78,7 @@ def test_a_sampler_sees_what_runs_and_no_more_than_so_many(tmp_path, monkeypatch
 
     monkeypatch.setattr(searcher, "sampler", lambda name, seed, number, *_: Looking(seed=number))
     spec = spec_of(space=CONTINUOUS, search={"trials": 1000, "sampler": "random"})
-    told: dict[int, Told] = {}
+    told: dict[int, SearchResult] = {}
     search = Searcher(tmp_path / "study.log", spec, told)
     taken: set[str] = set()
     for number in range(RUNNING + 20):
@@ -85,7 +86,9 @@ def test_a_sampler_sees_what_runs_and_no_more_than_so_many(tmp_path, monkeypatch
         assert seen[-1] == [TrialState.RUNNING] * min(number, RUNNING)
     assert len(taken) == RUNNING + 20
     for number in range(20):
-        told[number] = Told(params=dict(search._running[number].params), values=(1.0,), constraints={})
+        told[number] = SearchResult(
+            params=dict(search._running[number].params), values=(1.0,), constraints={}
+        )
         search.tell(number, told[number])
     search.ask(RUNNING + 20, taken)
     assert seen[-1] == [TrialState.COMPLETE] * 20 + [TrialState.RUNNING] * RUNNING
@@ -94,7 +97,7 @@ def test_a_sampler_sees_what_runs_and_no_more_than_so_many(tmp_path, monkeypatch
 def test_an_ask_looks_at_as_much_after_hundreds_of_trials_as_after_fifty(tmp_path, monkeypatch):
     """Configurations are what a climb spends its time on."""
     spec = spec_of(space=CONTINUOUS, search={"trials": 1000, "sampler": "climb"})
-    told: dict[int, Told] = {}
+    told: dict[int, SearchResult] = {}
     search = Searcher(tmp_path / "study.log", spec, told)
     monkeypatch.setattr(search._study, "add_trial", lambda trial: None)
     draw, taken, made = random.Random(0), set[str](), []
@@ -106,6 +109,6 @@ def test_an_ask_looks_at_as_much_after_hundreds_of_trials_as_after_fifty(tmp_pat
         params = search.ask(number, taken).params
         counts.append(len(made) - before)
         taken.add(spec.config(params).key())
-        told[number] = Told(params=params, values=(draw.random(),), constraints={"ran": 0.0})
+        told[number] = SearchResult(params=params, values=(draw.random(),), constraints={"ran": 0.0})
         search.tell(number, told[number])
     assert 0 < sum(counts[250:]) <= 2 * sum(counts[50:100])

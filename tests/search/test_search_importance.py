@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.config import Scalar
-from sweeper.search import Told
+from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, drawn
 from sweeper.search.importance import FEWEST_TRIALS, importance
 from sweeper.spec import SweepSpec
@@ -36,13 +36,13 @@ def spec_of(objectives=MAXIMIZE) -> SweepSpec:
     )
 
 
-def told_of(spec: SweepSpec, values, count: int = 40, **fixed: Scalar) -> dict[int, Told]:
+def told_of(spec: SweepSpec, values, count: int = 40, **fixed: Scalar) -> dict[int, SearchResult]:
     """Random trials; `values` of the parameters, and `fixed` ones by name, `__` for the dot."""
     rng, told = random.Random(0), {}
     for number in range(count):
         params = {name: drawn(distribution(p), rng) for name, p in spec.space.items()}
         params |= {name.replace("__", "."): value for name, value in fixed.items()}
-        told[number] = Told(params=params, values=values(params), constraints={"ran": 0.0})
+        told[number] = SearchResult(params=params, values=values(params), constraints={"ran": 0.0})
     return told
 
 
@@ -84,7 +84,7 @@ def test_what_the_device_cannot_do_was_not_told():
     spec = spec_of()
     told = told_of(spec, lambda p: (float(1 + p["loader.num_workers"]),), batch_size=64)
     cut = {
-        n: Told(
+        n: SearchResult(
             params={k: v for k, v in t.params.items() if k != "loader.kind"},
             values=t.values,
             constraints=t.constraints,
@@ -104,13 +104,14 @@ def test_too_little_to_say():
     assert importance(spec, told_of(spec, fast, FEWEST_TRIALS))
     assert importance(spec, told_of(spec, fast, FEWEST_TRIALS - 1)) == {}
     silent = told_of(spec, fast, FEWEST_TRIALS)
-    silent[0] = Told(params=silent[0].params, values=None, constraints={})
+    silent[0] = SearchResult(params=silent[0].params, values=None, constraints={})
     assert importance(spec, silent) == {}
     assert importance(spec, told_of(spec, lambda p: (1.0,))) == {}
     same = told_of(spec, fast, batch_size=64, loader__kind="resident", optimizer__lr=1e-3)
     assert (
         importance(
-            spec, {n: Told(params=t.params, values=(float(n),), constraints={}) for n, t in same.items()}
+            spec,
+            {n: SearchResult(params=t.params, values=(float(n),), constraints={}) for n, t in same.items()},
         )
         == {}
     )

@@ -18,16 +18,17 @@ from services.postgres import USER, Postgres
 from services.processes import free_ports, wait_for
 
 from sweeper.core.errors import StorageError, UserError
-from sweeper.search import StudyMirror, Told, compare_study, mirror, with_driver
+from sweeper.core.record import SearchResult
+from sweeper.search import StudyMirror, compare_study, mirror, with_driver
 from sweeper.search.searcher import NUMBER
 
 DATABASE = "mirror"
 SPEC = spec_of()
 
 
-def told(*numbers: int, values: int = 1) -> dict[int, Told]:
+def told(*numbers: int, values: int = 1) -> dict[int, SearchResult]:
     return {
-        number: Told(
+        number: SearchResult(
             params={
                 "batch_size": 64 + number,
                 "loader.kind": "workers",
@@ -80,9 +81,9 @@ def test_what_was_told_is_there_once(postgres: Postgres, url: str, monkeypatch: 
     said = io.StringIO()
     monkeypatch.setattr(optuna.logging._default_handler, "stream", said)
     everything = told(0, 1, 2)
-    everything[1] = Told(params=everything[1].params, values=None, constraints={"val_loss": 0.5})
+    everything[1] = SearchResult(params=everything[1].params, values=None, constraints={"val_loss": 0.5})
     # A name that the machine had no choice in has left the space that was searched.
-    everything[2] = Told(params={"batch_size": 64}, values=(1 / 3,), constraints={"val_loss": 0.0})
+    everything[2] = SearchResult(params={"batch_size": 64}, values=(1 / 3,), constraints={"val_loss": 0.0})
     copy = StudyMirror(url, "whole", SPEC)
     copy.tell(everything)
     wait_until_there(postgres, 3, "whole")

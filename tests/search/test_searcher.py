@@ -16,7 +16,8 @@ from optuna.trial import TrialState, create_trial
 from replays import spec_of, throughput
 
 from sweeper.core.errors import UserError
-from sweeper.search import Searcher, SpaceExhaustedError, Told
+from sweeper.core.record import SearchResult
+from sweeper.search import Searcher, SpaceExhaustedError
 from sweeper.search.presets import presets
 from sweeper.search.searcher import NUMBER
 from sweeper.spec import SweepSpec
@@ -31,7 +32,7 @@ CONTINUOUS = {
 class Search:
     """A searcher with the bookkeeping of a sweep; `again` is what a new process would make of it."""
 
-    def __init__(self, folder: Path, spec: SweepSpec, told: dict[int, Told] | None = None) -> None:
+    def __init__(self, folder: Path, spec: SweepSpec, told: dict[int, SearchResult] | None = None) -> None:
         self.path, self.spec = folder / "study.log", spec
         self.told = dict(told or {})
         self.searcher = Searcher(self.path, spec, self.told)
@@ -52,7 +53,7 @@ class Search:
             assert self.spec.config(params).key() not in self.taken()
             asked.append(params)
             value = throughput(self.spec.config(params))
-            self.told[number] = Told(params=params, values=(value,), constraints={"ran": 0.0})
+            self.told[number] = SearchResult(params=params, values=(value,), constraints={"ran": 0.0})
             self.searcher.tell(number, self.told[number])
         return asked
 
@@ -143,7 +144,7 @@ def test_repeats_do_not_exhaust_a_space_too_large_to_list(tmp_path, sampler):
     }
     spec = spec_of(space=space, search={"trials": 30, "sampler": sampler})
     search = Search(tmp_path, spec)
-    search.told[1] = Told(
+    search.told[1] = SearchResult(
         params=dict.fromkeys(space, "resident") | {"loader.num_workers": 0},
         values=(1e9,),
         constraints={"ran": 0.0},
@@ -210,7 +211,7 @@ def test_a_running_orphan_is_not_kept(tmp_path, spec):
 def test_told_in_the_folder_but_not_in_the_study(tmp_path, spec):
     search = Search(tmp_path, spec)
     params = search.ask(1)
-    search.told[1] = Told(params=params, values=(2.0,), constraints={"ran": 0.0})
+    search.told[1] = SearchResult(params=params, values=(2.0,), constraints={"ran": 0.0})
     search.again()
     assert [t.values for t in search.study().trials] == [[2.0]]
 
@@ -251,7 +252,7 @@ def test_a_full_disk_is_told_and_not_optunas_lock(tmp_path, monkeypatch, place, 
     """Where Optuna cannot let go of its lock, it says that it does not have it, and no more."""
     search = Search(tmp_path, spec_of(search={"trials": 20, "sampler": "random"}))
     search.run(2)
-    told = Told(params=search.ask(3), values=(1.0,), constraints={})
+    told = SearchResult(params=search.ask(3), values=(1.0,), constraints={})
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "study.log.lock")
@@ -273,7 +274,7 @@ def test_constraints_are_on_every_trial(tmp_path, spec):
     search = Search(tmp_path, spec)
     for number, (values, violation) in enumerate([((5.0,), 0.0), ((5.0,), 0.3), (None, 1.0)], start=1):
         params = search.ask(number)
-        told = Told(params=params, values=values, constraints={"ran": 0.0, "val_loss": violation})
+        told = SearchResult(params=params, values=values, constraints={"ran": 0.0, "val_loss": violation})
         search.told[number] = told
         search.searcher.tell(number, told)
     for study in (search.study(), search.again().study()):
@@ -288,7 +289,7 @@ def test_constraints_are_on_every_trial(tmp_path, spec):
 def test_a_trial_it_was_never_asked_for_is_added(tmp_path, spec):
     search = Search(tmp_path, spec)
     params = {"batch_size": 64, "loader.kind": "workers", "loader.num_workers": 2, "precision.amp": "fp32"}
-    search.searcher.tell(0, Told(params=params, values=(3.0,), constraints={"ran": 0.0}))
+    search.searcher.tell(0, SearchResult(params=params, values=(3.0,), constraints={"ran": 0.0}))
     assert search.study().best_value == 3.0
     assert search.study().best_trial.params == params
 
@@ -298,13 +299,15 @@ def test_what_lies_outside_a_space_that_has_shrunk_is_left_out_of_the_study(tmp_
     search = Search(tmp_path, spec)
     search.run(*range(1, 8))
     many = {"batch_size": 64, "loader.kind": "workers", "loader.num_workers": 4, "precision.amp": "fp32"}
-    search.told[8] = Told(params=many, values=(1.0,), constraints={"ran": 0.0})
+    search.told[8] = SearchResult(params=many, values=(1.0,), constraints={"ran": 0.0})
     search.searcher.tell(8, search.told[8])
     small = spec.clipped("loader.num_workers", 1)
     resumed = Search(tmp_path, small, search.told)
     outside = [n for n, told in search.told.items() if told.params["loader.num_workers"] > 1]
     assert not set(outside) & resumed.states().keys()
-    resumed.searcher.tell(9, Told(params=search.told[outside[0]].params, values=(1.0,), constraints={}))
+    resumed.searcher.tell(
+        9, SearchResult(params=search.told[outside[0]].params, values=(1.0,), constraints={})
+    )
     resumed.run(10)
 
 

@@ -176,19 +176,19 @@ def test_after_two_failures_it_is_not_asked_again(bench: Bench, sampler: str):
     assert sum(line.startswith(SGD) for line in bench.watcher.lines) == 1
     assert len(entries_of(bench)) == 41
     # Every trial was told with a value for each parameter of the whole space.
-    assert all(set(entry.told.params) == set(SPACE) for entry in entries_of(bench) if entry.number)
+    assert all(set(entry.result.params) == set(SPACE) for entry in entries_of(bench) if entry.number)
 
 
 def test_a_parameter_with_one_choice_left_is_decided_and_nothing_told_is_forgotten(bench: Bench):
     bench.run(SPEC, without(("memory_format", "channels_last")))
     assert with_value(bench, "memory_format", "channels_last") == 2
     assert any(line.startswith(FORMAT) for line in bench.watcher.lines)
-    assert all(set(entry.told.params) == set(SPACE) for entry in entries_of(bench) if entry.number)
+    assert all(set(entry.result.params) == set(SPACE) for entry in entries_of(bench) if entry.number)
     file = bench.home / "sweeps" / "toy" / "study.log"
     study = optuna.load_study(study_name="toy", storage=JournalStorage(JournalFileBackend(str(file))))
     bad = {e.number for e in entries_of(bench) if e.job.config.memory_format == "channels_last"}
     numbers = {trial.user_attrs.get("sweeper.number") for trial in study.trials} - {None}
-    told = {entry.number for entry in entries_of(bench) if entry.told is not None}
+    told = {entry.number for entry in entries_of(bench) if entry.result is not None}
     assert numbers == told - bad
 
 

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from replays import Bench, spec_of, surface
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.search.memory import Seen
 from sweeper.sweep import capacity
-from sweeper.sweep.book import Book
 from sweeper.sweep.capacity import MOST_SEEN, Capacity, telling
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.searching import Search
@@ -114,11 +114,11 @@ class SimpleView:
 
 @pytest.mark.slow
 def test_a_trial_looks_at_as_many_records_late_in_a_sweep_as_early(bench: Bench, monkeypatch):
-    usual, looked = Book.__init__, []
+    usual, looked = TrialTable.__init__, []
 
     def counting(self, *arguments) -> None:
         usual(self, *arguments)
-        self.records, self.told = Counting(), Counting()
+        self.records, self.results = Counting(), Counting()
 
     def on_a_gpu(config: TrialConfig):
         looked.append(Counting.looked)
@@ -128,7 +128,7 @@ def test_a_trial_looks_at_as_many_records_late_in_a_sweep_as_early(bench: Bench,
             surface(config), gpu_mem_peak_gib=0.5 + config.batch_size / 65536, device=GPUS[0]
         )
 
-    monkeypatch.setattr(Book, "__init__", counting)
+    monkeypatch.setattr(TrialTable, "__init__", counting)
     bench.run(many(120), on_a_gpu, devices=GPUS[:1])
     assert len(looked) >= 120
     early, late = looked[50] - looked[30], looked[115] - looked[95]
@@ -161,9 +161,9 @@ def test_what_ran_beside_the_best_one_is_no_sign_that_nothing_better_comes():
 
     def is_no_better(ended: int, running: int, patience: int) -> bool:
         records = {n: record(n, n <= ended) for n in range(1, ended + running + 1)}
-        book = SimpleNamespace(best=lambda: records[1], records=records)
+        table = SimpleNamespace(best=lambda: records[1], records=records)
         supervisor = SimpleNamespace(runner=SimpleNamespace(running=range(running)))
-        return Search._is_no_better(SimpleNamespace(_book=book, _supervisor=supervisor), patience)
+        return Search._is_no_better(SimpleNamespace(_table=table, _supervisor=supervisor), patience)
 
     assert not is_no_better(5, 0, 5)
     assert is_no_better(6, 0, 5)
@@ -184,16 +184,16 @@ def test_the_memory_model_sees_what_tells_and_is_made_anew_when_it_must(monkeypa
 
     monkeypatch.setattr(capacity, "MemoryModel", Model)
     spec = spec_of(space=WIDE)
-    book = SimpleNamespace(spec=spec, records={}, ended=[], limits=lambda: ())
-    judge = Capacity(book, SimpleNamespace(devices=GPUS[:1]))
+    table = SimpleNamespace(records={}, ended=[], limits=lambda: ())
+    judge = Capacity(table, SimpleNamespace(devices=GPUS[:1]), spec.search.memory_headroom)
 
     def ends(number: int, peak: float | None) -> None:
         found = dataclasses.replace(made_up(1.0), gpu_mem_peak_gib=peak, device=GPUS[0])
         outcome = found if peak else Failure(kind=FailureKind.OOM, message="")
-        book.records[number] = TrialRecord(
+        table.records[number] = TrialRecord(
             number=number, uid="", stage="search", config=TrialConfig(batch_size=number + 1), outcome=outcome
         )
-        book.ended.append(number)
+        table.ended.append(number)
         assert judge.objection(TrialConfig()) is None
 
     for number in range(1000):

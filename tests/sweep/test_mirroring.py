@@ -44,8 +44,8 @@ def studies(postgres: Postgres) -> list[str]:
 def is_whole(ran: Ran) -> bool:
     sweep = load_sweep(ran.journal)
     place = read_json(ran.journal.folder / STUDY)
-    assert len(sweep.book.told) >= 4
-    return compare_study(place["storage"], place["name"], sweep.book.told) == ([], [])
+    assert len(sweep.table.results) >= 4
+    return compare_study(place["storage"], place["name"], sweep.table.results) == ([], [])
 
 
 @pytest.mark.soak
@@ -55,7 +55,7 @@ def test_a_sweep_then_extended_then_elsewhere(bench: Bench, postgres: Postgres, 
     assert is_whole(ran)
     extended = bench.run(spec_with(url), extend=3)
     assert extended.study == ""
-    assert len(load_sweep(ran.journal).book.told) == len(load_sweep(extended.journal).book.told) >= 7
+    assert len(load_sweep(ran.journal).table.results) == len(load_sweep(extended.journal).table.results) >= 7
     assert is_whole(extended)
     assert len(studies(postgres)) == 1
 
@@ -77,7 +77,7 @@ def test_a_sweep_then_extended_then_elsewhere(bench: Bench, postgres: Postgres, 
 def test_a_server_that_was_away_gets_it_later(bench: Bench, postgres: Postgres, url: str) -> None:
     postgres.kill()
     ran = bench.run(spec_with(url))
-    told = len(load_sweep(ran.journal).book.told)
+    told = len(load_sweep(ran.journal).table.results)
     assert ran.study.startswith(f"{told} trials are not in it yet (connection to server")
     assert copied(load_sweep(ran.journal)).startswith(f"{told} trials are not in it yet")
     postgres.start()

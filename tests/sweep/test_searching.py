@@ -65,7 +65,7 @@ def test_searched_trials_are_screened_against_the_best_so_far(bench):
     for entry in slow:
         assert throughput(entry.job.config) < entry.job.plan.screen_above
         # It is told as it was found, and no loss is looked at.
-        assert entry.told.values == (throughput(entry.job.config),)
+        assert entry.result.values == (throughput(entry.job.config),)
         assert entry.outcome.quality is None
 
 
@@ -102,7 +102,7 @@ def test_what_is_expected_not_to_fit_is_not_run(bench):
     entry = next(each for each in entries_of(bench) if getattr(each.outcome, "kind", "") == "oom_expected")
     assert entry.outcome.message.startswith("not run: expected to need ")
     assert "the limit is 8" in entry.outcome.message
-    assert entry.told.constraints["ran"] == 1.0
+    assert entry.result.constraints["ran"] == 1.0
     assert summarise(load_sweep(Journal(bench.home / "sweeps" / "toy"))).counts["oom_expected"] == len(
         passed_over
     )
@@ -164,7 +164,7 @@ def test_what_was_passed_over_is_asked_again_once_more_is_known(bench, monkeypat
     refused = Failure(kind=FailureKind.OOM_EXPECTED, message="not run")
 
     def objection(capacity, config):
-        few = len(capacity._book.searched()) < 3
+        few = len(capacity._table.searched()) < 3
         return refused if config.batch_size == 512 and few else None
 
     monkeypatch.setattr(Capacity, "objection", objection)

@@ -15,11 +15,11 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from replays import Bench, failing, spec_of, surface
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.errors import SweepConflictError
 from sweeper.core.files import read_json, write_json
 from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.sweep import book as book_module
 from sweeper.sweep import runner as runner_module
 from sweeper.sweep.journal import TOLD, Journal
 from sweeper.sweep.lock import SweepLock
@@ -106,9 +106,9 @@ def test_killed_after_each_trial_in_turn(bench, tmp_path):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (book_module.Book, "enter"),
-        (book_module.Book, "tell"),
-        (Journal, "write_told"),
+        (TrialTable, "enter"),
+        (TrialTable, "record_result"),
+        (Journal, "write_search_result"),
         (runner_module, "write_job"),
         (Journal, "finish"),
     ],

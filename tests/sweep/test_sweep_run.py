@@ -70,7 +70,7 @@ def test_references_come_first_and_as_written_and_then_exactly_the_trials_asked_
     assert len({entry.job.uid for entry in trials}) == len(trials)
     assert bench.watcher.trials == list(range(10))
     # A reference lies outside this space: the search is not told of it.
-    assert [entry.told is not None for entry in trials] == [False, False] + [True] * 8
+    assert [entry.result is not None for entry in trials] == [False, False] + [True] * 8
 
 
 def test_a_reference_inside_the_space_is_told_and_not_asked_again(bench):
@@ -78,7 +78,7 @@ def test_a_reference_inside_the_space_is_told_and_not_asked_again(bench):
     bench.run(spec_of(space=space, baseline={"batch_size": 64}, also_try=[]))
     trials = list(Journal(folder_of(bench)).trials())
     assert [entry.job.config.batch_size for entry in trials] == [64, 128]
-    assert trials[0].told is not None
+    assert trials[0].result is not None
     assert result_of(bench)["reason"] == "the space is exhausted after 1 trials"
 
 
@@ -136,10 +136,10 @@ def test_failures_are_values_and_infeasible_ones_are_told_the_worst(bench):
     trials = {entry.number: entry for entry in Journal(folder_of(bench)).trials()}
     assert [trials[n].outcome.kind for n in (2, 3, 4)] == ["oom", "user_error", "timeout"]
     # The worst feasible value so far: the baseline's, even though it lies outside the space.
-    assert trials[2].told.values == (64.0,)
-    assert trials[3].told.values is None
-    assert trials[4].told.values == (64.0,)
-    assert trials[2].told.constraints == {"ran": 1.0, "val_loss": 1.0}
+    assert trials[2].result.values == (64.0,)
+    assert trials[3].result.values is None
+    assert trials[4].result.values == (64.0,)
+    assert trials[2].result.constraints == {"ran": 1.0, "val_loss": 1.0}
     assert len(bench.jobs("search")) == 8
     assert summarise(load_sweep(Journal(folder_of(bench)))).counts == {
         "oom": 1,
@@ -157,7 +157,7 @@ def test_a_loss_beyond_the_limit_cannot_win(bench):
     winner = summarise(load_sweep(Journal(folder_of(bench)))).winner
     assert winner is not None
     assert winner.config.precision.amp == "fp32"
-    told = [entry.told for entry in Journal(folder_of(bench)).trials() if entry.told]
+    told = [entry.result for entry in Journal(folder_of(bench)).trials() if entry.result]
     beyond = [each for each in told if each.constraints["val_loss"] > 0]
     assert beyond
     assert all(each.constraints["val_loss"] == pytest.approx(1.1 / 1.02 - 1) for each in beyond)
@@ -208,7 +208,7 @@ def test_quality_runs_only_where_it_could_win_and_once_per_numerics(bench):
     resident = {e.job.config.quality_key() for e in searched if e.job.config.loader.kind == "resident"}
     everything = {e.job.config.quality_key() for e in searched}
     assert len(resident) <= len(passes) < len(everything)
-    records = load_sweep(Journal(folder_of(bench))).book.records
+    records = load_sweep(Journal(folder_of(bench))).table.records
     for record in records.values():
         assert (record.quality is not None) == (record.config.quality_key() in passes or record.number == 0)
 
@@ -318,7 +318,7 @@ def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
 
     bench.run(spec_of(search={"trials": 4}), slow_workers)
     journal = Journal(folder_of(bench))
-    records = load_sweep(journal).book.finished()
+    records = load_sweep(journal).table.finished()
     measured = {r.config.loader.kind for r in records if r.feasible}
     rows = summarise(load_sweep(journal)).per_loader
     assert {row.title for row in rows} == measured
@@ -409,7 +409,7 @@ def test_every_trial_knows_the_canary_of_the_quiet_machine(bench):
 )
 def test_the_quiet_canary_is_the_shortest_of_probe_and_windows(probed: float, seen: float, quiet: float):
     known = SimpleNamespace(
-        machine=SimpleNamespace(canary_ms=probed), book=SimpleNamespace(quiet_canary_ms=lambda: seen)
+        machine=SimpleNamespace(canary_ms=probed), table=SimpleNamespace(quiet_canary_ms=lambda: seen)
     )
     assert supervisor.Supervisor.quiet_canary_ms(known) == quiet
 
@@ -440,7 +440,7 @@ def test_baseline_and_winner_are_traced_at_the_end(bench):
     assert [job.trace for job in (baseline, best)] == [
         str(trials / f"{number:04d}" / "trace.json.gz") for number in (0, winner)
     ]
-    records = load_sweep(Journal(folder_of(bench))).book.records
+    records = load_sweep(Journal(folder_of(bench))).table.records
     assert [job.config.key() for job in (baseline, best)] == [records[n].config.key() for n in (0, winner)]
     # Nothing of them is timed, and none is a trial.
     assert {job.plan.repeats for job in (baseline, best)} == {0}

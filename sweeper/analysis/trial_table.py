@@ -1,50 +1,52 @@
-"""The book of a sweep: its records as judged now, and what follows from them for the next trial."""
+"""The trials of a sweep, judged by all that is known of them, and what follows for the next one.
+
+Nothing here reads or writes a file, and nothing grows with the number of trials but the table itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from bisect import insort
+from collections.abc import Mapping
 
 from sweeper.analysis.finalists import is_speed
 from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
 from sweeper.analysis.projection import with_derived
-from sweeper.core.codec import decode
-from sweeper.core.config import TrialConfig
-from sweeper.core.files import ours
-from sweeper.core.job import OUTCOME, RUNS_AGAIN, Job
-from sweeper.core.measurement import Measurement, Outcome, Quality, Report
-from sweeper.core.place import Place, read_place
-from sweeper.core.record import LOSS_METRICS, TrialRecord
-from sweeper.search import Told
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.measurement import FailureKind, Measurement, Quality
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.sweep.journal import Entry, Journal
-from sweeper.sweep.runner import is_tried_again
-from sweeper.sweep.standing import Standing, is_passed_over
 
-BASELINE = 0
-NUM_SEEDS = 3
-MIN_STEPS_OF_LARGEST = 50
 WINNING_MARGIN = 0.9
 SCREEN_MARGIN = 0.8
 """Share of the fastest below which a short window ends a trial: noise does not reach that far."""
+NUM_WORST = 2
+"""A trial is compared with the worst of the others: of two, one is another."""
 
 
-class Book:
-    """All records of one sweep, in memory; the folder has the same.
+class TrialTable:
+    """All trials of one sweep, in memory; the folder has the same.
 
     Attributes:
+        records: By number, as judged now.
+        results: What the sampler was told of each trial, by number.
         last: The highest number so far; -1 before the first trial.
         num_searched: Searched trials that were begun, less the configurations that were passed over.
         asked: The trial of each configuration that was begun, by its key.
         passed_over: The last time each configuration was passed over, by its key.
         ended: Numbers of the trials that have ended, in that order.
+        quality_samples: Training samples after which the loss is measured; 0 where it is not.
+        losses: The baseline's, over its seeds.
     """
 
-    def __init__(self, journal: Journal, spec: SweepSpec) -> None:
-        self.journal = journal
-        self.spec = spec
+    def __init__(self, spec: SweepSpec) -> None:
+        """An empty table.
+
+        Args:
+            spec: Its objectives, constraints and production run; its space does not matter here.
+        """
+        self._spec = spec
         self.records: dict[int, TrialRecord] = {}
-        self.told: dict[int, Told] = {}
+        self.results: dict[int, SearchResult] = {}
         self.last = -1
         self.num_searched = self.num_passed_over = 0
         self.asked: dict[str, int] = {}
@@ -53,22 +55,11 @@ class Book:
         self.quality_samples = 0
         self._qualities: dict[str, Quality] = {}
         self.losses: tuple[float, ...] = ()
-        self._standing = Standing(spec, needs_loss=False)
+        self._extremes = _Extremes(spec, needs_loss=False)
 
-    def enter(self, number: int, job: Job, outcome: Outcome | Report | None) -> TrialRecord:
-        """Enters a trial, or what became of it, and returns it as judged."""
-        assert not isinstance(outcome, Report)
-        record = TrialRecord(
-            number=number,
-            uid=job.uid,
-            stage=job.stage,
-            config=job.config,
-            outcome=outcome,
-            params=job.params,
-            origin=job.origin,
-            folder=str(self.journal.trial_folder(number)),
-            place=read_place(self.journal.trial_folder(number)) if outcome is not None else Place(),
-        )
+    def enter(self, record: TrialRecord) -> TrialRecord:
+        """Enters a trial that was begun, or has ended, and returns it as judged."""
+        number, outcome = record.number, record.outcome
         if isinstance(outcome, Measurement) and outcome.quality is not None:
             self._qualities[outcome.quality.key] = outcome.quality
         if number not in self.records:
@@ -77,7 +68,7 @@ class Book:
         record = self._judge(number)
         if outcome is not None:
             self.ended.append(number)
-            self._standing.add(record)
+            self._extremes.add(record)
         return record
 
     def _count(self, record: TrialRecord) -> None:
@@ -89,6 +80,14 @@ class Book:
         else:
             self.num_searched += record.stage == "search"
             self.asked[key] = record.number
+
+    def measure_loss_after(self, samples: int) -> None:
+        """From here on the loss of a trial is the one after so many training samples; 0 for none."""
+        self.quality_samples = samples
+
+    def enter_losses(self, losses: tuple[float, ...]) -> None:
+        """Enters the baseline's losses over its seeds; limits that rest on them become known."""
+        self.losses = losses
 
     def enter_quality(self, quality: Quality) -> None:
         """Enters a quality pass that ran on its own."""
@@ -111,19 +110,19 @@ class Book:
         self._take_stock()
 
     def _take_stock(self) -> None:
-        self._standing = Standing(self.spec, needs_loss=bool(self.quality_samples))
+        self._extremes = _Extremes(self._spec, needs_loss=bool(self.quality_samples))
         for number in self.ended:
-            self._standing.add(self.records[number])
+            self._extremes.add(self.records[number])
 
     def _judge(self, number: int) -> TrialRecord:
         """Returns a record with its loss, derived metrics and violations."""
         record = with_quality(self.records[number], self._qualities, self.quality_samples)
         # Entered after each part: where it is the baseline's, the next part rests on it.
         self.records[number] = record
-        production = self.spec.production
+        production = self._spec.production
         record = with_derived(record, self.yardstick, production.samples if production else None)
         self.records[number] = record
-        record = judge(record, self.limits(), self.spec)
+        record = judge(record, self.limits(), self._spec)
         self.records[number] = record
         return record
 
@@ -138,7 +137,7 @@ class Book:
     def limits(self) -> list[Limit]:
         """Returns the bounds in numbers; none before the baseline is measured."""
         yardstick = self.yardstick
-        return yardstick.limits(self.spec) if yardstick else []
+        return yardstick.limits(self._spec) if yardstick else []
 
     def finished(self) -> list[TrialRecord]:
         """Returns the records with an outcome, in order."""
@@ -150,12 +149,12 @@ class Book:
 
     def quiet_canary_ms(self) -> float:
         """Returns the shortest canary beside any window so far; 0 where there is none."""
-        return self._standing.quiet_canary_ms
+        return self._extremes.quiet_canary_ms
 
     @property
     def num_measured(self) -> int:
         """Searched trials that gave a measurement."""
-        return self._standing.measured
+        return self._extremes.measured
 
     def x_baseline(self, record: TrialRecord) -> float | None:
         """Returns a trial's throughput over the baseline's, as searched."""
@@ -171,7 +170,7 @@ class Book:
             like: Whose `model.*` and `data.*` to match; the baseline's by default.
         """
         base = self.records.get(BASELINE)
-        number = self._standing.best((like or (base.config if base else TrialConfig())).work_key())
+        number = self._extremes.best((like or (base.config if base else TrialConfig())).work_key())
         return self.records[number] if number is not None else None
 
     def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
@@ -182,7 +181,7 @@ class Book:
         """
         if not self.quality_samples or self.quality_of(config) is not None:
             return 0, 0.0
-        if not is_speed(self.spec):
+        if not is_speed(self._spec):
             return self.quality_samples, 0.0
         return self.quality_samples, WINNING_MARGIN * self._rival_throughput(config)
 
@@ -191,77 +190,82 @@ class Book:
 
         0 where speed is not the only objective: a slower trial may yet be of use.
         """
-        return SCREEN_MARGIN * self._rival_throughput(config) if is_speed(self.spec) else 0.0
+        return SCREEN_MARGIN * self._rival_throughput(config) if is_speed(self._spec) else 0.0
 
     def _rival_throughput(self, config: TrialConfig) -> float:
         rival = self.best(config)
         return (rival.metric("throughput") if rival else None) or 0.0
 
-    def tell(self, number: int) -> Told | None:
-        """Fixes and returns what the search is told of a trial; None where it lies outside the space."""
-        if number in self.told:
-            return self.told[number]
+    def new_result(self, number: int, params: Mapping[str, Scalar]) -> SearchResult:
+        """Returns what the sampler is to be told of a trial that has ended.
+
+        Args:
+            params: The value of every parameter of the space.
+        """
         record = self.records[number]
-        params = record.params or self.spec.params_of(record.config)
-        if not params:
-            return None
-        told = Told(
-            params=params,
-            # What is worst of all is worst of some of them.
-            values=objective_values(record, map(self.records.__getitem__, self._standing.worst()), self.spec),
-            constraints=dict(record.violations),
-        )
-        self.journal.write_told(number, told)
-        self.told[number] = told
-        return told
+        # What is worst of all is worst of some of them.
+        worst = map(self.records.__getitem__, self._extremes.worst())
+        values = objective_values(record, worst, self._spec)
+        return SearchResult(params=params, values=values, constraints=dict(record.violations))
 
-    def load(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Enters what the folder has; returns the trials that were begun and have no outcome that stands."""
-        unfinished = []
-        for entry in entries:
-            with ours(entry.folder / OUTCOME, RUNS_AGAIN):
-                if isinstance(entry.outcome, Report):
-                    raise ValueError("it is no trial's")
-            again = entry.told is None and is_tried_again(entry.job, entry.outcome)
-            self.enter(entry.number, entry.job, None if again else entry.outcome)
-            if entry.told is not None:
-                self.told[entry.number] = entry.told
-            if entry.outcome is None or again:
-                unfinished.append(entry)
-        return unfinished
+    def record_result(self, number: int, result: SearchResult) -> None:
+        """Fixes what the sampler is told of a trial."""
+        self.results[number] = result
 
 
-def looks_at_loss(spec: SweepSpec) -> bool:
-    """Returns whether an objective or a constraint rests on the loss, so that trials need a quality pass."""
-    goals = {*spec.constraints, *(objective.metric for objective in spec.objectives)}
-    return not goals.isdisjoint(LOSS_METRICS)
+class _Extremes:
+    """The best and the worst of the trials that have ended.
 
-
-def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
-    """Returns the quality in the outcome of the quality job in `folder`, or None where it failed.
-
-    Raises:
-        EnvironmentStopError: The file was spoilt.
+    Attributes:
+        quiet_canary_ms: The shortest canary beside any window so far; 0 where there is none.
+        measured: How many searched trials gave a measurement.
     """
-    if not isinstance(outcome, Report):
-        return None
-    with ours(folder / OUTCOME, RUNS_AGAIN):
-        quality = decode(Quality, outcome.values)
-    return quality
+
+    def __init__(self, spec: SweepSpec, *, needs_loss: bool) -> None:
+        """Nothing has ended yet.
+
+        Args:
+            needs_loss: Whether the best is one whose loss was looked at.
+        """
+        self._spec, self._needs_loss = spec, needs_loss
+        self._best: dict[str, tuple[float, int]] = {}
+        self._worst: dict[tuple[str, bool], list[tuple[float, int]]] = {}
+        self.quiet_canary_ms = 0.0
+        self.measured = 0
+
+    def add(self, record: TrialRecord) -> None:
+        """Takes in a trial that has ended."""
+        found = record.measurement
+        if found is None:
+            return
+        self.measured += record.stage == "search"
+        canaries = [window.canary_ms for window in found.windows] + [self.quiet_canary_ms]
+        self.quiet_canary_ms = min((ms for ms in canaries if ms), default=0.0)
+        for objective in self._spec.objectives:
+            value = record.metric(objective.metric)
+            if value is None:
+                continue
+            low = value if objective.direction == "maximize" else -value
+            for kind in {False, record.feasible}:
+                worst = self._worst.setdefault((objective.metric, kind), [])
+                insort(worst, (low, record.number))
+                del worst[NUM_WORST:]
+        if record.feasible and (record.quality or not self._needs_loss):
+            # Of equal ones the first.
+            rank = record.metric("throughput") or 0.0, -record.number
+            key = record.config.work_key()
+            self._best[key] = max(self._best.get(key, rank), rank)
+
+    def best(self, work_key: str) -> int | None:
+        """Returns the number of the fastest feasible trial of a work; None where there is none."""
+        found = self._best.get(work_key)
+        return -found[1] if found else None
+
+    def worst(self) -> set[int]:
+        """Returns the numbers of the trials that are worst by an objective: of the feasible, and of all."""
+        return {number for each in self._worst.values() for _, number in each}
 
 
-def trained_samples(baseline: Measurement) -> int:
-    """Returns how many samples a script had trained on when its windows were over: its loss is there."""
-    warm = baseline.throughput * baseline.warmup_seconds
-    return max(1, int(sum(window.samples for window in baseline.windows) + warm))
-
-
-def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
-    """Returns how many samples the baseline trains on in `seconds`, its data path left aside.
-
-    The quality pass gathers on the device, whatever the baseline's loader costs.
-    """
-    parts = baseline.breakdown
-    per_second = batch_size / max(parts.compute_s, 1e-9)
-    samples = max(per_second, baseline.throughput) * seconds
-    return max(1000, int(samples) // 1000 * 1000)
+def is_passed_over(record: TrialRecord) -> bool:
+    """Returns whether a configuration was never run, because of what was expected of it."""
+    return record.failure is not None and record.failure.kind is FailureKind.OOM_EXPECTED

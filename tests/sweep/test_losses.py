@@ -8,7 +8,7 @@ import pytest
 from measurements import measurement
 
 from sweeper.core.measurement import Breakdown
-from sweeper.sweep.book import auto_quality_samples
+from sweeper.sweep.losses import auto_quality_samples
 
 
 @pytest.mark.parametrize("phase", ["forward_s", "graph_s"])

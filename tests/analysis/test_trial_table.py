@@ -9,10 +9,10 @@ import pytest
 from replays import spec_of
 
 from sweeper.analysis.judge import objective_values
+from sweeper.analysis.trial_table import _Extremes, is_passed_over
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.sweep.standing import Standing, is_passed_over
 from sweeper.testing.noop import made_up
 
 QUALITY = Quality(key="k", samples=10, seconds=0, train_loss=1.0, val_loss=1.0)
@@ -38,25 +38,25 @@ def drawn(draw: random.Random, number: int) -> TrialRecord:
 def test_it_is_what_all_records_say(seed: int, needs_loss: bool):
     draw = random.Random(seed)
     spec = spec_of(objectives=[{"maximize": "throughput"}, {"minimize": "epoch_seconds"}])
-    standing, records = Standing(spec, needs_loss=needs_loss), {}
+    extremes, records = _Extremes(spec, needs_loss=needs_loss), {}
     order = list(range(draw.randint(1, 30)))
     draw.shuffle(order)
     for number in order:
         records[number] = drawn(draw, number)
-        standing.add(records[number])
+        extremes.add(records[number])
         measured = [each for _, each in sorted(records.items()) if each.measurement]
         for width in (1, 2):
             config = TrialConfig(model={"width": width})
             fine = [e for e in measured if e.feasible and e.config.work_key() == config.work_key()]
             fine = [e for e in fine if e.quality or not needs_loss]
             best = max(fine, key=lambda each: each.metric("throughput") or 0.0, default=None)
-            assert standing.best(config.work_key()) == (best.number if best else None)
+            assert extremes.best(config.work_key()) == (best.number if best else None)
         canaries = [w.canary_ms for each in measured for w in each.measurement.windows if w.canary_ms]
-        assert standing.quiet_canary_ms == min(canaries, default=0.0)
-        assert standing.measured == sum(each.stage == "search" for each in measured)
+        assert extremes.quiet_canary_ms == min(canaries, default=0.0)
+        assert extremes.measured == sum(each.stage == "search" for each in measured)
         # Told the same whether of all the others or of the worst: by one that is known, and a new one.
         for mine in (records[number], drawn(draw, 99)):
-            worst = [records[each] for each in standing.worst()]
+            worst = [records[each] for each in extremes.worst()]
             assert objective_values(mine, worst, spec) == objective_values(mine, records.values(), spec)
 
 
