@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweeper.analysis.confirmation import LEVEL, Round, log_ratios
+from sweeper.analysis.decision import decide
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
@@ -44,15 +45,10 @@ class Side:
     @property
     def best(self) -> tuple[TrialRecord, How] | None:
         """What this sweep says to use: its winner, a single trial, or the baseline that nothing beats."""
-        summary, baseline = self.summary, self.baseline
-        if summary.winner is not None:
-            return summary.winner, "confirmed" if summary.ratio else "unconfirmed"
-        if baseline is None:
-            return None
-        faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1]
-        if faster and not summary.baseline_throughput:
-            return max(faster, key=lambda row: row.throughput).record, "unconfirmed"
-        return baseline, "baseline"
+        found = decide(self.summary)
+        if found.best is not None:
+            return found.best.record, "confirmed" if found.is_confirmed else "unconfirmed"
+        return (found.baseline.record, "baseline") if found.baseline is not None else None
 
     def speeds_of(self, record: TrialRecord) -> list[float]:
         """Returns samples per second of each round of confirmation a trial took part in."""

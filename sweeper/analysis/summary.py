@@ -8,6 +8,7 @@ from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.judge import Yardstick
+from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import Rule
 from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
 from sweeper.core.codec import encode
@@ -62,6 +63,8 @@ class Summary:
         disturbed: Processes of confirmation that something disturbed to the end, by trial number.
         objectives: Names of the metrics aimed for; of several, `front` has the trials that none beats.
         picked: Which of them `rule` picks.
+        varied: The names that differ between its trials.
+        unfit: Names of those that were faster, yet beyond a limit when they were confirmed.
     """
 
     name: str
@@ -85,6 +88,12 @@ class Summary:
     front: tuple[Row, ...] = ()
     picked: TrialRecord | None = None
     rule: Rule = "knee"
+    varied: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
+
+    def name_of(self, record: TrialRecord) -> str:
+        """Returns a record's run name."""
+        return run_name(record.number, record.stage, record.config, self.varied)
 
     def disturbance_of(self, record: TrialRecord) -> str:
         """Returns what is not clean about the figures shown of a record; empty where they are."""

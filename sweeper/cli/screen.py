@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.confirmation import TIE
+from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.words import figure, loss, seconds, times
@@ -156,112 +156,105 @@ def print_summary(
 
 def decision(summary: Summary) -> list[str]:
     """Returns the decision: winner, interval, loss; or why there is none."""
-    base = summary.yardstick
+    found = decide(summary)
+    base, best, ratio = found.baseline, found.best, found.ratio
     if base is None:
         return [f"{summary.name}: {summary.state}; the baseline has not been measured."]
     if summary.state == "unfinished":
         return [f"{summary.name} is unfinished; `sweeper run` with the same YAML continues it."]
-    winner, ratio = summary.winner, summary.ratio
     stopped = ["  It was stopped: `sweeper run` with the same YAML continues it."] * (
         summary.state == "stopped"
     )
-    if winner is None or ratio is None:
-        faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
-        if faster and not summary.baseline_throughput:
-            best = max(faster, key=lambda row: row.throughput)
-            return [
-                f"{summary.name}: {best.name} is {times(best.x_baseline)} your baseline in a single trial, "
-                f"unconfirmed; {summary.reason}.",
-                *stopped,
-                *why_lines(summary, best.record),
-            ]
-        if summary.undecided and math.log(summary.undecided[1].ratio) > TIE:
-            name, tried = summary.undecided
-            return [
-                f"{summary.name}: no winner is confirmed: {name} is {tried.ratio:.3g}x your baseline, but "
-                f"with a 95 % interval of {tried.low:.3g} to {tried.high:.3g} after {len(tried.rounds)} "
-                f"rounds; {summary.reason}.",
-                *stopped,
-                *why_lines(summary, None),
-            ]
+    if best is None or ratio is None:
         return [
-            f"{summary.name}: nothing is better than your baseline "
-            f"({_pace(summary, base.baseline)}); {summary.reason}.",
+            f"{summary.name}: {_undecided(found)}; {summary.reason}.",
             *stopped,
-            *why_lines(summary, None),
+            *why_lines(found),
         ]
     lines = [
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
         f"(95 % interval {ratio.low:.3g} to {ratio.high:.3g}, {len(ratio.rounds)} rounds).",
         *stopped,
-        f"  {_pace(summary, winner)} in place of {_pace(summary, base.baseline)}"
-        f"{_data_share(winner, base.baseline)}.",
+        f"  {_pace(best)} in place of {_pace(base)}{_data_share(best, base)}.",
     ]
-    if summary.tied:
-        lines.append(f"  A tie: no telling it from {', '.join(summary.tied)}; it is the simpler one.")
-    if winner.measurement and winner.measurement.told_by:
-        lines.append(f"  The speeds are what {winner.measurement.told_by} said.")
-        if winner.quality is None:
+    if found.tied:
+        lines.append(f"  A tie: no telling it from {', '.join(found.tied)}; it is the simpler one.")
+    if best.reported_by:
+        lines.append(f"  The speeds are what {best.reported_by} said.")
+        if best.record.quality is None:
             lines.append("  The loss was not looked at: see `constraints` and what the script reports.")
-    if winner.quality is not None and base.losses:
-        mean = sum(base.losses) / len(base.losses)
-        what = "Loss" if winner.quality.of == "validation" else "Training loss"
-        lines.append(
-            f"  {what} after the same {winner.quality.samples:,} samples: {loss(winner.quality.val_loss)}, "
-            f"the baseline's {loss(mean)}"
-            + (
-                f" (predicting a constant: {loss(base.constant_loss)})."
-                if base.constant_loss is not None
-                else "."
-            )
-        )
-    hours, before = summary.projected_hours(winner), summary.projected_hours(base.baseline)
-    if hours is not None and before is not None:
-        lines.append(f"  Your production run: {hours:.3g} h in place of {before:.3g} h.")
-    if (paid := summary.break_even(winner)) is not None:
-        lines.append(f"  {_paid_line(winner, *paid)}")
-    if not base.loss_tells:
-        lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
+    lines += _loss_lines(summary, best, base)
+    if best.hours is not None and base.hours is not None:
+        lines.append(f"  Your production run: {best.hours:.3g} h in place of {base.hours:.3g} h.")
+    if found.break_even is not None:
+        lines.append(f"  {_paid_line(best.record, *found.break_even)}")
     if not stopped:
         lines.append(f"  The search ended because {summary.reason}.")
-    lines += [f"  {line}" for line in why_lines(summary, winner)]
+    lines += [f"  {line}" for line in why_lines(found)]
     return lines
 
 
-def _pace(summary: Summary, record: TrialRecord) -> str:
+def _undecided(found: Decision) -> str:
+    """Why there is no confirmed winner."""
+    assert found.baseline is not None
+    if found.best is not None:
+        return f"{found.best.name} is {times(found.speedup)} your baseline in a single trial, unconfirmed"
+    if found.ratio is not None:
+        tried = found.ratio
+        return (
+            f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but "
+            f"with a 95 % interval of {tried.low:.3g} to {tried.high:.3g} after {len(tried.rounds)} rounds"
+        )
+    return f"nothing is better than your baseline ({_pace(found.baseline)})"
+
+
+def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
+    lines, quality, yardstick = [], best.record.quality, summary.yardstick
+    assert yardstick is not None
+    if quality is not None and yardstick.losses:
+        what = "Loss" if quality.of == "validation" else "Training loss"
+        constant = yardstick.constant_loss
+        lines.append(
+            f"  {what} after the same {quality.samples:,} samples: {loss(best.loss)}, "
+            f"the baseline's {loss(base.loss)}"
+            + (f" (predicting a constant: {loss(constant)})." if constant is not None else ".")
+        )
+    if not yardstick.loss_tells:
+        lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
+    return lines
+
+
+def _pace(side: Side) -> str:
     """`12.3 s an epoch`, or samples per second where nobody knows how many an epoch has."""
-    epoch = summary.epoch_seconds(record)
-    return f"{seconds(epoch)} an epoch" if epoch is not None else rate(summary.throughput_of(record))
+    epoch = side.epoch_seconds
+    return f"{seconds(epoch)} an epoch" if epoch is not None else rate(side.throughput)
 
 
-def _data_share(winner: TrialRecord, baseline: TrialRecord) -> str:
-    share, before = winner.metric("data_pct"), baseline.metric("data_pct")
-    if share is None or before is None:
+def _data_share(best: Side, base: Side) -> str:
+    if best.data_pct is None or base.data_pct is None:
         return ""
-    return f"; {share:.2g} % of a step goes to loading data (baseline {before:.2g} %)"
+    return f"; {best.data_pct:.2g} % of a step goes to loading data (baseline {base.data_pct:.2g} %)"
 
 
-def _paid_line(winner: TrialRecord, rival: TrialRecord, steps: float) -> str:
+def _paid_line(winner: TrialRecord, rival: int, steps: float) -> str:
     compiled = f"Compiling (`{winner.config.compile.mode}`)"
-    against = f"against trial {rival.number}, which is eager"
+    against = f"against trial {rival}, which is eager"
     if math.isinf(steps):
         return f"{compiled} never pays {against}."
     return f"{compiled} has paid for its longer start from optimiser step {steps:,.0f} on, {against}."
 
 
-def why_lines(summary: Summary, winner: TrialRecord | None) -> list[str]:
-    """Returns what limits the baseline, and what limits the winner now; and what was not clean."""
-    assert summary.yardstick is not None
+def why_lines(found: Decision) -> list[str]:
+    """Returns what limits the baseline, and what limits the trial to use; and what was not clean."""
     lines = []
-    for title, record in (("Your baseline", summary.yardstick.baseline), ("The winner", winner)):
-        verdict = record.verdict if record else None
-        if record is None or verdict is None:
+    for title, side in (("Your baseline", found.baseline), ("The winner", found.best)):
+        if side is None or side.verdict is None:
             continue
-        lines.append(f"{title} is {verdict.kind}: {verdict.why}.")
-        if verdict.next:
-            lines.append(f"  Next: {verdict.next}.")
-        if disturbance := summary.disturbance_of(record):
-            lines.append(f"  Its timings were disturbed to the end: {disturbance}.")
+        lines.append(f"{title} is {side.verdict.kind}: {side.verdict.why}.")
+        if side.verdict.next:
+            lines.append(f"  Next: {side.verdict.next}.")
+        if side.disturbance:
+            lines.append(f"  Its timings were disturbed to the end: {side.disturbance}.")
     return lines
 
 

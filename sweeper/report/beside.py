@@ -53,12 +53,6 @@ def title_of(name: str) -> str:
     return TITLES.get(name, name) + (f", {unit}" if unit not in ("", "s") else "")
 
 
-def baseline_loss(m: Material) -> float | None:
-    """Returns the baseline's loss: its mean over seeds."""
-    losses = m.sweep.table.losses
-    return sum(losses) / len(losses) if losses else m.baseline.metric("val_loss") if m.baseline else None
-
-
 def limits_in_words(m: Material) -> dict[str, str]:
     """Returns the limits in force by metric: `at most 0.427`."""
     found: dict[str, str] = {}
@@ -132,8 +126,8 @@ def before_and_after(m: Material) -> Table | None:
 
 def _change(m: Material, name: str, before: float | None, after: float | None) -> str | None:
     """`12.3x`, or `1/12.3` of what has become less; of the speed the ratio that was confirmed."""
-    if name == "throughput" and m.confirmed and m.summary.ratio is not None:
-        return times(m.summary.ratio.ratio)
+    if name == "throughput" and m.decision.is_confirmed:
+        return times(m.decision.speedup)
     if not before or after is None or after / before < 0:
         return None
     ratio = after / before
@@ -156,5 +150,5 @@ def _at_confirmed_speed(m: Material, record: TrialRecord, name: str) -> float | 
     if name == "projected_hours":
         return m.summary.projected_hours(record)
     if name == "val_loss" and record is m.baseline:
-        return baseline_loss(m)
+        return m.decision.baseline.loss if m.decision.baseline else None
     return record.metric(name) if name in METRICS else None

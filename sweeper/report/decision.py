@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.words import figure, joules, loss, metric, seconds, times
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
-from sweeper.report.beside import TITLES, baseline_loss, limits_in_words, value_at
+from sweeper.report.beside import TITLES, limits_in_words, value_at
 from sweeper.report.material import Material
 from sweeper.report.table import Cell, Table, cells, columns
 
@@ -28,23 +29,27 @@ class Fact:
 
 def headline(m: Material) -> str:
     """Returns the decision in one sentence."""
-    ratio = m.summary.ratio
-    if m.baseline is None:
+    found = m.decision
+    if found.baseline is None:
         first = m.sweep.table.records.get(BASELINE)
         failure = first.failure if first else None
         return (
             f"The baseline did not run ({failure.kind})." if failure else "The baseline is not measured yet."
         )
-    if m.best is None:
-        others = [r for r in m.ended if r.number != m.baseline.number]
+    if found.best is None:
+        others = [r for r in m.ended if r.number != found.baseline.record.number]
         if not others:
             return "Only the baseline has been measured."
         if not any(r.feasible for r in others):
             return "Nothing but the baseline ran within the limits."
+        if found.ratio is not None:
+            return (
+                f"Nothing is decided: {found.rival} is {times(found.ratio.ratio)} as fast as your baseline, "
+                f"give or take ({_interval(found.ratio)})."
+            )
         return "Your baseline is as good as anything that was tried."
-    name = m.sweep.name_of(m.best)
-    speed = times(ratio.ratio if m.confirmed and ratio else m.sweep.table.x_baseline(m.best))
-    known = "confirmed" if m.confirmed else "in a single measurement, unconfirmed"
+    name, speed = found.best.name, times(found.speedup)
+    known = "confirmed" if found.is_confirmed else "in a single measurement, unconfirmed"
     goals = m.summary.objectives
     if len(goals) > 1:
         count = len(m.summary.front)
@@ -61,43 +66,33 @@ def headline(m: Material) -> str:
 
 def facts(m: Material) -> Iterator[Fact]:
     """Yields the figures to see from afar."""
-    base, best, ratio = m.baseline, m.best, m.summary.ratio
+    found = m.decision
+    base, best = found.baseline, found.best
     if base is None:
         return
     if best is None:
-        epoch = m.summary.epoch_seconds(base)
-        if epoch is not None:
-            yield Fact("an epoch of the baseline", seconds(epoch))
-        yield Fact("throughput of the baseline", metric("throughput", m.summary.throughput_of(base)))
+        if base.epoch_seconds is not None:
+            yield Fact("an epoch of the baseline", seconds(base.epoch_seconds))
+        yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
-    if m.confirmed and ratio is not None:
-        yield Fact("against your baseline", times(ratio.ratio), _interval(m))
+    interval = _interval(found.ratio) if found.ratio else "one measurement, no interval"
+    yield Fact("against your baseline", times(found.speedup), interval)
+    if base.epoch_seconds is not None and best.epoch_seconds is not None:
+        yield Fact("an epoch", seconds(best.epoch_seconds), f"before {seconds(base.epoch_seconds)}")
     else:
-        yield Fact(
-            "against your baseline", times(m.sweep.table.x_baseline(best)), "one measurement, no interval"
-        )
-    before, after = m.summary.epoch_seconds(base), m.summary.epoch_seconds(best)
-    if before is not None and after is not None:
-        yield Fact("an epoch", seconds(after), f"before {seconds(before)}")
-    else:
-        after, before = m.summary.throughput_of(best), m.summary.throughput_of(base)
-        yield Fact("samples per second", figure(after), f"before {figure(before)}")
-    hours, hours_before = (value_at(m, each, "projected_hours") for each in (best, base))
-    if hours is not None and hours_before is not None:
-        yield Fact("your production run", seconds(3600 * hours), f"before {seconds(3600 * hours_before)}")
-    if best.quality is not None:
+        yield Fact("samples per second", figure(best.throughput), f"before {figure(base.throughput)}")
+    if best.hours is not None and base.hours is not None:
+        yield Fact("your production run", seconds(3600 * best.hours), f"before {seconds(3600 * base.hours)}")
+    if best.record.quality is not None:
         limit = limits_in_words(m).get("val_loss", "no limit")
-        beside = f"before {loss(baseline_loss(m))}, {limit}"
         yield Fact(
-            "loss" if best.quality.of == "validation" else "training loss",
-            loss(best.quality.val_loss),
-            beside,
+            "loss" if best.record.quality.of == "validation" else "training loss",
+            loss(best.loss),
+            f"before {loss(base.loss)}, {limit}",
         )
 
 
-def _interval(m: Material) -> str:
-    ratio = m.summary.ratio
-    assert ratio is not None
+def _interval(ratio: Ratio) -> str:
     rounds = _count(len(ratio.rounds), "round")
     # Of a single round the upper end is infinite, which a file has as null.
     if not ratio.high or not math.isfinite(ratio.high):
@@ -116,29 +111,28 @@ def costs(m: Material) -> Iterator[Fact]:
         return
     yield Fact("the sweep took", seconds(cost.seconds), f"{cost.processes:,} processes")
     yield Fact("energy of the GPUs", "not measured" if cost.joules is None else joules(cost.joules))
-    if m.baseline is None or m.best is None:
+    base, best = m.decision.baseline, m.decision.best
+    if base is None or best is None:
         return
-    before, after = m.summary.throughput_of(m.baseline), m.summary.throughput_of(m.best)
-    if not after > before > 0:
+    if not best.throughput > base.throughput > 0:
         yield Fact("paid for itself", "never: it is no faster")
         return
     # With the winner for so long, the baseline would have needed the sweep's time more.
-    until = cost.seconds / (after / before - 1)
-    epoch = m.summary.epoch_seconds(m.best)
+    until = cost.seconds / (best.throughput / base.throughput - 1)
+    epoch = best.epoch_seconds
     epochs = f", {_count(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
     yield Fact("paid for itself after", seconds(until), f"of training with it{epochs}")
-    if (paid := m.summary.break_even(m.best)) is not None:
-        rival, steps = paid
+    if m.decision.break_even is not None:
+        rival, steps = m.decision.break_even
         word = "never" if math.isinf(steps) else f"from optimiser step {steps:,.0f} on"
-        yield Fact("compiling pays", word, f"against trial {rival.number}, which is eager")
-    one, other = (value_at(m, each, "projected_hours") for each in (m.baseline, m.best))
-    if one is not None and other is not None and one > other:
-        yield Fact("saved by one production run", seconds(3600 * (one - other)))
+        yield Fact("compiling pays", word, f"against trial {rival}, which is eager")
+    if best.hours is not None and base.hours is not None and base.hours > best.hours:
+        yield Fact("saved by one production run", seconds(3600 * (base.hours - best.hours)))
 
 
 def warnings(m: Material) -> Iterator[str]:
     """Yields what a reader must know before relying on the decision."""
-    summary, best = m.summary, m.best
+    summary, found = m.summary, m.decision
     first = m.sweep.table.records.get(BASELINE)
     if first is not None and first.failure is not None:
         yield f"The baseline: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
@@ -148,31 +142,30 @@ def warnings(m: Material) -> Iterator[str]:
         yield "The sweep was stopped; `sweeper run` with the same YAML continues it."
     if summary.state == "unfinished":
         yield "The sweep is unfinished; `sweeper run` with the same YAML continues it."
-    if best is not None and not m.confirmed:
+    if found.kind == "unconfirmed":
         yield "Nothing is confirmed: one measurement may have been lucky."
-    if best is not None and m.confirmed and summary.tied:
-        yield f"A tie: no telling it from {', '.join(summary.tied)}; it is the simpler one."
-    for title, record in (("baseline", m.baseline), (m.best_word, best)):
-        if record is not None and (disturbance := summary.disturbance_of(record)):
-            yield f"Timings of the {title} were disturbed to the end: {disturbance}."
-    if best is not None and best.quality is None:
+    if found.tied:
+        yield f"A tie: no telling it from {', '.join(found.tied)}; it is the simpler one."
+    for title, side in (("baseline", found.baseline), (m.best_word, found.best)):
+        if side is not None and side.disturbance:
+            yield f"Timings of the {title} were disturbed to the end: {side.disturbance}."
+    if found.best is not None and found.best.record.quality is None:
         yield "The loss was not looked at: the winner may train worse than your baseline."
     if summary.yardstick is not None and not summary.yardstick.loss_tells:
         yield "The loss cannot tell configurations apart here: a constant predictor does as well."
-    if best is not None and best.measurement is not None and best.measurement.told_by:
-        yield f"The speeds are what {best.measurement.told_by} said."
-    unfit = (m.sweep.result or {}).get("unfit", ())
-    if names := [m.sweep.name_of(m.sweep.table.records[n]) for n in unfit if n in m.sweep.table.records]:
-        yield f"Faster, yet beyond a limit when it was confirmed: {', '.join(names)}."
+    if found.best is not None and found.best.reported_by:
+        yield f"The speeds are what {found.best.reported_by} said."
+    if summary.unfit:
+        yield f"Faster, yet beyond a limit when it was confirmed: {', '.join(summary.unfit)}."
 
 
 def verdicts(m: Material) -> Table | None:
     """Returns what limits the baseline, what limits the best trial now, and what to change next."""
-    pairs = [("your baseline", m.baseline), (m.best_word, m.best)]
+    pairs = [("your baseline", m.decision.baseline), (m.best_word, m.decision.best)]
     rows = [
         cells(title, Cell(verdict.kind.value), verdict.why, verdict.next or None)
-        for title, record in pairs
-        if record is not None and (verdict := record.verdict) is not None
+        for title, side in pairs
+        if side is not None and (verdict := side.verdict) is not None
     ]
     if not rows:
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.sensitivity import Sensitivity, sensitivity
 from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
 from sweeper.report.cost import Cost, cost_of
-from sweeper.report.trials import contender
 from sweeper.search.importance import importance
 from sweeper.spec import SweepSpec
 from sweeper.sweep.loading import LoadedSweep, summarise
@@ -23,9 +23,6 @@ class Material:
     Attributes:
         spec: As it was begun.
         ended: The trials with an outcome, in order.
-        baseline: None while it is not measured.
-        best: The trial to go on with; None where the baseline stands.
-        confirmed: Whether it is the confirmed winner.
         importance: Share by parameter, most important first; empty where too little was tried.
         sensitivity: What moving the best trial costs; empty where there is none.
     """
@@ -34,12 +31,25 @@ class Material:
     summary: Summary
     spec: SweepSpec
     ended: tuple[TrialRecord, ...]
-    baseline: TrialRecord | None
-    best: TrialRecord | None
-    confirmed: bool
+    decision: Decision
     importance: Mapping[str, float]
     sensitivity: tuple[Sensitivity, ...]
     cost: Cost
+
+    @property
+    def baseline(self) -> TrialRecord | None:
+        """None while it is not measured."""
+        return self.decision.baseline.record if self.decision.baseline else None
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The trial to use; None where the baseline stays."""
+        return self.decision.best.record if self.decision.best else None
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether `best` was confirmed."""
+        return self.decision.is_confirmed
 
     @property
     def best_word(self) -> str:
@@ -54,7 +64,8 @@ class Material:
 def gather(sweep: LoadedSweep) -> Material:
     """Returns the material for a report on `sweep`."""
     summary = summarise(sweep)
-    best, confirmed = contender(summary)
+    decision = decide(summary)
+    best = decision.best.record if decision.best else None
     spec = sweep.spec
     if sweep.table.quality_samples:
         # What the search could not ask for is no neighbour.
@@ -64,9 +75,7 @@ def gather(sweep: LoadedSweep) -> Material:
         summary=summary,
         spec=sweep.spec,
         ended=tuple(sweep.table.finished()),
-        baseline=summary.yardstick.baseline if summary.yardstick else None,
-        best=best,
-        confirmed=confirmed,
+        decision=decision,
         importance=importance(sweep.spec, sweep.table.results),
         sensitivity=sensitivity(best, summary.records, spec) if best else (),
         cost=cost_of(sweep.journal),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.analysis.summary import Summary
 from sweeper.analysis.words import metric
 from sweeper.core.record import METRICS, TrialRecord
 
@@ -44,20 +43,6 @@ def why_not(record: TrialRecord) -> str:
 
 def _value(record: TrialRecord, name: str) -> float | None:
     return record.metric(name) if name in METRICS else None
-
-
-def contender(summary: Summary) -> tuple[TrialRecord | None, bool]:
-    """Returns the trial to go on with, and whether it is confirmed; None where the baseline stands.
-
-    The winner; where nothing was confirmed, the fastest feasible trial of the baseline's size which
-    is faster than it.
-    """
-    if summary.winner is not None and summary.ratio is not None:
-        return summary.winner, True
-    faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
-    if summary.baseline_throughput or not faster:
-        return None, False
-    return max(faster, key=lambda row: row.throughput).record, False
 
 
 def evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper import __version__
+from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.summary import Summary
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Journal
@@ -78,7 +79,8 @@ def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
 
 def note_of(summary: Summary) -> str:
     """Returns Markdown for the reader of the experiment: the decision first, then what to do next."""
-    parts = [_decision(summary), *_next(summary)]
+    found = decide(summary)
+    parts = [_decision(summary, found), *_next(summary, found)]
     ended = [record.outcome.finished_at for record in summary.records if record.outcome is not None]
     if ended:
         counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
@@ -88,36 +90,46 @@ def note_of(summary: Summary) -> str:
     return "\n\n".join(parts)
 
 
-def _decision(summary: Summary) -> str:
-    base, winner, ratio = summary.yardstick, summary.winner, summary.ratio
+def _decision(summary: Summary, found: Decision) -> str:
+    base, best = found.baseline, found.best
     if base is None:
         return f"**{summary.state.capitalize()}**: the baseline has not been measured."
+    if summary.state == "unfinished":
+        return "**Unfinished**: there is no decision yet."
     stopped = " It was stopped, and can be continued." if summary.state == "stopped" else ""
-    if winner is None or ratio is None:
-        if summary.state == "unfinished":
-            return "**Unfinished**: there is no decision yet."
-        return f"**Nothing is better than the baseline**; {summary.reason}.{stopped}"
-    loss, before = winner.metric("val_loss"), base.baseline.metric("val_loss")
+    if best is None:
+        if found.ratio is not None:
+            ratio = f"{found.ratio.ratio:.3g} times the baseline"
+            interval = f"{found.ratio.low:.3g} to {found.ratio.high:.3g}, 95 %"
+            said = f"**Nothing is decided**: {found.rival} is {ratio} ({interval})"
+        else:
+            said = "**Nothing is better than the baseline**"
+        return f"{said}; {summary.reason}.{stopped}"
     losses = (
-        f"; loss {loss:.4g}, the baseline's {before:.4g}" if loss is not None and before is not None else ""
+        f"; loss {best.loss:.4g}, the baseline's {base.loss:.4g}"
+        if best.loss is not None and base.loss is not None
+        else ""
     )
+    known = "in a single trial, unconfirmed"
+    if found.ratio is not None:
+        rounds = len(found.ratio.rounds)
+        known = f"confirmed ({found.ratio.low:.3g} to {found.ratio.high:.3g}, 95 %, {rounds} rounds)"
+    speedup = "" if found.speedup is None else f": {found.speedup:.3g} times the baseline"
     return (
-        f"**Trial {winner.number}: {ratio.ratio:.3g} times the baseline**, confirmed"
-        f" ({ratio.low:.3g} to {ratio.high:.3g}, 95 %, {len(ratio.rounds)} rounds).\n\n"
-        f"{ratio.throughput:,.0f} samples/s in place of {summary.throughput_of(base.baseline):,.0f}{losses}."
+        f"**Trial {best.record.number}{speedup}**, {known}.\n\n"
+        f"{best.throughput:,.0f} samples/s in place of {base.throughput:,.0f}{losses}."
         f"{stopped}"
     )
 
 
-def _next(summary: Summary) -> list[str]:
+def _next(summary: Summary, found: Decision) -> list[str]:
     lines = []
-    if summary.winner is not None:
+    if found.is_confirmed:
         lines.append(f"Use it: `sweeper export {summary.name}`.")
-    record = summary.winner or (summary.yardstick.baseline if summary.yardstick else None)
-    verdict = record.verdict if record else None
-    if verdict is not None and verdict.next:
-        whose = "The winner" if summary.winner is not None else "The baseline"
-        lines.append(f"{whose} is {verdict.kind}: {verdict.why}. Next: {verdict.next}.")
+    side = found.best or found.baseline
+    if side is not None and side.verdict is not None and side.verdict.next:
+        whose = "The winner" if found.best is not None else "The baseline"
+        lines.append(f"{whose} is {side.verdict.kind}: {side.verdict.why}. Next: {side.verdict.next}.")
     return lines
 
 

@@ -245,6 +245,8 @@ def summarise(sweep: LoadedSweep) -> Summary:
         front=tuple(row("", r) for r in front),
         picked=pick(front, objectives, rule),
         rule=rule,
+        varied=sweep.varied(),
+        unfit=tuple(sweep.name_of(table.records[number]) for number in sorted(unfit)),
     )
 
 

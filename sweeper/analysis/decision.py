@@ -1,0 +1,143 @@
+"""What a sweep has decided: worked out here alone; terminal, page, Markdown, MLflow and JSON print it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Literal
+
+from sweeper.analysis.confirmation import TIE, Ratio
+from sweeper.analysis.summary import Summary
+from sweeper.core.record import TrialRecord
+from sweeper.core.verdict import Verdict
+
+Kind = Literal["not measured", "confirmed", "unconfirmed", "undecided", "baseline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The baseline, or the trial to use in its place.
+
+    Attributes:
+        name: The trial's run name.
+        throughput: Samples per second, over the rounds of confirmation where there were any.
+        epoch_seconds: At that throughput; None where the samples of an epoch are not known.
+        hours: Of the production run, at that throughput; None where none was asked for.
+        loss: After the samples of the quality pass, the baseline's as the mean over its seeds; None where it
+            was not measured.
+        data_pct: Share of a step that goes to loading data.
+        disturbance: What disturbed its timings to the end; empty where nothing did.
+    """
+
+    record: TrialRecord
+    name: str
+    throughput: float
+    epoch_seconds: float | None
+    hours: float | None
+    loss: float | None
+    data_pct: float | None
+    disturbance: str
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What limits it."""
+        return self.record.verdict
+
+    @property
+    def reported_by(self) -> str:
+        """Who reported a script's speed; empty where the trainer measured it."""
+        return self.record.measurement.told_by if self.record.measurement else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to use, and how much is known of it.
+
+    Attributes:
+        kind: `confirmed`: `best` beats the baseline, by `ratio`. `unconfirmed`: `best` was faster in a
+            single trial. `undecided`: confirmation could not tell whether the fastest, `rival`, is faster
+            than the baseline; `ratio` is its. `baseline`: nothing is better. `not measured`: there is no
+            baseline to compare with.
+        baseline: None where it is not measured.
+        best: The trial to use; None where the baseline stays.
+        rival: Name of the fastest where nothing was decided.
+        ratio: Confirmed, to the baseline; None where nothing was confirmed.
+        speedup: Of `best` over the baseline: confirmed, else as searched.
+        tied: Names of the trials that cannot be told apart from `best`, which is the simplest of them.
+        break_even: The number of the fastest eager trial, and the optimiser step from which compiling has
+            paid against it (infinite where never); None where `best` is eager.
+    """
+
+    kind: Kind
+    baseline: Side | None = None
+    best: Side | None = None
+    rival: str = ""
+    ratio: Ratio | None = None
+    speedup: float | None = None
+    tied: tuple[str, ...] = ()
+    break_even: tuple[int, float] | None = None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether `best` was confirmed."""
+        return self.kind == "confirmed"
+
+
+def decide(summary: Summary) -> Decision:
+    """Returns what a sweep has decided so far."""
+    if summary.yardstick is None:
+        return Decision(kind="not measured")
+    losses = summary.yardstick.losses
+    baseline = _side(summary, summary.yardstick.baseline, statistics.fmean(losses) if losses else None)
+    if summary.winner is not None and summary.ratio is not None:
+        return _chosen(summary, "confirmed", baseline, summary.winner)
+    if (fastest := _fastest(summary)) is not None:
+        return _chosen(summary, "unconfirmed", baseline, fastest)
+    if summary.undecided and math.log(summary.undecided[1].ratio) > TIE:
+        rival, ratio = summary.undecided
+        return Decision(kind="undecided", baseline=baseline, rival=rival, ratio=ratio)
+    return Decision(kind="baseline", baseline=baseline)
+
+
+def _fastest(summary: Summary) -> TrialRecord | None:
+    """The fastest feasible trial of the baseline's size, where it is faster and nothing was confirmed."""
+    if summary.baseline_throughput:
+        return None
+    faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
+    return max(faster, key=lambda row: row.throughput).record if faster else None
+
+
+def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -> Decision:
+    best = _side(summary, record, record.metric("val_loss"))
+    ratio = summary.ratio if kind == "confirmed" else None
+    searched = baseline.record.metric("throughput")
+    speedup = ratio.ratio if ratio else best.throughput / searched if searched else None
+    paid = summary.break_even(record)
+    return Decision(
+        kind=kind,
+        baseline=baseline,
+        best=best,
+        ratio=ratio,
+        speedup=speedup,
+        tied=summary.tied if ratio else (),
+        break_even=(paid[0].number, paid[1]) if paid else None,
+    )
+
+
+def _side(summary: Summary, record: TrialRecord, loss: float | None) -> Side:
+    return Side(
+        record=record,
+        name=summary.name_of(record),
+        throughput=summary.throughput_of(record),
+        epoch_seconds=_known(summary.epoch_seconds(record)),
+        hours=_known(summary.projected_hours(record)),
+        loss=loss if loss is not None else record.metric("val_loss"),
+        data_pct=record.metric("data_pct"),
+        disturbance=summary.disturbance_of(record),
+    )
+
+
+def _known(value: float | None) -> float | None:
+    # A measurement that lacks a figure has NaN for it.
+    return value if value is not None and math.isfinite(value) else None
