@@ -190,8 +190,16 @@ BY_ITSELF = "print('ready', flush=True); burn(60)"
 
 @pytest.mark.parametrize("code", [BY_ITSELF, BURNING + TELL], ids=["itself", "in a thread"])
 def test_a_canary_beside_a_helper_at_work_is_none(code: str):
-    with child(code):
-        assert undisturbed_canary_ms() == 0
+    with child(code) as helper:
+        for _ in range(20):
+            began, before = time.perf_counter(), conditions.ran_seconds(helper.pid) or 0.0
+            found = undisturbed_canary_ms()
+            ran = (conditions.ran_seconds(helper.pid) or 0.0) - before
+            # On a busy machine it may have had no core beside the canary.
+            if ran > 0.2 * (time.perf_counter() - began):
+                assert found == 0
+                return
+    pytest.skip("this machine is busy")
 
 
 def test_a_canary_beside_another_thread_at_work_is_none():
