@@ -55,6 +55,14 @@ def terrain(found: Sequence[Sensitivity]) -> Terrain | None:
     return Terrain(word="plateau" if costliest.ratio >= PLATEAU else "peak", costliest=costliest)
 
 
+def by_parameter(found: Sequence[Sensitivity]) -> dict[str, list[Sensitivity]]:
+    """Returns what was found by parameter, the one that costs most first."""
+    groups: dict[str, list[Sensitivity]] = {}
+    for each in found:
+        groups.setdefault(each.name, []).append(each)
+    return dict(sorted(groups.items(), key=lambda pair: min(each.ratio for each in pair[1])))
+
+
 def sensitivity(
     winner: TrialRecord, records: Sequence[TrialRecord], spec: SweepSpec
 ) -> tuple[Sensitivity, ...]:

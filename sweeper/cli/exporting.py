@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sweeper.analysis.pareto import RULES, pick
-from sweeper.analysis.sensitivity import sensitivity
 from sweeper.analysis.summary import Summary
 from sweeper.cli.screen import console
 from sweeper.core.codec import decode
@@ -20,7 +19,7 @@ from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.export import Options, Setting, check_format, exported, read_map, reads_export, rendered
 from sweeper.patching import advice_on
-from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.opening import cannot_write, find_sweep
 
 PRINTED = ("args", "python")
@@ -62,7 +61,7 @@ def export_command(
     if flags is not None and form != "args":
         raise UserError(f"`--map` needs `--format args`, but got `--format {form}`.")
     sweep = load_sweep(find_sweep(home, name))
-    summary = summarise(sweep)
+    summary = sweep.summary
     number = trial if rule is None else _picked(summary, sweep, rule, trial)
     value = exported(summary, sweep.spec, number, _setting(sweep))
     if patch is not None:
@@ -136,7 +135,7 @@ def _reasons(summary: Summary, sweep: LoadedSweep, number: int) -> Mapping[str, 
     if summary.winner is None or summary.winner.number != number:
         return {}
     found: dict[str, str] = {}
-    for each in sensitivity(summary.winner, summary.records, sweep.spec):
+    for each in sweep.sensitivity:
         lost = round(100 * (1 - each.ratio))
         if each.ratio and lost > 0 and each.name not in found:
             how = "measured" if each.how == "measured" else "predicted from all trials"

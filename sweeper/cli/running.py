@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.text import Text
 
 from sweeper.cli import ending
-from sweeper.cli.mattering import mattered, matters_line
 from sweeper.cli.screen import Screen, console, print_summary
+from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
 from sweeper.core.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
-from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.loading import LoadedSweep
 from sweeper.sweep.placing import launcher_for, other_models
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.showing import made_files
@@ -110,20 +110,19 @@ def _run(
             finish=_report,
         )
     if not ran.ran:
-        out.print(f"`{ran.journal.name}` has ended before; nothing was run.")
-    sweep = load_sweep(ran.journal)
-    summary = summarise(sweep)
-    said = matters_line(mattered(sweep, summary))
-    print_summary(out, summary, home_option(home), [Text(said)] if said else [])
+        out.print(f"`{ran.sweep.journal.name}` has ended before; nothing was run.")
+    sweep = ran.sweep
+    said = sensitivity_line(sweep.sensitivity)
+    print_summary(out, sweep.summary, home_option(home), [Text(said)] if said else [])
     for page in (path for path in made_files(sweep) if path.endswith(".html")):
         out.print(Text(f"Report:  {page}"), soft_wrap=True)
     place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"
     out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:
-        return INTERRUPTED, ran.journal.folder
+        return INTERRUPTED, sweep.journal.folder
     if ran.problem:
         options = home_option(home) + uri_option(tracker, uri)
-        out.print(Text(pending_line(ran.pending, ran.problem, ran.journal.name, options)), soft_wrap=True)
+        out.print(Text(pending_line(ran.pending, ran.problem, sweep.journal.name, options)), soft_wrap=True)
     if ran.study:
-        out.print(Text(study_line(ran.journal, ran.study, home_option(home))), soft_wrap=True)
-    return PENDING if ran.problem or ran.study else 0, ran.journal.folder
+        out.print(Text(study_line(sweep.journal, ran.study, home_option(home))), soft_wrap=True)
+    return PENDING if ran.problem or ran.study else 0, sweep.journal.folder

@@ -12,17 +12,17 @@ from rich.text import Text
 
 from sweeper.analysis.summary import Summary, brief, to_json, trial_json
 from sweeper.analysis.words import times
-from sweeper.cli.mattering import mattered, matters, matters_json
 from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
 from sweeper.cli.screen import console, print_summary, trial_line
+from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
-from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
@@ -54,7 +54,7 @@ def list_command(home: Path, *, as_json: bool) -> None:
     summaries, spoilt = [], []
     for journal in all_sweeps(home):
         try:
-            summaries.append(summarise(load_sweep(journal)))
+            summaries.append(load_sweep(journal).summary)
         except EnvironmentStopError as error:
             spoilt.append(error)
     if as_json:
@@ -105,17 +105,17 @@ def _job_lines(folder: Path) -> Iterator[str]:
 def show_command(home: Path, name: str, *, as_json: bool) -> None:
     """Prints a sweep's summary and all its trials."""
     sweep = load_sweep(find_sweep(home, name))
-    summary = summarise(sweep)
-    found = mattered(sweep, summary)
+    summary = sweep.summary
     if as_json:
-        print(json.dumps(encode({**to_json(summary, sweep.stages()), **matters_json(found)}), indent=1))
+        found = to_json(summary, sweep.stages())
+        print(json.dumps(encode({**found, "sensitivity": sensitivity_json(sweep.sensitivity)}), indent=1))
         return
     out = console()
     for record in summary.records:
         if record.outcome is not None:
             line = trial_line(record, sweep.name_of(record), sweep.table.x_baseline(record))
             out.print(Text(line), soft_wrap=True)
-    more = [*map(Text, preflight_lines(sweep.journal)), *matters(found)]
+    more = [*map(Text, preflight_lines(sweep.journal)), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
 
 

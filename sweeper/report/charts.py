@@ -1,4 +1,4 @@
-"""The figures of trials: over time, by each searched parameter, by outcome, and what mattered."""
+"""The figures of trials: over time, by each searched parameter and by outcome."""
 
 from __future__ import annotations
 
@@ -114,32 +114,6 @@ def outcomes(m: Material) -> Chart | None:
             for each in _marks(m, tone, [r for r in m.ended if tone_of(r) == tone], across, heights)
         ),
         wide=True,
-    )
-
-
-def importance(m: Material) -> Chart | None:
-    """Returns how much each parameter decided whether a trial is among the best."""
-    shares = sorted(m.importance.items(), key=lambda pair: pair[1])
-    if not shares:
-        return None
-    names = tuple(name for name, _ in shares)
-    most = shares[-1]
-    return Chart(
-        key="importance",
-        title="What mattered",
-        alt=f"Importance by parameter; most important is {most[0]} with {100 * most[1]:.0f} %.",
-        x=Axis("share of the importance, %"),
-        y=Axis(categories=names),
-        marks=(
-            Marks(
-                name="importance",
-                tone="good",
-                kind="bars",
-                x=tuple(100 * share for _, share in shares),
-                y=tuple(map(float, range(len(names)))),
-                texts=tuple(f"{name}: {100 * share:.0f} %" for name, share in shares),
-            ),
-        ),
     )
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sweeper.analysis.decision import Decision, decide
-from sweeper.analysis.sensitivity import Sensitivity, sensitivity
+from sweeper.analysis.decision import Decision
+from sweeper.analysis.sensitivity import Sensitivity
 from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
 from sweeper.report.cost import Cost, cost_of
-from sweeper.search.importance import importance
 from sweeper.spec import SweepSpec
-from sweeper.sweep.loading import LoadedSweep, summarise
-from sweeper.sweep.setup import with_enough_steps
+from sweeper.sweep.loading import LoadedSweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +20,6 @@ class Material:
     Attributes:
         spec: As it was begun.
         ended: The trials with an outcome, in order.
-        importance: Share by parameter, most important first; empty where too little was tried.
         sensitivity: What moving the best trial costs; empty where there is none.
     """
 
@@ -32,7 +28,6 @@ class Material:
     spec: SweepSpec
     ended: tuple[TrialRecord, ...]
     decision: Decision
-    importance: Mapping[str, float]
     sensitivity: tuple[Sensitivity, ...]
     cost: Cost
 
@@ -63,20 +58,12 @@ class Material:
 
 def gather(sweep: LoadedSweep) -> Material:
     """Returns the material for a report on `sweep`."""
-    summary = summarise(sweep)
-    decision = decide(summary)
-    best = decision.best.record if decision.best else None
-    spec = sweep.spec
-    if sweep.table.quality_samples:
-        # What the search could not ask for is no neighbour.
-        spec, _ = with_enough_steps(spec, sweep.table.quality_samples)
     return Material(
         sweep=sweep,
-        summary=summary,
+        summary=sweep.summary,
         spec=sweep.spec,
         ended=tuple(sweep.table.finished()),
-        decision=decision,
-        importance=importance(sweep.spec, sweep.table.results),
-        sensitivity=sensitivity(best, summary.records, spec) if best else (),
+        decision=sweep.decision,
+        sensitivity=sweep.sensitivity,
         cost=cost_of(sweep.journal),
     )

@@ -96,8 +96,8 @@ def _body(m: Material) -> tuple[Html, list[Chart]]:
         ),
         "effects": join(
             chart(charts.history(m)),
-            _pair(chart(charts.importance(m)), table_block(tables.mattering(m))),
-            _none("Too few trials to say what mattered.") if not m.importance else "",
+            table_block(tables.sensitivity(m)),
+            _none("Too few trials to say what mattered.") if not m.sensitivity else "",
             element("h3", "Throughput by setting") if panels else "",
             legend(*panels) if panels else "",
             element("div", *map(chart, panels), class_="charts") if panels else "",

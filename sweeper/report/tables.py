@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from sweeper import __version__
 from sweeper.analysis.pareto import RULES
+from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
 from sweeper.analysis.words import ABSENT, bare, figure, loss, seconds, times, value_of
 from sweeper.core.record import METRICS, TrialRecord
@@ -81,23 +82,19 @@ def _metric(record: TrialRecord, name: str) -> Cell:
     return Cell(bare(name, value), value)
 
 
-def mattering(m: Material) -> Table | None:
-    """Returns the importance of each parameter, and what the values beside the winner's cost."""
-    names = dict.fromkeys([*m.importance, *(each.name for each in m.sensitivity)])
+def sensitivity(m: Material) -> Table | None:
+    """Returns what the values beside those of the best trial cost, the parameter that costs most first."""
     rows = []
-    for name in names:
-        share = m.importance.get(name)
-        near = [each for each in m.sensitivity if each.name == name]
+    for name, near in by_parameter(m.sensitivity).items():
         said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MOST_BESIDE]]
         said += ["..."] * (len(near) > MOST_BESIDE)
-        percent = ABSENT if share is None else f"{100 * share:.0f} %"
-        rows.append(cells(name, Cell(percent, share), "; ".join(said) or None))
+        rows.append(cells(name, "; ".join(said)))
     if not rows:
         return None
     about = any(each.how == "predicted" for each in m.sensitivity)
     return Table(
         caption="What mattered",
-        columns=columns("parameter", "#importance", f"~beside the value of the {m.best_word}"),
+        columns=columns("parameter", f"~beside the value of the {m.best_word}"),
         rows=tuple(rows),
         note="about: predicted from all trials" if about else "",
     )

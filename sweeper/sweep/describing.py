@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper import __version__
-from sweeper.analysis.decision import Decision, decide
+from sweeper.analysis.decision import Decision
 from sweeper.analysis.summary import Summary
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Journal
@@ -77,9 +77,8 @@ def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
 
 
-def note_of(summary: Summary) -> str:
+def note_of(summary: Summary, found: Decision) -> str:
     """Returns Markdown for the reader of the experiment: the decision first, then what to do next."""
-    found = decide(summary)
     parts = [_decision(summary, found), *_next(summary, found)]
     ended = [record.outcome.finished_at for record in summary.records if record.outcome is not None]
     if ended:

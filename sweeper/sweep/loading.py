@@ -5,13 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.finalists import beyond_production
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
+from sweeper.analysis.sensitivity import Sensitivity, sensitivity
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
@@ -23,12 +26,13 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
 from sweeper.sweep.losses import NUM_SEEDS
 from sweeper.sweep.runner import is_tried_again
+from sweeper.sweep.setup import with_enough_steps
 from sweeper.tracking import Confirmation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadedSweep:
-    """A sweep as its folder has it.
+    """A sweep as its folder has it; what follows from that is worked out once.
 
     Attributes:
         about: `device`, `synthetic`, `notes`.
@@ -41,6 +45,25 @@ class LoadedSweep:
     table: TrialTable
     result: Mapping[str, Any] | None
     state: str
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What a reader needs to know of it."""
+        return summarise(self)
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What it has decided."""
+        return decide(self.summary)
+
+    @cached_property
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """What moving the trial to use by one value costs; empty where the baseline stays."""
+        best, spec = self.decision.best, self.spec
+        if self.table.quality_samples:
+            # What the search could not ask for is no neighbour.
+            spec, _ = with_enough_steps(spec, self.table.quality_samples)
+        return sensitivity(best.record, self.summary.records, spec) if best is not None else ()
 
     def varied(self) -> tuple[str, ...]:
         """Returns the names that differ between the trials."""

@@ -38,18 +38,24 @@ class Ran:
     """What a command `run` came to.
 
     Attributes:
+        sweep: As its folder has it now.
         ran: False where the sweep had ended before, and nothing was run.
         stopped: It was asked to stop, and can be continued.
         pending: How many runs are not yet shown by the tracker, and why.
         study: Why the study's copy is not whole; empty where it is.
     """
 
-    journal: Journal
+    sweep: LoadedSweep
     ran: bool
     stopped: bool = False
     pending: int = 0
     problem: str = ""
     study: str = ""
+
+    @property
+    def journal(self) -> Journal:
+        """The sweep's folder."""
+        return self.sweep.journal
 
 
 def run_sweep(
@@ -89,7 +95,7 @@ def run_sweep(
                     sweep = load_sweep(journal)
                     made = _made(sweep, finish, observer, anew=False)
                     with contextlib.closing(Publisher(tracker, info(sweep), journal.folder)) as publisher:
-                        ran = _ran(journal, show(sweep, publisher, made), ran=False)
+                        ran = _ran(sweep, show(sweep, publisher, made), ran=False)
                         return dataclasses.replace(ran, study=copied(sweep, STUDY_SECONDS))
                 journal.reopen(_searched(journal) + extend)
             elif extend:
@@ -101,7 +107,7 @@ def run_sweep(
             stopped = supervisor.stopping.asked
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, anew=True)
-            ran = _ran(journal, show(sweep, supervisor.publisher, made), stopped=stopped)
+            ran = _ran(sweep, show(sweep, supervisor.publisher, made), stopped=stopped)
             seconds = STOPPED_SECONDS if stopped else STUDY_SECONDS
             return dataclasses.replace(ran, study=supervisor.mirror.finish(seconds))
     except OSError as error:
@@ -131,9 +137,9 @@ def _count(journal: Journal) -> int:
     return sum(1 for _ in (journal.folder / "trials").glob(f"*/{OUTCOME}"))
 
 
-def _ran(journal: Journal, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:
+def _ran(sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:
     numbers, problem = left
-    return Ran(journal, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
+    return Ran(sweep, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
 
 
 def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, anew: bool) -> tuple[str, ...]:

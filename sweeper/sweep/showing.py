@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from sweeper.core.files import read_json
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.describing import info_of, note_of
-from sweeper.sweep.loading import LoadedSweep, summarise
+from sweeper.sweep.loading import LoadedSweep
 from sweeper.sweep.publishing import Publisher, view_of
 from sweeper.tracking import RunView, SweepInfo
 
@@ -30,7 +30,7 @@ def info(sweep: LoadedSweep) -> SweepInfo:
     return dataclasses.replace(
         info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
         metrics=tuple(sorted(had)),
-        note=note_of(summarise(sweep)),
+        note=note_of(sweep.summary, sweep.decision),
     )
 
 

@@ -89,8 +89,7 @@ def test_show_json_is_as_documented(cli, home):
     code, out, _ = cli("show", "toy", "--home", home, "--json")
     assert code == 0
     found = json.loads(out, parse_constant=pytest.fail)
-    asked = {"importance", "sensitivity"}
-    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials"} | asked
+    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials", "sensitivity"}
     assert (found["name"], found["state"], found["device"]) == ("toy", "finished", "none")
     one = {"number", "config", "metrics", "notes"}
     assert set(found["baseline"]) == one

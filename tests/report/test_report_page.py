@@ -16,13 +16,12 @@ import pytest
 from sweeper.analysis.summary import Summary
 from sweeper.report.beside import before_and_after, changes
 from sweeper.report.chart import Chart, log_ticks, short
-from sweeper.report.charts import effects, history, importance, outcomes
+from sweeper.report.charts import effects, history, outcomes
 from sweeper.report.decision import commands, costs, facts
 from sweeper.report.material import Material, gather
 from sweeper.report.page import SECTIONS, html
 from sweeper.report.tables import all_trials, failures, provenance, steps
 from sweeper.report.timelines import breakdown, timelines
-from sweeper.search.importance import importance as shares_of
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +122,6 @@ def test_the_sweep_has_paid_for_itself_when_the_time_saved_is_its_own(material: 
     # Ten seconds at 80 W or so, 40 trials.
     assert material.cost.joules == pytest.approx(40 * 10 * 80, rel=0.05)
     assert found["energy of the GPUs"].value == f"{material.cost.joules / 1e3:.3g} kJ"
-
-
-def test_importance_is_what_show_prints(material: Material) -> None:
-    chart = importance(material)
-    assert chart is not None
-    shown = dict(zip(chart.y.categories, chart.marks[0].x, strict=True))
-    asked = shares_of(material.spec, material.sweep.table.results)
-    assert {name: pytest.approx(100 * share) for name, share in asked.items()} == shown
 
 
 def count(chart: Chart | None) -> dict[str, int]:

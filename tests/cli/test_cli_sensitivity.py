@@ -1,4 +1,4 @@
-"""What mattered, as a line, as a table and for programs; and where `show` says it."""
+"""What moving the winner costs, as a line, as a table and for programs; and where `show` says it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from rich.console import Console
 
 from sweeper.analysis.sensitivity import Sensitivity
 from sweeper.cli import main
-from sweeper.cli.mattering import Mattered, matters, matters_line
-
-SHARES = {"batch_size": 0.614, "loader.kind": 0.219, "precision.amp": 0.167}
+from sweeper.cli.sensitivity import sensitivity_line, sensitivity_table
 
 
 def beside(name: str, value, ratio: float, how="measured") -> Sensitivity:
     return Sensitivity(name=name, value=value, ratio=ratio, how=how)
 
 
-def printed(found: Mattered) -> str:
+def printed(found: list[Sensitivity]) -> str:
     out = Console(width=120)
     with out.capture() as caught:
-        for each in matters(found):
+        for each in sensitivity_table(found):
             out.print(each)
     return caught.get()
 
@@ -30,47 +28,50 @@ def printed(found: Mattered) -> str:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (Mattered({}, ()), ""),
-        (Mattered({}, (beside("loader.kind", "rows", 0.1),)), ""),
-        (Mattered(SHARES, ()), "What mattered most: batch_size (61 %), loader.kind (22 %)."),
+        ([], ""),
+        ([beside("loader.kind", "rows", 0.1)], "What mattered most: loader.kind (rows costs 90 %)."),
+        ([beside("loader.kind", "rows", 0.999)], ""),
+        # Those that cost most, by measurement and not by the order of the space; two are enough.
+        (
+            [
+                *(beside("device.malloc", "default", 0.95), beside("loader.kind", "rows", 0.5, "predicted")),
+                *(beside("precision.amp", "fp32", 0.61), beside("precision.amp", "bf16", 0.97)),
+            ],
+            "What mattered most: loader.kind (rows costs about 50 %), precision.amp (fp32 costs 39 %).",
+        ),
         # A bound is rounded upwards.
         (
-            Mattered({}, (beside("batch_size", 256, 0.979), beside("batch_size", 64, 1.2))),
+            [beside("batch_size", 256, 0.979), beside("batch_size", 64, 1.2)],
+            "What mattered most: batch_size (256 costs 2 %). "
             "The winner is on a plateau: no neighbouring number costs more than 3 %.",
         ),
         (
-            Mattered({}, (beside("batch_size", 256, 0.8, "predicted"), beside("loader.kind", "rows", 0.1))),
-            "The winner is on a peak: batch_size at 256 costs about 20 %.",
-        ),
-        (
-            Mattered({}, (beside("batch_size", 256, 0.0),)),
+            [beside("batch_size", 256, 0.0)],
             "The winner is on a peak: batch_size at 256 does not run or breaks a limit.",
         ),
     ],
 )
 def test_a_line(found, said):
-    assert matters_line(found) == said
+    assert sensitivity_line(found) == said
 
 
 def test_a_table():
-    """Most important first; what was not varied by the search, or has no neighbour, has a dash."""
-    found = (
+    """The parameter that costs most first."""
+    found = [
         beside("batch_size", 256, 0.979),
         beside("batch_size", 1024, 1.02, "predicted"),
         beside("loader.pin_memory", True, 0.0),
-    )
-    lines = [" ".join(text.split()) for text in printed(Mattered(SHARES, found)).splitlines()]
+    ]
+    lines = [" ".join(text.split()) for text in printed(found).splitlines()]
     assert lines == [
         "What matters",
-        "importance beside the winner's value",
-        "batch_size 61 % 256 costs 2 %; 1024 costs nothing",
-        "loader.kind 22 % –",
-        "precision.amp 17 % –",
-        "loader.pin_memory – true does not run or breaks a limit",
+        "beside the winner's value",
+        "loader.pin_memory true does not run or breaks a limit",
+        "batch_size 256 costs 2 %; 1024 costs nothing",
         "about: predicted from all trials",
         "The winner is on a plateau: no neighbouring number costs more than 3 %.",
     ]
-    assert printed(Mattered({}, ())) == ""
+    assert printed([]) == ""
 
 
 @pytest.fixture
@@ -93,8 +94,6 @@ def test_show_says_what_matters(show):
         out.index("What matters") < out.index("The winner is on a peak: batch_size at ") < out.index("Look:")
     )
     found = json.loads(show("--json"))
-    assert sum(found["importance"].values()) == pytest.approx(1, abs=1e-3)
-    assert max(found["importance"], key=found["importance"].get) == "batch_size"
     winner = found["winner"]["config"]
     assert winner["loader.kind"] == "resident"
     ratios = {(each["name"], each["value"]): each["ratio"] for each in found["sensitivity"]}

@@ -1,0 +1,82 @@
+"""What moving the winner costs: as a table, a line and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.analysis.sensitivity import Sensitivity, by_parameter, terrain
+from sweeper.core.codec import encode
+from sweeper.core.record import rounded
+
+MAX_SHOWN = 4
+MAX_NAMED = 2
+
+
+def sensitivity_json(found: Sequence[Sensitivity]) -> list[dict[str, Any]]:
+    """Returns name, value, ratio and how of each neighbour of the winner."""
+    return [{**encode(each), "ratio": rounded(each.ratio, 4)} for each in found]
+
+
+def sensitivity_line(found: Sequence[Sensitivity]) -> str:
+    """Returns what matters most, and whether the winner is on a plateau; empty where nothing is known."""
+    ran = by_parameter([each for each in found if each.ratio])
+    expensive = [min(near, key=lambda each: each.ratio) for near in ran.values()]
+    named = [f"{each.name} ({_shown(each.value)} {_cost(each)})" for each in expensive if _percent(each) > 0]
+    first = f"What mattered most: {', '.join(named[:MAX_NAMED])}." if named else ""
+    return " ".join(filter(None, [first, _ground(found)]))
+
+
+def _ground(found: Sequence[Sensitivity]) -> str:
+    """Whether the winner is on a plateau or a peak; empty where no number is beside it."""
+    ground = terrain(found)
+    if ground is None:
+        return ""
+    worst = ground.costliest
+    if ground.word == "plateau":
+        # Upwards: it is a bound.
+        most = math.ceil(100 * max(0.0, 1 - worst.ratio) - 1e-9)
+        return f"The winner is on a plateau: no neighbouring number costs more than {most} %."
+    return f"The winner is on a peak: {worst.name} at {worst.value} {_cost(worst)}."
+
+
+def _cost(each: Sensitivity) -> str:
+    if not each.ratio:
+        return "does not run or breaks a limit"
+    about = "about " if each.how == "predicted" else ""
+    lost = _percent(each)
+    return f"costs {about}{lost} %" if lost > 0 else "costs nothing"
+
+
+def _percent(each: Sensitivity) -> int:
+    return round(100 * (1 - each.ratio))
+
+
+def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | Text]:
+    """Returns a table of parameters, and what the winner stands on; empty where nothing is known."""
+    if not found:
+        return []
+    made = Table(title="What matters", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column("")
+    made.add_column("beside the winner's value")
+    for name, near in by_parameter(found).items():
+        shown = [f"{_shown(each.value)} {_cost(each)}" for each in near[:MAX_SHOWN]]
+        made.add_row(name, "; ".join([*shown, *["..."] * (len(near) > MAX_SHOWN)]))
+    if any(each.how == "predicted" for each in found):
+        made.caption, made.caption_justify = "about: predicted from all trials", "left"
+    said = _ground(found)
+    return [made, *([Text(said)] if said else [])]
+
+
+def _shown(value: object) -> str:
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )
