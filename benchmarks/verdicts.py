@@ -24,6 +24,7 @@ from typing import Any
 
 from common import Figure, chosen, publish, show, spread
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.card import card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
@@ -133,9 +134,10 @@ def known_bottlenecks(bench: Bench) -> Iterator[Figure]:
         for _ in range(RUNS):
             for kind in EXPECTED:
                 record = bench.trial(template, {**KNOWN[kind], "model.kind": kind}, SHORT)
-                assert record.verdict is not None
-                right[kind] += record.verdict.kind == EXPECTED[kind]
-                if record.verdict.kind != EXPECTED[kind]:
+                verdict = verdict_on(record)
+                assert verdict is not None
+                right[kind] += verdict.kind == EXPECTED[kind]
+                if verdict.kind != EXPECTED[kind]:
                     print(kind, *card(record), sep="\n  ")
     for kind, count in right.items():
         yield Figure(
@@ -155,7 +157,7 @@ def next_steps(bench: Bench) -> Iterator[Figure]:
         template = bench.prepared(pipeline, data)
         baseline = {**PLAIN, **model}
         record = bench.trial(template, baseline, replace(SHORT, window_seconds=1.0))
-        verdict = record.verdict
+        verdict = verdict_on(record)
         assert verdict is not None
         print(name, *card(record), sep="\n  ")
         contenders = {"baseline": baseline, "next": {**baseline, **verdict.changes}}

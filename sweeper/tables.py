@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.files import read_json
 from sweeper.core.job import CONFIG
@@ -58,7 +59,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "stage": [stages[record.number] for record in records],
         "outcome": [_outcome(record) for record in records],
         "feasible": [record.feasible for record in records],
-        "verdict": [record.verdict.kind.value if record.verdict else None for record in records],
+        "verdict": [verdict.kind.value if (verdict := verdict_on(record)) else None for record in records],
         "x_baseline": [sweep.table.x_baseline(record) for record in records],
         "ratio": [each.ratio if each else None for each in ratio_of],
         "ratio_low": [each.low if each else None for each in ratio_of],

@@ -24,6 +24,7 @@ from verdicts import SHORT, Bench
 from gpu_day import bottlenecks
 from gpu_day.jobs import TOUCH
 from gpu_day.steps import Day, FailedError, count_of
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.card import card
 from sweeper.analysis.confirmation import Round, interval, log_ratios
 from sweeper.core.job import PROBE_RUNNER, Job, MeasurePlan, write_job
@@ -196,7 +197,7 @@ def verdicts(day: Day) -> str:
             for kind, (expected, changes) in list(bottlenecks.KINDS.items()) * runs:
                 small = {"model.scale": 64, "batch_size": 64} if day.rehearse else {}
                 record = bench.trial(template, {**changes, "model.kind": kind, **small}, plan)
-                named = record.verdict.kind if record.verdict else None
+                named = verdict.kind if (verdict := verdict_on(record)) else None
                 right[kind] += named == expected
                 lines = list(card(record)) if record.measurement else [str(record.outcome)]
                 day.found(kind="verdict", of=kind, named=named, right=named == expected, card=lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.core.measurement import Breakdown
 from sweeper.core.record import TrialRecord
 
@@ -22,7 +23,7 @@ _LEAST = 0.005
 
 def card(record: TrialRecord) -> Iterator[str]:
     """Yields the lines of the card; none where there is no measurement."""
-    measured, verdict = record.measurement, record.verdict
+    measured, verdict = record.measurement, verdict_on(record)
     if measured is None or verdict is None:
         return
     yield f"{verdict.kind}: {verdict.why}"

@@ -7,10 +7,10 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
+from sweeper.analysis.bottleneck import Verdict, verdict_on
 from sweeper.analysis.confirmation import TIE, Ratio
 from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
-from sweeper.core.verdict import Verdict
 
 Kind = Literal["not measured", "confirmed", "unconfirmed", "undecided", "baseline"]
 
@@ -42,7 +42,7 @@ class Side:
     @property
     def verdict(self) -> Verdict | None:
         """What limits it."""
-        return self.record.verdict
+        return verdict_on(self.record)
 
     @property
     def reported_by(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.judge import Yardstick
 from sweeper.analysis.labels import run_name
@@ -199,7 +200,7 @@ def _of_script(record: TrialRecord) -> dict[str, Any]:
 
 
 def _verdict(record: TrialRecord) -> dict[str, Any]:
-    found = record.verdict
+    found = verdict_on(record)
     if found is None or record.measurement is None:
         return {"verdict": None}
     return {

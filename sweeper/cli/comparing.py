@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.comparing import MOST_MOVED, Comparison, Side, Versus, compare
 from sweeper.analysis.words import loss, seconds, times
 from sweeper.cli.screen import console, rate
@@ -183,7 +184,7 @@ def _confirmed(side: Side) -> str:
 
 
 def _verdict(record: TrialRecord | None) -> str:
-    return record.verdict.kind.value if record is not None and record.verdict is not None else "–"
+    return verdict.kind.value if record is not None and (verdict := verdict_on(record)) else "–"
 
 
 def _digits(ratio: float) -> str:
@@ -296,7 +297,7 @@ def _record_json(side: Side, record: TrialRecord | None) -> dict[str, Any] | Non
         "epoch_seconds": side.summary.epoch_seconds(record),
         "rounds": len(side.speeds_of(record)),
         "val_loss": record.metric("val_loss"),
-        "verdict": record.verdict.kind.value if record.verdict else None,
+        "verdict": verdict.kind.value if (verdict := verdict_on(record)) else None,
     }
     if ratio is not None and ratio.number == record.number:
         found |= {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
@@ -99,8 +100,8 @@ def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
         parts.append(f"loss {loss(record.quality.val_loss)}")
         # The first of them is the one to look at; `--trial N` has them all.
         parts += [f"{name} {figure(value)}" for name, value in list(record.quality.metrics.items())[:1]]
-    if record.verdict is not None:
-        parts.append(record.verdict.kind.value)
+    if (verdict := verdict_on(record)) is not None:
+        parts.append(verdict.kind.value)
     if record.measurement is not None and record.measurement.contamination:
         parts.append(f"disturbed ({', '.join(record.measurement.contamination)})")
     over = [name for name, amount in record.violations.items() if amount > 0]

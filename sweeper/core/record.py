@@ -10,7 +10,6 @@ from typing import Any
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
 from sweeper.core.place import Place
-from sweeper.core.verdict import Verdict, verdict_of
 
 BASELINE = 0
 """The baseline's number."""
@@ -59,11 +58,6 @@ class TrialRecord:
     def failure(self) -> Failure | None:
         """The outcome where it is a failure."""
         return self.outcome if isinstance(self.outcome, Failure) else None
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Why it is not faster; None where there is no measurement."""
-        return verdict_of(self.measurement, self.config) if self.measurement is not None else None
 
     @property
     def feasible(self) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from sweeper.analysis.summary import Summary
 from sweeper.core.config import TrialConfig
 from sweeper.core.machine import too_large
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 
 
-def caveats(summary: Any, spec: SweepSpec, record: TrialRecord, data_gib: float | None) -> Iterator[str]:
+def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: float | None) -> Iterator[str]:
     """Yields warnings on the figures of a trial, one sentence or two each.
 
     Args:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper import __version__
+from sweeper.analysis.bottleneck import verdict_on
+from sweeper.analysis.summary import Summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError
@@ -36,7 +38,7 @@ class Setting:
 
 
 def exported(
-    summary: Any, spec: SweepSpec, number: int | None = None, setting: Setting | None = None
+    summary: Summary, spec: SweepSpec, number: int | None = None, setting: Setting | None = None
 ) -> dict[str, Any]:
     """Returns the export of the winner, or of trial `number`, as plain values.
 
@@ -73,7 +75,7 @@ def exported(
     }
 
 
-def _chosen(summary: Any, number: int | None) -> TrialRecord:
+def _chosen(summary: Summary, number: int | None) -> TrialRecord:
     if number is None:
         if summary.winner is None:
             raise NothingFeasibleError(
@@ -124,7 +126,9 @@ def _nested(config: TrialConfig) -> dict[str, Any]:
     return tree
 
 
-def _measured(summary: Any, spec: SweepSpec, record: TrialRecord, measured: Measurement) -> dict[str, Any]:
+def _measured(
+    summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement
+) -> dict[str, Any]:
     ratio = summary.ratio if summary.winner is record else None
     quality, peak, memory = record.quality, measured.gpu_mem_peak_gib, measured.device.memory_gib
     tree_mem = measured.telemetry.get("tree_mem_gib")
@@ -148,7 +152,7 @@ def _measured(summary: Any, spec: SweepSpec, record: TrialRecord, measured: Meas
         "host_mem_peak_gib": measured.host_mem_peak_gib,
         "tree_mem_gib": _rounded(tree_mem.p95, 4) if tree_mem else None,
         "effective": dict(measured.effective),
-        "verdict": f"{verdict.kind}: {verdict.why}" if (verdict := record.verdict) else None,
+        "verdict": f"{verdict.kind}: {verdict.why}" if (verdict := verdict_on(record)) else None,
     }
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from sweeper import __version__
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
@@ -176,7 +177,7 @@ def all_trials(m: Material) -> Table:
                 Cell(outcome_of(record), tone=tone_of(record)),
                 Cell(times(faster), faster),
                 *(_metric(record, name) for name in shown),
-                record.verdict.kind.value if record.verdict else None,
+                verdict.kind.value if (verdict := verdict_on(record)) else None,
                 *(_setting(flat.get(name), name in flat) for name in names),
             )
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.card import card
 from sweeper.analysis.labels import run_name
 from sweeper.core.codec import encode
@@ -127,7 +128,7 @@ def view_of(
         stage=stage or record.stage,  # type: ignore[arg-type]
         rank=rank,
         x_baseline=x_baseline,
-        verdict=record.verdict.kind.value if record.verdict else None,
+        verdict=verdict.kind.value if (verdict := verdict_on(record)) else None,
         contamination=", ".join(record.measurement.contamination) if record.measurement else "",
         confirmation=confirmation,
         confirmed_at=confirmed_at if confirmation else 0.0,

@@ -20,12 +20,12 @@ from test_trainer_graph import Fake
 from torch import nn
 from trainer_cuda import CUDA, FakeCuda
 
+from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Bottleneck, Diagnosis
 from sweeper.core.process import children
 from sweeper.core.progress import Silent
-from sweeper.core.verdict import verdict_of
 from sweeper.testing import bottlenecks
 from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare

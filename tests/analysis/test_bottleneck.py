@@ -9,10 +9,10 @@ import re
 import pytest
 from measurements import STEP_SECONDS, THROUGHPUT, measurement, record_of
 
+from sweeper.analysis.bottleneck import LEAST, Verdict, verdict_of, verdict_on
+from sweeper.analysis.signals import HELPERS_SHARE, Signals, signals_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Bottleneck, Diagnosis, Failure, FailureKind, Measurement
-from sweeper.core.signals import HELPERS_SHARE, Signals, signals_of
-from sweeper.core.verdict import LEAST, Verdict, verdict_of
 
 ROWS = TrialConfig().replace({"loader.kind": "rows"})
 DEVICE = THROUGHPUT * 4
@@ -314,9 +314,9 @@ def test_a_trial_without_a_diagnosis_has_none_of_its_signals():
 
 
 def test_a_failure_has_no_verdict():
-    assert record_of(Failure(kind=FailureKind.OOM, message="")).verdict is None
-    assert record_of(None).verdict is None
-    assert record_of(measurement(data=0.5), loader__kind="rows").verdict.kind is Bottleneck.INPUT
+    assert verdict_on(record_of(Failure(kind=FailureKind.OOM, message=""))) is None
+    assert verdict_on(record_of(None)) is None
+    assert verdict_on(record_of(measurement(data=0.5), loader__kind="rows")).kind is Bottleneck.INPUT
 
 
 # -- of any measurement ---------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sweeper.analysis.signals import Signals
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
-from sweeper.core.signals import Signals
 
 SATURATED = 0.85
 """Use of the cores from which more workers cannot help; loadtune has the same bound."""

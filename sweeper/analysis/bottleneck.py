@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sweeper.analysis.remedies import percent, rate, remedy_for
+from sweeper.analysis.signals import Signals, signals_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
-from sweeper.core.remedies import percent, rate, remedy_for
-from sweeper.core.signals import Signals, signals_of
+from sweeper.core.record import TrialRecord
 
 LEAST = 0.2
 """Of a step: the least that a cause has to cost. loadtune calls a fifth of waiting input-bound, too."""
@@ -203,6 +204,11 @@ LIMITS: tuple[Rule, ...] = (
     ),
 )
 """What limits a device that is at work, in order."""
+
+
+def verdict_on(record: TrialRecord) -> Verdict | None:
+    """Returns why a trial is not faster; None where there is no measurement."""
+    return verdict_of(record.measurement, record.config) if record.measurement is not None else None
 
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
