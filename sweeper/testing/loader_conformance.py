@@ -99,9 +99,10 @@ def in_order(samples: Samples, size: int, epochs: int, *, drop_last: bool, bucke
 
 
 def running() -> set[tuple[str, int]]:
-    """Returns the processes below this one, and the threads in it."""
-    processes = {("process", each.pid) for each in psutil.Process().children(recursive=True)}
-    return processes | {("thread", each.ident or 0) for each in threading.enumerate()}
+    """Returns the threads of this process, and the processes below it."""
+    # Threads first: listing processes takes long enough for one to end meanwhile.
+    threads = {("thread", each.ident or 0) for each in threading.enumerate()}
+    return threads | {("process", each.pid) for each in psutil.Process().children(recursive=True)}
 
 
 class LoaderConformance:
