@@ -31,6 +31,7 @@ from sweeper.trainer.pipeline import Batch, Samples, take
 LENGTH, LONGEST = 103, 12
 SIZE, SMALL = 20, 8
 SEED = 3
+END_SECONDS = 5
 CPU = torch.device("cpu")
 
 
@@ -98,11 +99,9 @@ def in_order(samples: Samples, size: int, epochs: int, *, drop_last: bool, bucke
     ]
 
 
-def running() -> set[tuple[str, int]]:
-    """Returns the threads of this process, and the processes below it."""
-    # Threads first: listing processes takes long enough for one to end meanwhile.
-    threads = {("thread", each.ident or 0) for each in threading.enumerate()}
-    return threads | {("process", each.pid) for each in psutil.Process().children(recursive=True)}
+def processes() -> set[int]:
+    """Returns the processes below this one."""
+    return {each.pid for each in psutil.Process().children(recursive=True)}
 
 
 class LoaderConformance:
@@ -152,7 +151,7 @@ class LoaderConformance:
         assert first != other
 
     def test_it_goes_on_after_the_batches_that_were_taken_before(self, start: Any) -> None:
-        """A production run that is continued in the midst of an epoch."""
+        """A production run that is continued in the middle of an epoch."""
         # Five batches are an epoch.
         want = in_order(numbered(), SIZE, 4, drop_last=True)[13:]
         got = batches(start(numbered(), begin=13), len(want))
@@ -229,11 +228,15 @@ class LoaderConformance:
 
     def test_a_closed_loader_has_no_processes_threads_or_batches(self, start: Any) -> None:
         """`close` ends whatever `start` began."""
-        before = running()
+        threads, before = set(threading.enumerate()), processes()
         loader = start(numbered())
         batches(loader, 3)
         loader.close()
-        assert running() - before == set()
+        assert processes() - before == set()
+        for thread in set(threading.enumerate()) - threads:
+            # The feeder of a multiprocessing queue ends soon after the queue is closed.
+            thread.join(END_SECONDS)
+            assert not thread.is_alive(), thread
         with pytest.raises(StopIteration):
             loader.next()
 
