@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import TrialConfig
+from sweeper.core.loaders import traits
 
 MIN_ROUNDS = 3
 LEVEL = 0.95
@@ -130,7 +131,7 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
     return (
         config.compile.mode != "eager",
         config.loader.num_workers,
-        config.loader.kind != "resident",
+        not traits(config.loader.kind).is_resident,
         config.loader.pin_memory,
         config.precision.amp != "fp32",
         config.precision.tf32 is True,

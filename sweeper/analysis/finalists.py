@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.loaders import traits
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import is_number
@@ -63,7 +64,8 @@ def finalists(
 def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
     """Returns why a trial's way to load is none for production's data; empty where it is one."""
     measured = record.measurement
-    if spec.command or spec.production is None or measured is None or record.config.loader.kind != "resident":
+    is_resident = traits(record.config.loader.kind).is_resident
+    if spec.command or spec.production is None or measured is None or not is_resident:
         return ""
     return spec.production.too_large_for(measured.device)
 

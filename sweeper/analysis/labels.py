@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
+from sweeper.core.loaders import traits
 
-_KINDS = {"rows": "rows", "workers": "work", "resident": "res", "stream": "stream"}
 _MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max", "graph": "graph"}
 _OF_WORKERS = (
     "loader.num_workers",
@@ -48,8 +48,8 @@ def label(config: TrialConfig, varied: Collection[str]) -> str:
 def _part(name: str, flat: Mapping[str, Scalar]) -> str:
     value = flat[name]
     if name == "loader.kind":
-        return _KINDS[str(value)]
-    if name in _OF_WORKERS and flat.get("loader.kind") in ("resident", "stream"):
+        return traits(str(value)).label or str(value)
+    if name in _OF_WORKERS and not traits(str(flat.get("loader.kind"))).has_workers:
         return ""
     if name == "loader.prefetch_factor" and flat.get("loader.num_workers") == 0:
         return ""

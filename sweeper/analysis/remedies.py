@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from sweeper.analysis.signals import Signals
+from sweeper.core import loaders
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 
@@ -44,41 +46,40 @@ def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: T
 
 def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     loader, cores = config.loader, _cores(found)
-    workers = loader.num_workers if loader.kind in ("rows", "workers") else 0
+    kind = loaders.traits(loader.kind)
+    workers = loader.num_workers if kind.has_workers else 0
     # On so few cores each worker takes its time from the training beside it.
     crowded = workers and (workers >= cores or (s.cpu or 0.0) >= SATURATED)
     busy = f" (the CPU is at {percent(s.cpu)})" if s.cpu is not None else ""
     no_more = f"; more than {workers} workers cannot help{busy}" if crowded else ""
-    if loader.kind != "resident" and found.diagnosis and found.diagnosis.fits_device:
-        yield Remedy(f"`loader.kind: resident`{_ceiling(s, found)}{no_more}", {"loader.kind": "resident"})
-    if loader.kind == "rows":
-        yield Remedy(
-            f"`loader.kind: stream`: whole batches, gathered ahead of the step{no_more}",
-            {"loader.kind": "stream"},
-        )
+    if not kind.is_resident and found.diagnosis and found.diagnosis.fits_device:
+        yield _kind(loaders.RESIDENT, f"{_ceiling(s, found)}{no_more}")
+    if kind.reads_rows:
+        yield _kind(loaders.STREAM, f": whole batches, gathered ahead of the step{no_more}")
     if crowded:
         fewer = max(0, min(workers, cores) - 1)
         yield Remedy(f"`loader.num_workers: {fewer}`{no_more}", {"loader.num_workers": fewer})
     has_room = cores > 1 and (s.cpu or 0.0) < SATURATED and s.transfer < LEAST_GAIN
-    if loader.kind in ("workers", "stream") and has_room:
+    if not (kind.reads_rows or kind.is_resident) and has_room:
         lacking = s.device_rate / s.loader_rate if s.device_rate and s.loader_rate else 2.0
         wanted = min(cores, max(workers + 1, math.ceil(max(workers, 1) * lacking)))
         if wanted > workers:
-            yield Remedy(
-                f"`loader.kind: workers` with `loader.num_workers: {wanted}`{_ceiling(s, found)}",
-                {"loader.kind": "workers", "loader.num_workers": wanted},
-            )
+            count = f" with `loader.num_workers: {wanted}`{_ceiling(s, found)}"
+            yield _kind(loaders.WORKERS, count, {"loader.num_workers": wanted})
     yield Remedy("make a sample cheaper to read: decode it once, into arrays, in prepare()")
 
 
+def _kind(kind: str, text: str, more: Mapping[str, Scalar] = MappingProxyType({})) -> Remedy:
+    """Returns the remedy of another kind of loader; `text` follows its name."""
+    return Remedy(f"`loader.kind: {kind}`{text}", {"loader.kind": kind, **more})
+
+
 def _transfer(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    if config.loader.kind != "resident" and found.diagnosis and found.diagnosis.fits_device:
-        yield Remedy(f"`loader.kind: resident`{_ceiling(s, found)}", {"loader.kind": "resident"})
-    if config.loader.kind not in ("stream", "resident"):
-        yield Remedy(
-            "`loader.kind: stream`: copies run ahead of the step, from pinned memory",
-            {"loader.kind": "stream"},
-        )
+    kind = loaders.traits(config.loader.kind)
+    if not kind.is_resident and found.diagnosis and found.diagnosis.fits_device:
+        yield _kind(loaders.RESIDENT, _ceiling(s, found))
+    if not (kind.is_resident or kind.copies_ahead):
+        yield _kind(loaders.STREAM, ": copies run ahead of the step, from pinned memory")
     yield Remedy("send less: uint8 or float16 samples, made floats on the device, in loss()")
 
 

@@ -14,6 +14,7 @@ from sweeper.analysis.words import loss, seconds, size
 from sweeper.cli import ending
 from sweeper.cli.screen import console
 from sweeper.core.codec import encode
+from sweeper.core.loaders import RESIDENT
 from sweeper.spec import SweepSpec
 from sweeper.sweep.building import Built, Stepped, build_out, expected_gib
 from sweeper.sweep.loading import varied
@@ -78,7 +79,7 @@ def _data_lines(built: Built) -> Iterator[str]:
         each = size(held / values["train_samples"])
         yield f"  {counts}; {size(held)} to train on, {each} a sample."
     fits = f"cannot lie on the device: {built.not_resident}" if built.not_resident else "fits on the device"
-    yield f"  `loader.kind: resident` {fits}."
+    yield f"  `loader.kind: {RESIDENT}` {fits}."
 
 
 def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:

@@ -39,7 +39,7 @@ def duration(text: str) -> float:
 def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -> int:
     """Confirms a winner anew and prints what came of it; returns the exit code."""
     length = duration(soak) if soak is not None else 0.0
-    if SweepSpec.from_dict(find_sweep(home, name).read()["spec"]).execution.is_remote:
+    if SweepSpec.from_dict(find_sweep(home, name).read()["spec"], is_stored=True).execution.is_remote:
         ending.allow_cluster()
     # JSON is for programs: what is said on the way goes elsewhere.
     with Screen(Console(file=sys.stderr) if as_json else console()) as screen:

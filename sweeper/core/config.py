@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from sweeper.core import loaders
 from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.registry import Registry
 
 Scalar = bool | int | float | str | None
 
@@ -32,7 +34,8 @@ class LoaderConfig:
         kind: `rows` collates one Python item per sample (what most hand-written datasets do),
             `workers` fetches whole batches by index in DataLoader workers, `resident` keeps the
             tensors on the device and gathers there, `stream` gathers in host memory and copies
-            ahead of the step, for data larger than the device.
+            ahead of the step, for data larger than the device. Others come from entry points
+            (`sweeper.core.loaders`).
         num_workers: DataLoader processes; 0 loads in the training process.
         prefetch_factor: Batches each worker keeps ready; without effect at `num_workers=0`.
         pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
@@ -43,7 +46,7 @@ class LoaderConfig:
             depends on.
     """
 
-    kind: Literal["rows", "workers", "resident", "stream"] = "resident"
+    kind: str = field(default=loaders.RESIDENT, metadata={"registry": loaders.KINDS})
     num_workers: int = 0
     prefetch_factor: int = 2
     pin_memory: bool = False
@@ -206,18 +209,21 @@ class TrialConfig:
     def replace(self, changes: Mapping[str, Scalar]) -> TrialConfig:
         """Returns a copy with the dotted names in `changes` set.
 
+        A name from a registry (`loader.kind`) is taken as it is: a folder may have one that is not
+        installed here. `check_value` asks the registry.
+
         Raises:
             UserError: A name is unknown (of a pipeline's trial), or a value has the wrong type or
                 breaks a rule.
         """
         args = self.args
         if args is not None:
-            changes = {n: check_value(n, v) if is_known(n) else v for n, v in changes.items()}
+            changes = {n: in_type(n, v) if is_known(n) else v for n, v in changes.items()}
             args = {**args, **changes}
             changes = {n: v for n, v in changes.items() if is_known(n)}
         tree: dict[str, Any] = {}
         for name, value in changes.items():
-            checked = check_value(name, value)
+            checked = in_type(name, value)
             head, _, rest = name.partition(".")
             if rest:
                 tree.setdefault(head, {})[rest] = checked
@@ -239,7 +245,7 @@ class TrialConfig:
         if self.args is not None:
             return self
         loader = self.loader
-        if loader.kind in ("resident", "stream"):
+        if not loaders.traits(loader.kind).has_workers:
             loader = LoaderConfig(kind=loader.kind, drop_last=loader.drop_last, buckets=loader.buckets)
         elif loader.num_workers == 0:
             loader = dataclasses.replace(
@@ -294,12 +300,17 @@ class TrialConfig:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One searchable name: its Python type, default, and the values allowed where they are few."""
+    """One searchable name: its Python type, default, and the values allowed where they are few.
+
+    Attributes:
+        registry: Where its values come from, if others may add some to `choices`.
+    """
 
     name: str
     type: type
     default: Any
     choices: tuple[Scalar, ...] = ()
+    registry: Registry[Any] | None = None
 
 
 def _plain_type(hint: Any) -> tuple[type, tuple[Scalar, ...]]:
@@ -322,7 +333,9 @@ def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
             found.update(_fields_of(hint, f"{item.name}."))  # type: ignore[arg-type]
         else:
             kind, choices = _plain_type(hint)
-            found[prefix + item.name] = Field(prefix + item.name, kind, item.default, choices)
+            registry = item.metadata.get("registry")
+            choices = tuple(registry.builtin) if registry else choices
+            found[prefix + item.name] = Field(prefix + item.name, kind, item.default, choices, registry)
     return found
 
 
@@ -351,6 +364,18 @@ def is_known(name: str) -> bool:
 
 
 def check_value(name: str, value: Scalar) -> Scalar:
+    """Returns `value` as `in_type` does; a value from a registry must be one of its names.
+
+    Raises:
+        UserError: The name is unknown, or the value is not one this field can take here.
+    """
+    known = field_of(name)
+    if known is not None and known.registry is not None:
+        known.registry.check(value)
+    return in_type(name, value)
+
+
+def in_type(name: str, value: Scalar) -> Scalar:
     """Returns `value` in the type of the field `name` (an int becomes a float where one is asked).
 
     Raises:
@@ -359,7 +384,7 @@ def check_value(name: str, value: Scalar) -> Scalar:
     known = field_of(name)
     if known is None:
         return value
-    if known.choices:
+    if known.choices and known.registry is None:
         # 1 equals True, but is no choice where True is one.
         if not any(value == choice and type(value) is type(choice) for choice in known.choices):
             words = [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from sweeper.core.loaders import RESIDENT
 from sweeper.core.machine import control_groups, cpu_limits, usable_cpus
 from sweeper.doctor.finding import Check, Look, State, judged
 
@@ -57,7 +58,7 @@ def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
         text = f"{usable} of {num_cores} cores are usable: {min(limits, key=lambda name: limits[name])}"
     remedy = (
         "Loader workers take turns with the training: ask for more cores (`--cpus-per-task`, `--cpus`), or "
-        "leave `loader.kind: resident` in the space, which needs none"
+        f"leave `loader.kind: {RESIDENT}` in the space, which needs none"
     )
     return judged("cores", text, [(usable == 1, State.WARN, remedy)])
 

@@ -14,6 +14,7 @@ from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError
 from sweeper.core.job import read_job
+from sweeper.core.loaders import STREAM, traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord, rounded
 from sweeper.core.script import FOLDER
@@ -94,13 +95,14 @@ def _chosen(summary: Summary, number: int | None) -> TrialRecord:
 
 
 def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Measurement) -> None:
-    if spec.command or spec.production is None or record.config.loader.kind != "resident":
+    kind = record.config.loader.kind
+    if spec.command or spec.production is None or not traits(kind).is_resident:
         return
     if why := spec.production.too_large_for(measured.device):
         raise UserError(
-            f"`loader.kind: resident` needs all of production's data on the device, but {why}, and trial "
-            f"{record.number} has it. Export one with `loader.kind: stream`, or sweep with `fix: "
-            "{loader.kind: stream}`."
+            f"`loader.kind: {kind}` needs all of production's data on the device, but {why}, and trial "
+            f"{record.number} has it. Export one with `loader.kind: {STREAM}`, or sweep with `fix: "
+            f"{{loader.kind: {STREAM}}}`."
         )
 
 

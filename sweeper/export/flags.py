@@ -18,6 +18,7 @@ from typing import Any
 from sweeper.core.codec import decode
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
 from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.loaders import traits
 from sweeper.core.template import shown
 from sweeper.spec import read_yaml
 
@@ -59,7 +60,7 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     for name, what in value["measured"]["effective"].items():
         if what.startswith("without effect"):
             found[name] = FIELDS[name].default
-    without = _OF_DATALOADER if config.loader.kind in ("resident", "stream") else ()
+    without = () if traits(config.loader.kind).has_workers else _OF_DATALOADER
     if not config.loader.num_workers:
         without = (*without, *_OF_WORKERS)
     return {name: each for name, each in found.items() if name not in without}

@@ -8,6 +8,7 @@ from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.core.errors import UserError
+from sweeper.core.loaders import traits
 from sweeper.core.template import shown
 from sweeper.export import python_loading, python_step
 from sweeper.export.flags import effective
@@ -29,7 +30,8 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
         reasons: What was measured of a value, by dotted name.
 
     Raises:
-        UserError: It is the export of a script, which has its own lines.
+        UserError: It is the export of a script, which has its own lines, or a plain script cannot
+            load as it does.
     """
     if "command" in value:
         raise UserError(
@@ -38,11 +40,13 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
         )
     settings, writer = effective(value), _Writer(value, reasons)
     on_gpu = "gpu" in value["holds_for"]
+    imports, loading = python_loading.loading(settings, on_gpu=on_gpu)
     return "\n".join(
         [
             *_head(value),
             "",
             *_imports(settings),
+            *imports,
             "",
             *_process(settings, writer, on_gpu),
             *([] if on_gpu else ['device = torch.device("cpu")']),
@@ -51,7 +55,7 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             "EPOCHS = 1",
             "",
             *writer.because("batch_size", "loader.kind", *_loader_names(settings)),
-            python_loading.loading(settings, on_gpu=on_gpu),
+            loading,
             "",
             *_model(settings, writer),
             "",
@@ -96,7 +100,7 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
     """Returns what a setting does, where that is worth saying."""
     setting = settings[name]
     if name == "loader.kind":
-        return python_loading.WHY[str(setting)]
+        return traits(str(setting)).why
     if name == "optimizer.lr" and measured["lr"]["rule"] != "none":
         rate = measured["lr"]
         return (
@@ -156,7 +160,6 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
     yield ""
     yield "import numpy"
     yield "import torch"
-    yield from python_loading.imports(settings)
 
 
 def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sweeper.core.config import Scalar
+from sweeper.core.loaders import in_plain_script
+from sweeper.core.registry import resolve
 
-WHY: Mapping[str, str] = {
-    "rows": "samples are read one by one and collated, in workers where there are some",
-    "workers": "a whole batch is one read, dataset[[3, 1, 4]], without collation; a TensorDataset can do it",
-    "resident": "all samples lie on the device, and a batch is a gather there: no step waits for data",
-    "stream": "samples are gathered in host memory and copied ahead of the step",
-}
+Lines = tuple[list[str], str]
+"""Import statements, and the lines that define `batches()`."""
 
 _ON_THE_DEVICE = """\
 tensors = [tensor.to(device) for tensor in dataset.tensors]
@@ -68,34 +66,52 @@ def batches():
 """
 
 
-def imports(settings: Mapping[str, Scalar]) -> list[str]:
-    """Returns the import statements that `loading` needs."""
-    names = {"rows": "DataLoader", "workers": "BatchSampler, DataLoader, RandomSampler"}
-    name = names.get(str(settings["loader.kind"]))
-    return [f"from torch.utils.data import {name}"] if name else []
-
-
-def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> str:
-    """Returns the lines that define `batches()`, an epoch of lists of tensors on the device.
+def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
+    """Returns what defines `batches()`, an epoch of lists of tensors on the device.
 
     Args:
         settings: What had an effect, by dotted name (`sweeper.export.flags.effective`).
+
+    Raises:
+        UserError: A plain script cannot load as this kind of loader does.
     """
-    kind, size = settings["loader.kind"], settings["batch_size"]
-    if kind in ("rows", "workers"):
-        arguments = ",\n".join(f"    {each}" for each in _arguments(settings)) + ","
-        return _FROM_A_DATALOADER.format(arguments=arguments, pinned=settings["loader.pin_memory"])
-    drop = _DROP.format(size=size) if settings["loader.drop_last"] else ""
-    form = _ON_THE_DEVICE if kind == "resident" else _COPIED_AHEAD if on_gpu else _FROM_THE_HOST
-    return form.format(size=size, drop=drop)
+    found: Lines = resolve(in_plain_script(str(settings["loader.kind"])).python)(settings, on_gpu)
+    return found
 
 
-def _arguments(settings: Mapping[str, Scalar]) -> list[str]:
+def from_rows(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
+    """A DataLoader over single samples."""
     size, drop = settings["batch_size"], settings["loader.drop_last"]
-    if settings["loader.kind"] == "rows":
-        found = ["dataset", f"batch_size={size}", "shuffle=True", f"drop_last={drop}"]
-    else:
-        batches = f"BatchSampler(RandomSampler(dataset), batch_size={size}, drop_last={drop})"
-        found = ["dataset", f"sampler={batches}", "batch_size=None"]
+    arguments = ["dataset", f"batch_size={size}", "shuffle=True", f"drop_last={drop}"]
+    return ["from torch.utils.data import DataLoader"], _data_loader(arguments, settings)
+
+
+def from_batches(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
+    """A DataLoader over whole batches."""
+    size, drop = settings["batch_size"], settings["loader.drop_last"]
+    batches = f"BatchSampler(RandomSampler(dataset), batch_size={size}, drop_last={drop})"
+    arguments = ["dataset", f"sampler={batches}", "batch_size=None"]
+    names = "BatchSampler, DataLoader, RandomSampler"
+    return [f"from torch.utils.data import {names}"], _data_loader(arguments, settings)
+
+
+def on_the_device(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
+    """Gathers on the device."""
+    return [], _gathered(_ON_THE_DEVICE, settings)
+
+
+def copied_ahead(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
+    """Gathers on the host, and copies ahead of the step where there is a GPU."""
+    return [], _gathered(_COPIED_AHEAD if on_gpu else _FROM_THE_HOST, settings)
+
+
+def _gathered(form: str, settings: Mapping[str, Scalar]) -> str:
+    size = settings["batch_size"]
+    return form.format(size=size, drop=_DROP.format(size=size) if settings["loader.drop_last"] else "")
+
+
+def _data_loader(arguments: list[str], settings: Mapping[str, Scalar]) -> str:
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
-    return found + [f"{name}={settings[each]}" for name in names if (each := f"loader.{name}") in settings]
+    given = [f"{name}={settings[each]}" for name in names if (each := f"loader.{name}") in settings]
+    lines = "".join(f"    {each},\n" for each in [*arguments, *given]).removesuffix("\n")
+    return _FROM_A_DATALOADER.format(arguments=lines, pinned=settings["loader.pin_memory"])

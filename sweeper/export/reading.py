@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import DecodeError, decode, encode
-from sweeper.core.config import OPEN_SECTIONS, TrialConfig
+from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.spec import read_yaml
 
@@ -73,9 +73,11 @@ def _no_export(path: Path, why: str) -> UserError:
 
 def _check_config(config: Mapping[str, Any], path: Path) -> None:
     try:
-        known = encode(decode(TrialConfig, config))
-    except DecodeError as error:
+        decoded = decode(TrialConfig, config)
+        check_value("loader.kind", decoded.loader.kind)
+    except (DecodeError, UserError) as error:
         raise UserError(f"{path}: `config`: {error}") from error
+    known = encode(decoded)
     for name, near in _unknown(config, known):
         raise UserError(f"{path}: `config.{name}` must be a field of a trial.{near}")
 

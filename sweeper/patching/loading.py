@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from sweeper.core.config import Scalar
+from sweeper.core.loaders import in_plain_script
 from sweeper.patching.change import Advice, because
 from sweeper.patching.source import Source, argument, methods
 
@@ -23,31 +24,26 @@ _ARGUMENTS: Mapping[str, tuple[str, Scalar, int | None]] = {
 _WITHOUT_WORKERS: Mapping[str, Scalar] = {"loader.prefetch_factor": None, "loader.persistent_workers": False}
 _OF_A_SAMPLER = ("batch_size", "loader.drop_last")
 _EVALUATION = re.compile(r"(?<![a-z])(val(?!ue)|test|eval|dev(?!ice))", re.IGNORECASE)
-_WITHOUT_LOADER = {
-    "resident": (
-        "no DataLoader: `x, y = x.to(device), y.to(device)` once, and in each epoch "
-        "`for index in torch.randperm(len(x), device=device).split({size})` on x[index], y[index]"
-    ),
-    "stream": (
-        "no DataLoader: gather {size} samples as `x[index].pin_memory()` and copy them with "
-        "`.to(device, non_blocking=True)` on a CUDA stream of their own, one batch ahead of the step"
-    ),
-}
 
 
 def data_loader(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """Arguments of the DataLoader that is trained from, or what takes its place."""
+    """Arguments of the DataLoader that is trained from, or what takes its place.
+
+    Raises:
+        UserError: A plain script cannot load as the wanted kind of loader does.
+    """
     kind = wanted.get("loader.kind")
+    wanted_kind = in_plain_script(kind) if isinstance(kind, str) else None
     for call in _training_loaders(source):
-        if kind in ("resident", "stream"):
+        if wanted_kind is not None and wanted_kind.instead:
             given = argument(call, "batch_size", 1)
             size = wanted.get("batch_size") or (source.snippet(given) if given else 1)
-            instead = _WITHOUT_LOADER[str(kind)].format(size=size)
+            instead = wanted_kind.instead.format(size=size)
             names = [name for name in ("loader.kind", "batch_size") if name in wanted]
             yield from source.advice(call, [instead], because(wanted, names))
             continue
         changes = _changes(source, call, wanted)
-        if kind == "workers" and "__getitems__" not in source.text:
+        if wanted_kind is not None and not wanted_kind.reads_rows and "__getitems__" not in source.text:
             changes["loader.kind"] = "a `__getitems__(indices)` in its dataset that reads a whole batch"
         yield from source.advice(call, list(changes.values()), because(wanted, changes))
 

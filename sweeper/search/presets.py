@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.core.loaders import BEST_FIRST, RESIDENT, STREAM, WORKERS
 from sweeper.search.guidance import preset_for, size_of, workers_for
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 
 _USUAL: Mapping[str, Sequence[Scalar]] = {
-    "loader.kind": ("resident", "stream", "workers"),
+    "loader.kind": BEST_FIRST,
     "loader.num_workers": (0,),
     "loader.pin_memory": (True,),
     "loader.persistent_workers": (True,),
@@ -36,7 +37,7 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
     (
         "loader workers in place of data on the device",
         0.75,
-        {"loader.kind": ("workers", "stream", "resident"), "loader.num_workers": ()},
+        {"loader.kind": (WORKERS, STREAM, RESIDENT), "loader.num_workers": ()},
     ),
     ("full precision with a small batch", 0.25, {"precision.amp": ("fp32",)}),
 )

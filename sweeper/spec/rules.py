@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
+from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.record import LOSS_METRICS, METRICS
 from sweeper.core.script import FOLDER
@@ -41,6 +41,25 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
             yield Mistake(("fix", name), text, at_key=True)
     yield from _goals(tree)
     yield from held_secrets(tree, secrets)
+
+
+def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each value that no registry has, such as a `loader.kind` that is not installed."""
+    places: list[tuple[Path, str, Any]] = [
+        (("space", name, "choices", i), name, choice)
+        for name, parameter in _mapping(tree.get("space")).items()
+        for i, choice in enumerate(_list(_mapping(parameter).get("choices")))
+    ]
+    sections: list[tuple[Path, Any]] = [((each,), tree.get(each)) for each in ("fix", "baseline")]
+    sections += [(("also_try", i), entry) for i, entry in enumerate(_list(tree.get("also_try")))]
+    for path, section in sections:
+        places += [((*path, name), name, value) for name, value in _mapping(section).items()]
+    for path, name, value in places:
+        if name in FIELDS and (registry := FIELDS[name].registry) is not None:
+            try:
+                registry.check(value)
+            except UserError as error:
+                yield Mistake(path, str(error))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

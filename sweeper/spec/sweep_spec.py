@@ -100,11 +100,13 @@ class SweepSpec(Section):
         return {key: value for key, value in data.items() if key != "source" or "path" not in data}
 
     @classmethod
-    def from_dict(cls, value: Any, secrets: Collection[str] = ()) -> SweepSpec:
+    def from_dict(cls, value: Any, secrets: Collection[str] = (), *, is_stored: bool = False) -> SweepSpec:
         """Returns the specification in a plain tree (from YAML, JSON or `to_dict`).
 
         Args:
             secrets: Values that must not be in it; of what is stored already, today's shell says nothing.
+            is_stored: It comes from a sweep's folder, which can be shown without the distribution that a
+                name in it came from.
 
         Raises:
             SpecError: It breaks rules: all of them, one line each.
@@ -112,7 +114,7 @@ class SweepSpec(Section):
         if not isinstance(value, Mapping):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
-        mistakes = list(rules.broken(value, secrets))
+        mistakes = [*rules.broken(value, secrets), *([] if is_stored else rules.not_here(value))]
         try:
             spec = cls.model_validate(value)
         except ValidationError as error:

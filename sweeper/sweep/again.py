@@ -92,7 +92,7 @@ def confirm_again(
     if result["winner"] is None or not result["ratios"]:
         raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result['reason']}.")
     document = journal.read()
-    spec = SweepSpec.from_dict(document["spec"])
+    spec = SweepSpec.from_dict(document["spec"], is_stored=True)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     for changed in differences(document["fingerprint"], marks):
         observer.line(f"Not as it was in the sweep: {changed}.")

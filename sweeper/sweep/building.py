@@ -16,6 +16,7 @@ from typing import Any
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.core.job import GPU_CHECK_RUNNER, TRYING_RUNNER, Job
+from sweeper.core.loaders import BEST_FIRST
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep import setup
@@ -34,8 +35,6 @@ STEP = "the training step"
 """As `sweeper.trainer.gpu_check` calls it."""
 
 BATCH, KIND, AMP = "batch_size", "loader.kind", "precision.amp"
-_LOADERS = ("resident", "stream", "workers")
-"""What a search is likely to end with, best first; resident data counts in the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +242,7 @@ def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) ->
         numbers = [c for c in parameter.choices if isinstance(c, int | float) and not isinstance(c, bool)]
         if numbers:
             return max(numbers)
-    first = {KIND: _LOADERS, AMP: ("fp32",)}.get(name, ())
+    first = {KIND: BEST_FIRST, AMP: ("fp32",)}.get(name, ())
     default = (FIELDS[name].default,) if name in FIELDS else ()
     for value in (*first, baseline.get(name), *default):
         if parameter.contains(value):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.core.loaders import RESIDENT, ROWS, WORKERS
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
@@ -89,7 +90,7 @@ def _lines(offer: Offer, machine: Machine, path: str) -> Iterator[str]:
     yield "baseline:"
     yield from _aligned(_baseline(offer))
     yield "# More to be measured as it is: what you have tuned by hand, say."
-    yield "# also_try: [{loader.kind: rows, loader.num_workers: 8, batch_size: 512}]"
+    yield f"# also_try: [{{loader.kind: {ROWS}, loader.num_workers: 8, batch_size: 512}}]"
     yield "constraints:"
     yield from _aligned(_constraints(machine))
     yield "# The run this is for, in training samples over all its epochs: the report then gives its hours."
@@ -136,16 +137,16 @@ def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
         guess = f"; {preset.batch_size} is a good first guess on {preset.title}" if preset else ""
         batch = f"{{type: int, low: 32, high: {most}, log: true}}"
         yield _Line("batch_size", batch, f"samples a step, on a logarithmic scale{guess}")
-    yield from among("loader.kind", ("workers", "resident"), "made in worker processes, or on the device")
+    yield from among("loader.kind", (WORKERS, RESIDENT), "made in worker processes, or on the device")
+    in_workers = f"{{loader.kind: {WORKERS}}}"
     if "loader.num_workers" not in own:
         cores = machine.usable_cpus
-        text = f"{{type: int, low: 0, high: {min(MOST_WORKERS, cores)}, when: {{loader.kind: workers}}}}"
+        text = f"{{type: int, low: 0, high: {min(MOST_WORKERS, cores)}, when: {in_workers}}}"
         rule = workers_for(cores, preset.batch_size if preset else LARGEST_BATCH[kind])
         yield _Line("loader.num_workers", text, f"cores here: {cores}; the rule of half of them gives {rule}")
     workers = "{loader.num_workers: {min: 1}}"
     yield from among("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)
-    pinned = "{loader.kind: workers}"
-    yield from among("loader.pin_memory", (True, False), "copied while the GPU computes", pinned)
+    yield from among("loader.pin_memory", (True, False), "copied while the GPU computes", in_workers)
     yield from among("precision.amp", ("fp32", "bf16", "fp16"), "autocast: what this device computes in")
     yield from among("precision.tf32", (True, False), "for the float32 products that remain")
     if kind == "cuda":
@@ -162,7 +163,7 @@ def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
 def _baseline(offer: Offer) -> Iterator[_Line]:
     """What most hand-written scripts have, and the pipeline's own defaults of what is searched."""
     usual: Mapping[str, tuple[Scalar, str]] = {
-        "loader.kind": ("rows", "one Python item per sample, as most hand-written datasets have it"),
+        "loader.kind": (ROWS, "one Python item per sample, as most hand-written datasets have it"),
         "loader.num_workers": (4, "of the DataLoader"),
         "batch_size": (64, "yours"),
         "precision.amp": ("fp32", "no autocast"),

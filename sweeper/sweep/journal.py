@@ -116,7 +116,7 @@ class Journal:
         """
         document = self.read()
         with ours(self.folder / SWEEP, _RESTORE):
-            spec = SweepSpec.from_dict(document["spec"])
+            spec = SweepSpec.from_dict(document["spec"], is_stored=True)
         return spec
 
     def trials(self) -> Iterator[Entry]:

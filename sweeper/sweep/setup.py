@@ -13,6 +13,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.cores import shares
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
+from sweeper.core.loaders import RESIDENT, STREAM, traits
 from sweeper.core.machine import cpu_name, too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
@@ -258,10 +259,10 @@ def restricted(
     # What a script makes of its parameters is its own matter.
     lacks = {} if spec.command else dict(machine.lacks)
     if why := not_resident(data or {}, spec, machine):
-        lacks["loader.kind=resident"] = why
+        lacks |= {f"loader.kind={kind}": why for kind in _kinds_searched(spec) if traits(kind).is_resident}
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
-            spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": "stream"}})
-            lines.append(f"loader.kind: stream, unless a trial says otherwise ({why}).")
+            spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": STREAM}})
+            lines.append(f"loader.kind: {STREAM}, unless a trial says otherwise ({why}).")
     for name, parameter in spec.space.items():
         if isinstance(parameter, CategoricalParameter):
             gone = [c for c in parameter.choices if f"{name}={c}" in lacks]
@@ -269,7 +270,7 @@ def restricted(
                 spec = spec.without({name: gone})
                 lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
     if not spec.command and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
-        lines.append(f"loader.kind: resident is measured where it is written, but cannot win ({why}).")
+        lines.append(f"loader.kind: {RESIDENT} is measured where it is written, but cannot win ({why}).")
     gpus = sum(each.kind == "cuda" for each in machine.devices)
     limits = {
         "loader.num_workers": (machine.usable_cpus, "usable cores"),
@@ -316,10 +317,15 @@ def _range(parameter: Parameter) -> tuple[int, int]:
 
 def _may_be_resident(spec: SweepSpec) -> bool:
     """Returns whether some trial has its data on the device."""
+    kinds = [*_kinds_searched(spec), *(config.loader.kind for config in spec.references()[1:])]
+    if "loader.kind" in spec.fix:
+        kinds.append(str(spec.fix["loader.kind"]))
+    return any(traits(kind).is_resident for kind in kinds)
+
+
+def _kinds_searched(spec: SweepSpec) -> list[str]:
     kinds = spec.space.get("loader.kind")
-    searched = isinstance(kinds, CategoricalParameter) and "resident" in kinds.choices
-    searched |= spec.fix.get("loader.kind") == "resident"
-    return searched or any(config.loader.kind == "resident" for config in spec.references()[1:])
+    return list(map(str, kinds.choices)) if isinstance(kinds, CategoricalParameter) else []
 
 
 def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sweeper.core import loaders
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
@@ -192,7 +193,7 @@ def _loader() -> Ceilings:
     """Yields the samples a second of rows of 30 numbers, one at a time and as whole batches, no workers."""
     tensors = {"x": torch.randn(ROWS, FEATURES), "y": torch.randn(ROWS)}
     samples = Samples(tensors=tensors, length=ROWS)
-    for name, kind in (("rows", "rows"), ("whole_batches", "workers")):
+    for name, kind in ((loaders.ROWS, loaders.ROWS), ("whole_batches", loaders.WORKERS)):
         config = TrialConfig().replace({"loader.kind": kind, "loader.num_workers": 0})
         loader = make_loader(samples, config.loader, BATCH, 0, torch.device("cpu"))
         loader.start()

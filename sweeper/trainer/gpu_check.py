@@ -31,6 +31,7 @@ from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.core.job import Job
+from sweeper.core.loaders import traits
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.trainer.clocks import NoClock
@@ -110,7 +111,7 @@ def run(job: Job, progress: Progress) -> Report:
     except UserError as error:
         return Report(values={"refused": str(error)}, finished_at=time.time())
     progress.stage("steps")
-    rows = collated(pipeline.train) if job.config.loader.kind == "rows" else None
+    rows = collated(pipeline.train) if traits(job.config.loader.kind).reads_rows else None
     findings = check(pipeline, job.config, job.import_paths, rows)
     return Report(values={"findings": encode(findings)}, finished_at=time.time())
 

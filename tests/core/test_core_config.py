@@ -40,6 +40,8 @@ def test_replace_sets_nested_and_open_names_and_leaves_the_rest():
         ("batch_size", True, "`batch_size` must be an integer, but got True."),
         ("precision.tf32", 1, "`precision.tf32` must be one of default, true, false, but got 1."),
         ("optimizer.lr", "fast", "`optimizer.lr` must be a number, but got 'fast'."),
+        ("loader.kind", "streams", "one of rows, workers, resident, stream, but got 'streams'. Did you mean"),
+        ("loader.kind", 1, "`loader.kind` must be one of rows, workers, resident, stream, but got 1."),
         ("precision.amp", "bf61", "must be one of fp32, bf16, fp16, but got 'bf61'. Did you mean `bf16`?"),
     ],
 )
@@ -57,7 +59,6 @@ def test_a_wrong_name_or_value_is_said(name, value, message):
         ({"loader.num_workers": -1}, "`loader.num_workers >= 0` must hold"),
         ({"loader.prefetch_factor": 0}, "`loader.prefetch_factor >= 1` must hold"),
         ({"loader.buckets": 0}, "`loader.buckets >= 1` must hold"),
-        ({"loader.kind": "streams"}, "must be one of rows, workers, resident, stream, but got 'streams'"),
         ({"compile.mode": "graphs"}, "Did you mean `graph`?"),
         ({"device.malloc": "keep"}, "must be one of retain, default, but got 'keep'"),
         ({"optimizer.lr": 0.0}, "`optimizer.lr > 0` must hold"),

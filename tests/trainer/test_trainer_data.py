@@ -1,4 +1,4 @@
-"""Loaders: the same batches in the same order, whatever the kind."""
+"""What single loaders do beyond the conformance suite: rows, chunks, threads, and what gathers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 
 import pytest
 import torch
-from trainer_problems import Table, padded
 
 from sweeper.core.config import LoaderConfig
 from sweeper.core.progress import TrialFailedError
+from sweeper.testing.loader_conformance import LENGTH, Table, batches, numbered, of_lengths, padded
 from sweeper.trainer.data import make_loader, resident, stream
 from sweeper.trainer.data.order import Order, epoch_order
 from sweeper.trainer.data.resident import INDEX, Reader
@@ -21,24 +21,9 @@ from sweeper.trainer.pipeline import Samples, Source, take, take_windows
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 CPU = torch.device("cpu")
-LENGTH = 103
-SAMPLES = Samples(tensors={"i": torch.arange(LENGTH), "x": torch.arange(LENGTH) * 0.5}, length=LENGTH)
+SAMPLES = numbered()
 SIZE_BYTES = 20 * (8 + 4)
 
-ON_HOST = [
-    pytest.param({"kind": "rows"}, id="rows-0"),
-    pytest.param({"kind": "rows", "num_workers": 2}, id="rows-2"),
-    pytest.param({"kind": "rows", "num_workers": 2, "persistent_workers": False}, id="rows-2-anew"),
-    pytest.param({"kind": "workers"}, id="workers-0"),
-    pytest.param({"kind": "workers", "num_workers": 2}, id="workers-2"),
-    pytest.param({"kind": "workers", "num_workers": 2, "persistent_workers": False}, id="workers-2-anew"),
-    pytest.param({"kind": "stream"}, id="stream"),
-]
-KINDS = [
-    *ON_HOST,
-    pytest.param({"kind": "resident"}, id="resident"),
-    pytest.param({"kind": "resident", "index_only": True}, id="resident-index"),
-]
 AT_ONCE = ["resident", "stream"]
 ALL_KINDS = ["rows", "workers", "resident", "stream"]
 
@@ -53,17 +38,6 @@ def started(samples: Samples, options: dict, size: int = 20, seed: int = 3, **mo
     return loader
 
 
-def batches(loader, num: int) -> list[dict[str, torch.Tensor]]:
-    """The next batches, as a step gets at them."""
-    found = []
-    for _ in range(num):
-        batch, size, length = loader.next()
-        batch = loader.materialise(loader.to_device(batch), length)
-        assert {len(tensor) for tensor in batch.values()} == {size}
-        found.append(batch)
-    return found
-
-
 def expected(seed: int, size: int, epochs: int, drop_last: bool) -> list[list[int]]:
     found = []
     for epoch in range(epochs):
@@ -76,45 +50,6 @@ def expected(seed: int, size: int, epochs: int, drop_last: bool) -> list[list[in
 def set_chunk_bytes(monkeypatch, limit: int) -> None:
     monkeypatch.setattr(resident, "CHUNK_BYTES", limit)
     monkeypatch.setattr(stream, "CHUNK_BYTES", {"cpu": limit})
-
-
-@pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "ragged"])
-@pytest.mark.parametrize("options", KINDS)
-def test_three_epochs_have_the_same_batches(options: dict, drop_last: bool):
-    want = expected(3, 20, 3, drop_last)
-    loader = started(SAMPLES, options, drop_last=drop_last)
-    try:
-        got = batches(loader, len(want))
-    finally:
-        loader.close()
-    assert [batch["i"].tolist() for batch in got] == want
-    assert all(torch.equal(batch["x"], batch["i"] * 0.5) for batch in got)
-
-
-@pytest.mark.parametrize("options", KINDS)
-def test_after_some_batches_come_the_next_ones(options: dict):
-    # Of 103 samples, five batches are an epoch.
-    want = expected(3, 20, 4, True)[13:]
-    loader = started(SAMPLES, options, begin=13)
-    try:
-        got = batches(loader, len(want))
-    finally:
-        loader.close()
-    assert [batch["i"].tolist() for batch in got] == want
-
-
-@pytest.mark.parametrize("kind", ["rows", "workers"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_takes_none_of_the_models_random_numbers(kind: str, workers: int):
-    torch.manual_seed(1)
-    want = torch.rand(3)
-    torch.manual_seed(1)
-    loader = started(SAMPLES, {"kind": kind, "num_workers": workers})
-    try:
-        batches(loader, 12)
-    finally:
-        loader.close()
-    assert torch.equal(torch.rand(3), want)
 
 
 def test_an_epoch_visits_every_sample_once_in_an_order_of_its_own():
@@ -171,27 +106,12 @@ def test_the_first_batches_are_exactly_so_many_samples_in_one_order(size: int, n
 # -- samples of varying length --------------------------------------------------------------------------
 
 
-def of_lengths(**changes) -> Samples:
-    """Sample `i` holds `i` as often as it is long, and 0 beyond."""
-    count = 1 + torch.arange(LENGTH) * 7 % 12
-    x = torch.arange(LENGTH)[:, None] * (torch.arange(12) < count[:, None])
-    return Samples(
-        **{
-            "tensors": {"x": x, "count": count, "i": torch.arange(LENGTH)},
-            "length": LENGTH,
-            "gather": padded,
-            "lengths": count,
-            **changes,
-        }
-    )
-
-
 GATHERED = [pytest.param({"kind": kind, "bytes": n}, id=f"{kind}-{n}") for kind in AT_ONCE for n in (1, 2000)]
 
 
 @pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "ragged"])
-@pytest.mark.parametrize("options", [*KINDS, *GATHERED])
-def test_buckets_have_the_same_batches(options: dict, drop_last: bool, monkeypatch):
+@pytest.mark.parametrize("options", GATHERED)
+def test_buckets_gathered_at_once_have_the_same_batches(options: dict, drop_last: bool, monkeypatch):
     options = dict(options)
     set_chunk_bytes(monkeypatch, options.pop("bytes", 2**22))
     samples = of_lengths()
@@ -206,13 +126,6 @@ def test_buckets_have_the_same_batches(options: dict, drop_last: bool, monkeypat
     for batch in got:
         there = torch.arange(batch["x"].shape[1]) < batch["count"][:, None]
         assert torch.equal(batch["x"], batch["i"][:, None] * there)
-
-
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_one_bucket_pads_to_the_longest(kind: str):
-    loader = started(of_lengths(), {"kind": kind})
-    assert {batch["x"].shape for batch in batches(loader, 8)} == {(20, 12)}
-    loader.close()
 
 
 def test_a_row_function_is_told_the_length():
@@ -243,30 +156,14 @@ def test_samples_of_no_length_may_have_a_bucket_of_their_own(kind: str):
 
 
 @pytest.mark.parametrize("subset", [None, torch.arange(LENGTH) * 2 + 5], ids=["all", "subset"])
-@pytest.mark.parametrize("options", ON_HOST)
-def test_a_source_gives_the_batches_that_its_tensors_would(options: dict, subset):
-    many = torch.arange(300)
-    source = Table({"i": many[:LENGTH]} if subset is None else {"i": many, "x": many * 0.5})
+def test_a_source_is_read_by_index(subset):
+    many = torch.arange(LENGTH if subset is None else 300)
+    source = Table({"i": many})
     assert isinstance(source, Source)
     samples = Samples.of(source, subset)
     assert (samples.length, samples.on_host, samples.nbytes) == (LENGTH, True, 0)
-    want = expected(3, 20, 3, True)
-    loader = started(samples, options)
-    got = batches(loader, len(want))
-    loader.close()
     picked = torch.arange(LENGTH) if subset is None else subset
-    assert [batch["i"].tolist() for batch in got] == [picked[index].tolist() for index in want]
-    if subset is not None:
-        assert all(torch.equal(batch["x"], batch["i"] * 0.5) for batch in got)
-    read = Reader(samples, CPU)
-    assert read(torch.tensor([4, 1]), 0)["i"].tolist() == picked[[4, 1]].tolist()
-
-
-@pytest.mark.parametrize("index_only", [False, True])
-def test_a_source_cannot_be_resident(index_only: bool):
-    with pytest.raises(TrialFailedError, match="needs samples in tensors, but this pipeline reads") as caught:
-        started(Samples.of(Table(SAMPLES.tensors)), {"kind": "resident", "index_only": index_only})
-    assert caught.value.kind == "unsupported"
+    assert Reader(samples, CPU)(torch.tensor([4, 1]), 0)["i"].tolist() == picked[[4, 1]].tolist()
 
 
 def test_what_is_no_source():
@@ -355,15 +252,6 @@ def test_a_closed_loader_has_no_workers_and_no_batches(kind: str, persistent: bo
     assert all(worker.is_alive() for worker in made)
     loader.close()
     assert not any(worker.is_alive() for worker in made)
-    with pytest.raises(StopIteration):
-        loader.next()
-
-
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_a_loader_may_be_closed_before_it_was_started_and_twice(kind: str):
-    loader = make_loader(SAMPLES, LoaderConfig(kind=kind), 20, 0, CPU)
-    loader.close()
-    loader.close()
     with pytest.raises(StopIteration):
         loader.next()
 

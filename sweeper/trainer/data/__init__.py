@@ -1,5 +1,7 @@
 """Loaders: the same batches in the same order, by rows, in workers, on the device, or streamed to it.
 
+`sweeper.core.loaders` has the table of kinds; this package has their implementations.
+
           next()                          to_device()        in the step
 rows      rows collated, in workers       copy
 workers   batches gathered, in workers    copy
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 import torch
 
+from sweeper.core import loaders
 from sweeper.core.config import LoaderConfig
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+from sweeper.core.registry import resolve
 from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.data.order import Order
-from sweeper.trainer.data.resident import ResidentLoader
-from sweeper.trainer.data.stream import StreamLoader
-from sweeper.trainer.data.workers import WorkerLoader
 from sweeper.trainer.pipeline import Samples
 
 
@@ -34,13 +37,20 @@ def make_loader(
     """Returns the loader of `config`.
 
     Args:
-        index_only: A resident loader hands over indices, for a step that gathers for itself.
+        index_only: A loader that can hands over indices, for a step that gathers for itself.
         share: `(rank, size)` of a group that takes batches together.
         begin: Batches that were taken before.
 
     Raises:
+        UserError: Its kind is not installed here.
         TrialFailedError: There is not one whole batch, or the data cannot be loaded this way.
     """
+    traits = loaders.find(config.kind)
+    if traits.is_resident and samples.on_host:
+        raise TrialFailedError(
+            FailureKind.UNSUPPORTED,
+            f"`loader.kind: {config.kind}` needs samples in tensors, but this pipeline reads from a Source",
+        )
     order = Order(
         samples.length,
         batch_size,
@@ -52,8 +62,6 @@ def make_loader(
         share=share,
         begin=begin,
     )
-    if config.kind == "resident":
-        return ResidentLoader(samples, order, device, index_only=index_only)
-    if config.kind == "stream":
-        return StreamLoader(samples, order, device)
-    return WorkerLoader(samples, order, config, device)
+    more = {"index_only": index_only} if traits.gathers_in_step else {}
+    loader: Loader = resolve(traits.implementation)(samples, order, config, device, **more)
+    return loader

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from sweeper.core.measurement import FailureKind
-from sweeper.core.progress import TrialFailedError
+from sweeper.core.config import LoaderConfig
 from sweeper.trainer import device as devices
 from sweeper.trainer.data.loader import Handed, chunk_size, chunks, parts
 from sweeper.trainer.data.order import Epoch, Order
@@ -32,13 +31,14 @@ class ResidentLoader:
     drain_steps = 1
 
     def __init__(
-        self, samples: Samples, order: Order, device: torch.device, *, index_only: bool = False
+        self,
+        samples: Samples,
+        order: Order,
+        config: LoaderConfig,
+        device: torch.device,
+        *,
+        index_only: bool = False,
     ) -> None:
-        if samples.on_host:
-            raise TrialFailedError(
-                FailureKind.UNSUPPORTED,
-                "`loader.kind: resident` needs samples in tensors, but this pipeline reads from a Source",
-            )
         self.samples, self.order, self.device = samples, order, device
         self.num_shapes = order.num_shapes
         self.index_only = index_only

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweeper.core.config import LoaderConfig
 from sweeper.trainer.data.loader import Handed, chunk_size, chunks, parts
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.pipeline import Batch, Samples
@@ -26,7 +27,7 @@ class StreamLoader:
     GPU the copy is from pinned memory, on a stream of its own.
     """
 
-    def __init__(self, samples: Samples, order: Order, device: torch.device) -> None:
+    def __init__(self, samples: Samples, order: Order, config: LoaderConfig, device: torch.device) -> None:
         self.samples, self.order, self.device = samples, order, device
         self.num_shapes = order.num_shapes
         self.drain_steps = self.period_steps = 1

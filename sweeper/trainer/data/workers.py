@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sweeper.core.config import LoaderConfig
+from sweeper.core.loaders import traits
 from sweeper.trainer.data.loader import Handed
 from sweeper.trainer.data.order import Order, epoch_seed
 from sweeper.trainer.pipeline import Batch, Samples
@@ -69,7 +70,7 @@ class WorkerLoader:
         # What the loader draws when an epoch begins is not taken from the model's random numbers: training
         # that goes on in the midst of an epoch has the same ones as training that never ended.
         self._random = torch.Generator()
-        rows, in_workers = config.kind == "rows", config.num_workers > 0
+        rows, in_workers = traits(config.kind).reads_rows, config.num_workers > 0
         self._loader: DataLoader[Any] | None = DataLoader(
             _Rows(samples) if rows else _Whole(samples),
             batch_sampler=_RowsOf(order) if rows else None,
@@ -82,14 +83,16 @@ class WorkerLoader:
             generator=self._random,
         )
         self.drain_steps = max(1, config.num_workers * config.prefetch_factor)
+        self._epoch: Iterator[Batch] = iter(())
         self._stream = self._handed()
 
     def _handed(self) -> Iterator[Handed]:
         assert self._loader is not None
-        loader: Iterable[Batch] = self._loader
         for epoch in itertools.count(self.order.first_epoch):
             self._random.manual_seed(epoch_seed(self.order.seed, epoch))
-            for batch in loader:
+            # Kept, so that `close` ends its workers though an exception's traceback holds it, too.
+            self._epoch = iter(self._loader)
+            for batch in self._epoch:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 
     def start(self) -> None:
@@ -113,7 +116,6 @@ class WorkerLoader:
     def close(self) -> None:
         """Ends the workers."""
         self._stream = iter(())
-        iterator = getattr(self._loader, "_iterator", None)
-        if iterator is not None:
-            iterator._shutdown_workers()
-        self._loader = None
+        if (shut_down := getattr(self._epoch, "_shutdown_workers", None)) is not None:
+            shut_down()
+        self._epoch, self._loader = iter(()), None

@@ -1,0 +1,147 @@
+"""The kinds of loader and their traits: what the rest of sweeper asks of a loader without importing torch.
+
+A new kind is one file with its implementation and one row of the table; a third party's kind is an
+entry point in `sweeper.loaders` that gives a row. No module but this one and `sweeper.trainer.data`
+decides anything by a kind's name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass
+
+from sweeper.core.errors import UserError
+from sweeper.core.registry import Registry
+
+ROWS, WORKERS, RESIDENT, STREAM = "rows", "workers", "resident", "stream"
+
+BEST_FIRST = (RESIDENT, STREAM, WORKERS)
+"""What searches usually end with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderTraits:
+    """One kind of loader.
+
+    Attributes:
+        kind: The value of `loader.kind`; a third party's entry point has the same name.
+        implementation: Import string of a callable `(samples, order, config, device) -> Loader`
+            (`sweeper.trainer.data.loader`), imported in the trial's process alone.
+        why: What it does, as the comment of an exported script says it.
+        label: Its name in run names; empty for `kind`.
+        is_resident: All samples lie on the device, so that they must be tensors and must fit there.
+        has_workers: `num_workers`, `prefetch_factor`, `persistent_workers` and `pin_memory` have an effect.
+        reads_rows: It collates one Python item per sample instead of gathering whole batches.
+        copies_ahead: Batches are copied to the device while earlier steps run.
+        gathers_in_step: The implementation also takes `index_only=True` and then hands over indices,
+            which a captured step gathers.
+        python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that gives the lines of
+            a plain PyTorch script which loads as it does; empty where no plain script can.
+        instead: What a script does in place of its DataLoader, with `{size}` for the batch; empty where
+            it keeps the DataLoader.
+    """
+
+    kind: str
+    implementation: str
+    why: str = ""
+    label: str = ""
+    is_resident: bool = False
+    has_workers: bool = False
+    reads_rows: bool = False
+    copies_ahead: bool = False
+    gathers_in_step: bool = False
+    python: str = ""
+    instead: str = ""
+
+
+_TABLE = (
+    LoaderTraits(
+        kind=ROWS,
+        implementation="sweeper.trainer.data.workers:WorkerLoader",
+        why="samples are read one by one and collated, in workers where there are some",
+        has_workers=True,
+        reads_rows=True,
+        python="sweeper.export.python_loading:from_rows",
+    ),
+    LoaderTraits(
+        kind=WORKERS,
+        implementation="sweeper.trainer.data.workers:WorkerLoader",
+        why="a whole batch is one read, dataset[[3, 1, 4]], without collation; a TensorDataset can do it",
+        label="work",
+        has_workers=True,
+        python="sweeper.export.python_loading:from_batches",
+    ),
+    LoaderTraits(
+        kind=RESIDENT,
+        implementation="sweeper.trainer.data.resident:ResidentLoader",
+        why="all samples lie on the device, and a batch is a gather there: no step waits for data",
+        label="res",
+        is_resident=True,
+        gathers_in_step=True,
+        python="sweeper.export.python_loading:on_the_device",
+        instead="no DataLoader: `x, y = x.to(device), y.to(device)` once, and in each epoch "
+        "`for index in torch.randperm(len(x), device=device).split({size})` on x[index], y[index]",
+    ),
+    LoaderTraits(
+        kind=STREAM,
+        implementation="sweeper.trainer.data.stream:StreamLoader",
+        why="samples are gathered in host memory and copied ahead of the step",
+        copies_ahead=True,
+        python="sweeper.export.python_loading:copied_ahead",
+        instead="no DataLoader: gather {size} samples as `x[index].pin_memory()` and copy them with "
+        "`.to(device, non_blocking=True)` on a CUDA stream of their own, one batch ahead of the step",
+    ),
+)
+
+BUILTIN = {row.kind: row for row in _TABLE}
+KINDS = Registry("loaders", "loader.kind", LoaderTraits, BUILTIN)
+"""Every kind that can be run here."""
+
+
+def find(kind: str) -> LoaderTraits:
+    """Returns the traits of a kind that is to be run or exported.
+
+    Raises:
+        UserError: There is no such kind here, or its entry point is broken.
+    """
+    found = KINDS.get(kind)
+    if found.kind != kind:
+        raise UserError(
+            f"an entry point in `{KINDS.group}` must be named as the kind it gives, but `{kind}` of "
+            f"{KINDS.provider(kind)} gives `{found.kind}`. Rename one of them."
+        )
+    return found
+
+
+def traits(kind: str) -> LoaderTraits:
+    """Returns the traits of a kind; neutral ones where it is not known here.
+
+    A sweep's folder may name a kind whose distribution is gone: it must still be listed and shown.
+    """
+    return BUILTIN.get(kind) or _added(kind, tuple(sys.path))
+
+
+@functools.cache
+def _added(kind: str, paths: tuple[str, ...]) -> LoaderTraits:
+    try:
+        return find(kind)
+    except UserError:
+        # With workers: then no setting is taken to be without effect.
+        return LoaderTraits(kind=kind, implementation="", has_workers=True)
+
+
+def in_plain_script(kind: str) -> LoaderTraits:
+    """Returns the traits of a kind that a plain PyTorch script can load as.
+
+    Raises:
+        UserError: No lines are known for it, or there is no such kind here.
+    """
+    found = find(kind)
+    if not found.python:
+        raise UserError(
+            f"`--format python` needs a loader that a plain PyTorch script can have, but "
+            f"`loader.kind: {kind}` ({KINDS.provider(kind) or 'built in'}) gives no lines for one. "
+            "Use `--format yaml`, or another trial with --trial N."
+        )
+    return found

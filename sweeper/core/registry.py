@@ -1,0 +1,143 @@
+"""Finds the parts that others may add: built-in ones by name, the rest by entry point.
+
+Each seam of sweeper (`loaders`, `launchers`, ...) has one `Registry`. A third party adds a name to it with an
+entry point in the group `sweeper.<seam>`:
+
+    [project.entry-points."sweeper.loaders"]
+    turbo = "turbo_loader:TRAITS"
+
+Entry points are scanned only when a name is not built in or when all names are listed: a scan reads
+the metadata of every installed distribution, and a trial's process must not wait for that.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sweeper.core.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+
+def resolve(path: str) -> Any:
+    """Returns what the import string `module:attribute` names.
+
+    Raises:
+        UserError: It cannot be imported.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except Exception as error:
+        raise UserError(
+            f"an import string must name `module:attribute`, but {path!r} cannot be imported: "
+            f"{_said(error)}. Install or repair what provides it."
+        ) from error
+
+
+class Registry(Generic[T]):
+    """The names of one seam, and what each stands for.
+
+    Args:
+        seam: The entry-point group is `sweeper.<seam>`.
+        setting: What the user writes a name of it into, for messages: `loader.kind`.
+        expects: The type of what a name stands for.
+        builtin: An import string for each built-in name, or the thing itself where it costs nothing to make.
+    """
+
+    def __init__(self, seam: str, setting: str, expects: type[T], builtin: Mapping[str, str | T]) -> None:
+        self.group, self.setting, self.expects, self.builtin = f"sweeper.{seam}", setting, expects, builtin
+
+    def names(self) -> tuple[str, ...]:
+        """Returns all names, the built-in ones first.
+
+        Raises:
+            UserError: An entry point has the name of a built-in one.
+        """
+        return (*self.builtin, *sorted(self._added()))
+
+    def check(self, name: object) -> None:
+        """Does nothing where `name` is one of the registry's.
+
+        Raises:
+            UserError: It is not, or an entry point has the name of a built-in one.
+        """
+        if isinstance(name, str) and (name in self.builtin or name in self._added()):
+            return
+        known = self.names()
+        raise UserError(
+            f"`{self.setting}` must be one of {', '.join(known)}, but got {name!r}."
+            + did_you_mean(str(name), known)
+        )
+
+    def get(self, name: str) -> T:
+        """Returns what `name` stands for.
+
+        Raises:
+            UserError: There is no such name, or its entry point cannot be loaded, is one of several, has the
+                name of a built-in one, or gives something else.
+        """
+        self.check(name)
+        if name in self.builtin:
+            found = self.builtin[name]
+            return resolve(found) if isinstance(found, str) else found
+        first, *others = self._added()[name]
+        if others:
+            owners = ", ".join(map(_owner, (first, *others)))
+            raise UserError(
+                f"`{name}` in `{self.group}` must have one provider, but got {owners}. Uninstall all but one."
+            )
+        try:
+            loaded = first.load()
+        except Exception as error:
+            raise UserError(
+                f"`{self.setting}: {name}` comes from {_owner(first)}, but its entry point {first.value!r} "
+                f"cannot be loaded: {_said(error)}. Repair or uninstall that distribution."
+            ) from error
+        if not isinstance(loaded, self.expects):
+            raise UserError(
+                f"an entry point in `{self.group}` must give a {self.expects.__name__}, but "
+                f"{first.value!r} of {_owner(first)} gives {loaded!r}."
+            )
+        return loaded
+
+    def provider(self, name: str) -> str:
+        """Returns the distribution that adds `name`, with its version; empty where none does."""
+        found = () if name in self.builtin else self._added().get(name, ())
+        return ", ".join(map(_owner, found))
+
+    def _added(self) -> Mapping[str, tuple[EntryPoint, ...]]:
+        added = _scanned(self.group, tuple(sys.path))
+        for name in added.keys() & self.builtin.keys():
+            raise UserError(
+                f"an entry point in `{self.group}` must have a name of its own, but `{name}` of "
+                f"{_owner(added[name][0])} is built in. Rename it, or uninstall that distribution."
+            )
+        return added
+
+
+@functools.cache
+def _scanned(group: str, paths: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Returns the entry points of `group` by name; `paths` is sys.path, on which the answer depends."""
+    # Not at the top: the import costs milliseconds that most processes need not spend.
+    from importlib.metadata import entry_points
+
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for each in entry_points(group=group):
+        found[each.name] = (*found.get(each.name, ()), each)
+    return found
+
+
+def _owner(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": .")
