@@ -19,6 +19,8 @@ from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
 from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.core.launchers import find_installed
+from sweeper.execution.remote import jobs_of
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
@@ -26,7 +28,7 @@ from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
-from sweeper.sweep.placing import check_launcher, jobs_of, waiting_sweeps
+from sweeper.sweep.placing import waiting_sweeps
 from sweeper.sweep.preflight import preflight_lines
 from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
@@ -38,7 +40,7 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
     device = device_model(spec.execution)
     fingerprint(spec, device)
     check_storage(spec)
-    check_launcher(spec)
+    find_installed(spec.execution.launcher)
     if silent:
         return spec
     out = console()

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.execution.launcher import LaunchRequest
 from sweeper.execution.pool import WorkerLostError
+from sweeper.execution.remote import RemoteLauncher, on_workers
 from sweeper.spec.cluster import Tls
 
 JOB_NAME = "sweeper"
@@ -37,6 +39,12 @@ def load(module: str) -> Any:
         if signal.getsignal(signal.SIGINT) is not before:
             # dask-jobqueue takes Ctrl-C when it is imported, and would end everything with code 0.
             signal.signal(signal.SIGINT, before)
+
+
+def launch(request: LaunchRequest) -> RemoteLauncher:
+    """Returns the launcher of `execution.launcher: dask`."""
+    chosen = request.execution
+    return on_workers(request, lambda: DaskPool(chosen.address, chosen.tls))
 
 
 class DaskPool:

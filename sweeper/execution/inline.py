@@ -10,11 +10,11 @@ from sweeper.core.environment import secrets
 from sweeper.core.job import read_job, write_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.progress import Silent
-from sweeper.execution.launcher import outcome_or_lost
+from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.worker.trial import run
 
 
-class InlineLauncher:
+class InlineLauncher(Launcher):
     """No isolation, no timeout, no telemetry; breakpoints in a pipeline work."""
 
     capacity = 1
@@ -28,3 +28,8 @@ class InlineLauncher:
 
     def close(self) -> None:
         """Has nothing to end."""
+
+
+def launch(request: LaunchRequest) -> InlineLauncher:
+    """Returns the launcher of `execution.launcher: inline`."""
+    return InlineLauncher()

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.core.launchers import traits
 from sweeper.execution.batch import options
 from sweeper.execution.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
+from sweeper.execution.launcher import LaunchRequest
+from sweeper.execution.remote import RemoteLauncher, jobs_of, on_workers
 from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import BATCH
+from sweeper.spec.sections import Execution
 
 ASK_SECONDS = 15.0
 """How often the batch system is asked which jobs there still are, while workers are missing."""
@@ -35,6 +38,31 @@ _SETTINGS = {
     # So long a nanny may take to start its worker anew, before the job is given up.
     "distributed.deploy.lost-worker-timeout": "15s",
 }
+
+
+LOGS = "jobs"
+"""In the sweep's folder: what the jobs print."""
+
+
+def launch(request: LaunchRequest) -> RemoteLauncher:
+    """Returns the launcher of a batch system; jobs that an earlier supervisor left are cancelled."""
+    chosen, folder = request.execution, request.folder
+
+    def pool() -> BatchPool:
+        end_jobs(chosen.launcher, jobs_of(folder).get("jobs", []))
+        job = chosen.job or BatchJob()
+        return BatchPool(chosen.launcher, job, request.gpus, folder / LOGS, folder.name)
+
+    return on_workers(request, pool)
+
+
+def script_of(execution: Execution, gpus: int, sweep: str) -> str:
+    """Returns the script of one job of the sweep `sweep`, with the GPUs of a job.
+
+    Raises:
+        UserError: dask-jobqueue is not installed.
+    """
+    return job_script(execution.launcher, execution.job or BatchJob(), gpus, sweep)
 
 
 def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
@@ -81,7 +109,7 @@ class BatchPool(DaskPool):
         scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
             scheduler["interface"] = job.interface
-        self._name, self._kind = kind, BATCH[kind]
+        self._name, self._kind = kind, traits(kind).cluster
         self._started: dict[str, float] = {}
         self._asked_at, self._again_at = time.monotonic(), 0.0
         self._refused = self._in_vain = 0
@@ -234,7 +262,7 @@ def _arguments(
 
 
 def _cluster_class(kind: str) -> Any:
-    return getattr(load("dask_jobqueue"), f"{BATCH[kind]}Cluster")
+    return getattr(load("dask_jobqueue"), f"{traits(kind).cluster}Cluster")
 
 
 def _exports(security: Any) -> list[str]:

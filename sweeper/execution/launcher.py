@@ -1,14 +1,23 @@
-"""The seam for placing workers: a launcher takes a job's folder and gives a handle on its outcome."""
+"""The seam for placing workers: a launcher takes a job's folder and gives a handle on its outcome.
+
+`sweeper.core.launchers` has the table of launchers. `sweeper.testing.conformance` is the suite that each one
+has to pass.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
+
+if TYPE_CHECKING:
+    from sweeper.execution.parcel import Parcel
+    from sweeper.spec.sections import Execution
 
 
 class Handle(Protocol):
@@ -31,17 +40,62 @@ class Handle(Protocol):
 
 
 class Launcher(Protocol):
-    """Places workers."""
+    """Places workers.
+
+    A launcher derives from this class and implements `capacity`, `submit` and `close`.
+    """
 
     @property
     def capacity(self) -> int:
         """How many jobs may run at once now: workers may come and go."""
+        raise NotImplementedError
 
     def submit(self, folder: Path) -> Handle:
         """Starts the job whose config.json is in `folder`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends every job, and whatever was started for them."""
+        raise NotImplementedError
+
+    @property
+    def shares_machine(self) -> bool:
+        """Whether jobs run side by side on this machine, so that it is measured how much that slows them."""
+        return False
+
+    @property
+    def model(self) -> str:
+        """The model of device that the sweep is on; empty where the probe of the device tells it."""
+        return ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines about how jobs run, for the person who starts the sweep."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """What a launcher's factory is given.
+
+    Attributes:
+        folder: The sweep's.
+        execution: The section of the specification.
+        gpus: GPUs that each job asks for; 0 leaves them alone.
+        parcel: Returns what the parcels of all jobs have in common, for launchers that share no folder with
+            their workers.
+        most: Jobs at once, where they are to be fewer than `execution` allows.
+        model: The only model of device that counts; empty for the first worker's.
+        say: Takes lines for the person who watches.
+    """
+
+    folder: Path
+    execution: Execution
+    gpus: int
+    parcel: Callable[[], Parcel]
+    most: int | None = None
+    model: str = ""
+    say: Callable[[str], None] = lambda line: None
 
 
 def outcome_or_lost(folder: Path) -> Outcome | Report:

@@ -18,10 +18,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any
 
-from sweeper.core.environment import passed
+from sweeper.core.environment import held_back_line, passed
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.measurement import Outcome, Report
-from sweeper.execution.launcher import outcome_or_lost
+from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 
 MARK = "SWEEPER_SWEEP"
 """In the environment of every process of a sweep: the sweep's folder."""
@@ -64,11 +64,15 @@ class LocalHandle(Future[Outcome | Report]):
         return True
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Runs jobs on this machine, at most `capacity` at once (the caller sees to that).
 
     The server starts with the launcher and imports torch meanwhile; a job submitted earlier waits.
     """
+
+    capacity = sys.maxsize
+    shares_machine = True
+    notes: Sequence[str] = ()
 
     def __init__(
         self,
@@ -89,6 +93,8 @@ class LocalLauncher:
             program: What Python runs as the server.
         """
         self.capacity = capacity
+        line = held_back_line(environ, pass_env)
+        self.notes = (line,) if line else ()
         self._isolation = isolation
         self._program = program
         self._home = home
@@ -199,6 +205,12 @@ def _settle(handle: LocalHandle, folder: Path) -> None:
         handle.set_result(outcome_or_lost(folder))
     except Exception as error:
         handle.set_exception(error)
+
+
+def launch(request: LaunchRequest) -> LocalLauncher:
+    """Returns the launcher of `execution.launcher: local`."""
+    chosen = request.execution
+    return LocalLauncher(request.folder, isolation=chosen.isolation, pass_env=chosen.pass_env)
 
 
 def end_leftovers(home: Path, seconds: float = 15.0) -> Sequence[int]:

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.execution.launcher import LaunchRequest
 from sweeper.execution.pool import WorkerLostError
+from sweeper.execution.remote import RemoteLauncher, on_workers
 
 CALL_SECONDS = 10.0
 THREADS = 3
@@ -55,6 +57,12 @@ def load(settings: Mapping[str, str] = _SETTINGS) -> Any:
     # Lines such as "(raylet) A worker died" come with no switch of their own: a lost trial is told by us.
     ray._private.worker._worker_logs_enabled = False
     return ray
+
+
+def launch(request: LaunchRequest) -> RemoteLauncher:
+    """Returns the launcher of `execution.launcher: ray`."""
+    chosen, gpus = request.execution, request.gpus
+    return on_workers(request, lambda: RayPool(chosen.address, gpus, chosen.at_once(gpus)))
 
 
 class _Actor:

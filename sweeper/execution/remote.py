@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import EnvironmentStopError, SweeperError
-from sweeper.core.files import write_json
+from sweeper.core.files import read_json, write_json
 from sweeper.core.job import read_job
+from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
 from sweeper.execution import node
-from sweeper.execution.launcher import outcome_or_lost
+from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.execution.parcel import Parcel, unpack_into
 from sweeper.execution.pool import Pool, Worker, WorkerLostError
 from sweeper.execution.roster import Known, RemoteHandle, seconds_of, where
@@ -37,9 +38,42 @@ LEAVE_SECONDS = 5.0
 MOST_SAID = 200
 MOST_REFUSALS = 3
 """So many workers that refuse, and none that does not: there will be none."""
+MAX_WORKERS = 1000
+"""On a cluster where nothing says how many there are."""
 
 
-class RemoteLauncher:
+def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteLauncher:
+    """Returns the launcher of a cluster: the jobs of the sweep on the workers of a pool.
+
+    Args:
+        make_pool: Starts, or joins, the workers.
+    """
+    chosen = request.execution
+    wanted = chosen.at_once(request.gpus) or MAX_WORKERS
+    template = request.parcel()
+    return RemoteLauncher(
+        make_pool(),
+        template,
+        most=min(wanted, request.most or wanted),
+        needs_gpu=traits(chosen.launcher).is_batch and chosen.gpus != 0,
+        on_cpu=chosen.gpus == 0,
+        model=request.model,
+        same_gpu=chosen.same_gpu,
+        folder=request.folder,
+        say=request.say,
+    )
+
+
+def jobs_of(folder: Path) -> Mapping[str, Any]:
+    """Returns the jobs and workers of the sweep in `folder`, as last written; empty where it has none."""
+    with contextlib.suppress(OSError, ValueError):
+        found = read_json(folder / JOBS)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+class RemoteLauncher(Launcher):
     """Places jobs on the workers of a pool.
 
     Workers come and go: a job whose worker is gone is lost, and one that nobody can take yet waits.
@@ -48,6 +82,8 @@ class RemoteLauncher:
     Attributes:
         model: Of device, the one that counts, as workers name it; empty before the first.
     """
+
+    model = ""
 
     def __init__(
         self,

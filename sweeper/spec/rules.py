@@ -13,7 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.record import LOSS_METRICS, METRICS
+from sweeper.core.registry import Registry
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
@@ -54,12 +56,18 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     sections += [(("also_try", i), entry) for i, entry in enumerate(_list(tree.get("also_try")))]
     for path, section in sections:
         places += [((*path, name), name, value) for name, value in _mapping(section).items()]
+    registries: list[tuple[Path, Registry[Any], Any]] = []
     for path, name, value in places:
         if name in FIELDS and (registry := FIELDS[name].registry) is not None:
-            try:
-                registry.check(value)
-            except UserError as error:
-                yield Mistake(path, str(error))
+            registries.append((path, registry, value))
+    execution = _mapping(tree.get("execution"))
+    if "launcher" in execution:
+        registries.append((("execution", "launcher"), LAUNCHERS, execution["launcher"]))
+    for path, registry, value in registries:
+        try:
+            registry.check(value)
+        except UserError as error:
+            yield Mistake(path, str(error))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

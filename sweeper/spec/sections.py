@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from sweeper.core.launchers import LOCAL, named_with, traits
 from sweeper.core.machine import too_large
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import LimitedStage
@@ -255,11 +255,14 @@ class Confirm(Section):
     pick: Literal["knee", "lowest_loss"] = "knee"
 
 
-BATCH: Mapping[str, str] = {"slurm": "SLURM", "pbs": "PBS", "lsf": "LSF", "sge": "SGE"}
-"""Batch systems, by the name of their launcher."""
-Launcher = Literal["local", "inline", "slurm", "pbs", "lsf", "sge", "dask", "ray"]
 START_SECONDS = 120.0
 """A job's, beside the trial that must fit into its time."""
+
+
+def _launchers_with(trait: str) -> str:
+    """Returns the launchers that have a trait, as "`launcher: dask` or `ray`"."""
+    first, *others = named_with(trait)
+    return " or ".join(f"`{each}`" for each in (f"launcher: {first}", *others))
 
 
 class Execution(Section):
@@ -267,7 +270,8 @@ class Execution(Section):
 
     Attributes:
         launcher: `local`: on this machine; `inline`: in this process, for breakpoints; `slurm`, `pbs`,
-            `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: a cluster there is.
+            `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: a cluster there is. Other distributions may
+            add more (`sweeper.core.launchers`).
         address: Of the cluster's scheduler (`tcp://host:8786`), for `dask`; of the head, for `ray`, which
             starts a cluster on this machine where it is left out.
         same_gpu: Whether devices of another model than the first are left alone; otherwise each model has
@@ -283,7 +287,7 @@ class Execution(Section):
             name or value speaks of a secret must be named in full.
     """
 
-    launcher: Launcher = "local"
+    launcher: str = LOCAL
     address: str = ""
     tls: Tls | None = None
     job: BatchJob | None = None
@@ -299,7 +303,7 @@ class Execution(Section):
     @property
     def is_remote(self) -> bool:
         """Whether trials run on the workers of a cluster."""
-        return self.launcher not in ("local", "inline")
+        return traits(self.launcher).is_remote
 
     def at_once(self, gpus_each: int = 1) -> int | None:
         """Returns the jobs of a batch system, or trials of a cluster, at once; None for as many as come.
@@ -313,32 +317,37 @@ class Execution(Section):
 
     @model_validator(mode="after")
     def _fits_the_launcher(self) -> Execution:
-        batch = self.launcher in BATCH
-        if self.job is not None and not batch:
-            raise ValueError(f"takes `job` with a batch system ({', '.join(BATCH)}) as `launcher` alone")
-        if self.address and self.launcher not in ("dask", "ray"):
-            raise ValueError("takes `address` with `launcher: dask` or `ray` alone")
-        if self.launcher == "dask" and not self.address:
-            raise ValueError("needs `address: tcp://HOST:8786`, the scheduler's, with `launcher: dask`")
+        row = traits(self.launcher)
+        if not row.factory:
+            # Of one that is not known here, nothing is known to be wrong.
+            return self
+        if self.job is not None and not row.is_batch:
+            systems = ", ".join(named_with("is_batch"))
+            raise ValueError(f"takes `job` with a batch system ({systems}) as `launcher` alone")
+        if self.address and not row.example_address:
+            raise ValueError(f"takes `address` with {_launchers_with('example_address')} alone")
+        if row.needs_address and not self.address:
+            raise ValueError(
+                f"needs `address: {row.example_address}`, the scheduler's, with `launcher: {self.launcher}`"
+            )
         if self.address and not re.fullmatch(r"([a-z]+://)?[^\s/]+:\d{1,5}", self.address):
             # Ray's own `auto` would be whatever cluster was last started on this machine, by whom ever.
-            example = "HOST:6379" if self.launcher == "ray" else "tcp://HOST:8786"
-            raise ValueError(f"must have in `address` a host and a port, such as `{example}`")
-        if self.address.startswith("tls://") and self.tls is None and self.launcher == "dask":
+            raise ValueError(f"must have in `address` a host and a port, such as `{row.example_address}`")
+        if self.address.startswith("tls://") and self.tls is None and row.takes_tls:
             raise ValueError(
                 "needs `tls: {ca_file: ..., cert_file: ..., key_file: ...}` with an `address` of tls://"
             )
-        if self.tls is not None and self.launcher != "dask":
-            raise ValueError("takes `tls` with `launcher: dask` alone")
-        if self.is_remote and isinstance(self.gpus, list):
+        if self.tls is not None and not row.takes_tls:
+            raise ValueError(f"takes `tls` with {_launchers_with('takes_tls')} alone")
+        if row.is_remote and isinstance(self.gpus, list):
             raise ValueError("must say in `gpus` how many, with a cluster: which they are, it decides")
-        if batch and self.gpus == "all":
+        if row.is_batch and self.gpus == "all":
             raise ValueError(
                 "must say in `gpus` how many GPUs, a job each; with `gpus: 0`, `slots` says how many jobs"
             )
         if self.slots > 1 and self.gpus not in ("all", 0):
             raise ValueError("takes `slots` without GPUs alone (`gpus: 0`): each GPU is a slot of its own")
-        if batch:
+        if row.is_batch:
             seconds = (self.job or BatchJob()).time_seconds
             if seconds < self.trial_timeout_minutes * 60 + START_SECONDS:
                 raise ValueError(

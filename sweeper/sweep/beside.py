@@ -16,7 +16,6 @@ from sweeper.core.files import read_json, write_json
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
-from sweeper.execution.local import LocalLauncher
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.supervisor import Supervisor
 
@@ -80,7 +79,7 @@ class Beside:
 def look_beside(supervisor: Supervisor) -> None:
     """Has trials run one at a time where they slow each other down on this machine, and says so."""
     slots = supervisor.machine.slots
-    if len(slots) == 1 or not isinstance(supervisor.launcher, LocalLauncher):
+    if len(slots) == 1 or not supervisor.launcher.shares_machine:
         return
     path = supervisor.journal.setup_folder(FOUND)
     found = _known(path, len(slots))

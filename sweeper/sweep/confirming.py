@@ -14,6 +14,7 @@ from sweeper.analysis.confirmation import MIN_ROUNDS, Decision, Ratio, contender
 from sweeper.analysis.finalists import finalists, is_speed
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.launchers import traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.keeping import LEAST_PROCESSES, is_dear, kept_round
@@ -113,10 +114,9 @@ class Rounds:
         self._numbers = [BASELINE, *numbers]
         records = [supervisor.table.records[number] for number in self._numbers]
         memory = min(each.memory_gib for each in supervisor.machine.devices)
-        # In this process one job runs after the other, elsewhere no folder is shared; a script does not wait
-        # to be asked.
-        alone = supervisor.spec.execution.launcher != "local" or bool(supervisor.spec.command)
-        self._kept = not alone and is_dear(records, self._window_seconds, memory)
+        # A script does not wait to be asked.
+        may_keep = traits(supervisor.spec.execution.launcher).keeps_processes and not supervisor.spec.command
+        self._kept = may_keep and is_dear(records, self._window_seconds, memory)
         if self._kept:
             self._wanted = max(LEAST_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0

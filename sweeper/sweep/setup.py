@@ -13,12 +13,14 @@ from sweeper.core.config import Scalar
 from sweeper.core.cores import shares
 from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
+from sweeper.core.launchers import traits as launcher_traits
 from sweeper.core.loaders import RESIDENT, STREAM, traits
 from sweeper.core.machine import cpu_name, too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.execution.remote import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import BATCH, Execution
+from sweeper.spec.sections import Execution
 from sweeper.sweep.losses import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
@@ -28,8 +30,6 @@ NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
 """What is known of the data of a script: it sees to that itself."""
 COUNT = "device.count"
-MOST_WORKERS = 1000
-"""On a cluster where nothing says how many there are."""
 GIB = 2**30
 
 
@@ -187,8 +187,9 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
 def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     """Returns a cluster as its first worker shows it: the others are to have the same device."""
     chosen = spec.execution
+    row = launcher_traits(chosen.launcher)
     on_gpu = devices[0].kind == "cuda"
-    if not on_gpu and chosen.gpus != 0 and (chosen.launcher in BATCH or chosen.gpus != "all"):
+    if not on_gpu and chosen.gpus != 0 and (row.is_batch or chosen.gpus != "all"):
         raise UserError(
             f"`execution.gpus` needs a GPU on each worker, but got {chosen.gpus!r} where the first worker"
             " finds none. `gpus: 0` with `slots` runs on CPUs."
@@ -198,9 +199,9 @@ def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spe
         usable_cpus=values["usable_cpus"],
         lacks=values["lacks"],
         slots=(Slot(ANYWHERE if on_gpu else "cpu"),)
-        * (chosen.at_once(devices_of_a_trial(spec)) or MOST_WORKERS),
+        * (chosen.at_once(devices_of_a_trial(spec)) or MAX_WORKERS),
         canary_ms=values.get("canary_ms", 0.0),
-        cluster=BATCH.get(chosen.launcher, chosen.launcher.capitalize()),
+        cluster=row.cluster or chosen.launcher,
     )
 
 
@@ -208,13 +209,12 @@ def unseen(spec: SweepSpec) -> Machine:
     """Returns a cluster of which nothing is known but what its jobs ask for."""
     chosen = spec.execution
     kind = "cpu" if chosen.gpus == 0 else "cuda"
-    cluster = BATCH.get(chosen.launcher, chosen.launcher)
     return Machine(
         devices=(DeviceInfo(kind=kind, name=f"{'CPUs' if kind == 'cpu' else 'GPUs'} not seen yet"),),
         usable_cpus=(chosen.job or BatchJob()).cores,
         lacks={},
         slots=(Slot(ANYWHERE),) * (chosen.at_once(devices_of_a_trial(spec)) or 1),
-        cluster=cluster,
+        cluster=launcher_traits(chosen.launcher).cluster or chosen.launcher,
     )
 
 

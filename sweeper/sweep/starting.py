@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +12,11 @@ from typing import Any
 
 from sweeper.core.codec import encode
 from sweeper.core.crashing import passing
-from sweeper.core.environment import held_back_line
 from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import LOG, SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import LocalLauncher, end_leftovers, own_environment
-from sweeper.execution.remote import RemoteLauncher
+from sweeper.execution.local import end_leftovers, own_environment
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.describing import info_of, provenance
@@ -79,16 +76,12 @@ def supervised(
             # The time in the queue for the first worker is the cluster's, not the sweep's.
             began = time.monotonic()
         observer.line(f"Running on {machine.line}.")
-        if isinstance(launcher, LocalLauncher) and (
-            line := held_back_line(os.environ, spec.execution.pass_env)
-        ):
-            observer.line(line)
-        for note in data["notes"]:
+        for note in (*launcher.notes, *data["notes"]):
             observer.line(note)
         about = {
             "device": machine.line,
             # As workers name it: the driver and torch differ where a GPU is divided (MIG).
-            "model": launcher.model if isinstance(launcher, RemoteLauncher) else machine.devices[0].name,
+            "model": launcher.model or machine.devices[0].name,
             "synthetic": data["synthetic"],
             "notes": list(data["notes"]),
             **provenance(),

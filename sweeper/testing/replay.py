@@ -34,7 +34,7 @@ from sweeper.core.measurement import (
     Quality,
     Report,
 )
-from sweeper.execution.launcher import outcome_or_lost
+from sweeper.execution.launcher import Launcher, outcome_or_lost
 from sweeper.testing.noop import CPU
 
 Surface = Callable[[TrialConfig], Measurement | Failure]
@@ -43,7 +43,7 @@ Surface = Callable[[TrialConfig], Measurement | Failure]
 Loss = Callable[[TrialConfig], float]
 
 
-class ReplayLauncher:
+class ReplayLauncher(Launcher):
     """Answers jobs by `surface`, in threads of this process.
 
     A Failure of kind `lost` leaves no outcome, as a lost worker does.
@@ -51,6 +51,8 @@ class ReplayLauncher:
     Attributes:
         jobs: Every job submitted, in order.
     """
+
+    capacity: int = 1
 
     def __init__(
         self,

@@ -9,9 +9,10 @@ import pytest
 from spec.conftest import WHOLE
 
 from sweeper.core.errors import UserError
+from sweeper.core.launchers import traits
 from sweeper.spec import SweepSpec, load, to_yaml
 from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import BATCH, Execution
+from sweeper.spec.sections import Execution
 
 LOCAL = "{launcher: local, gpus: all, trial_timeout_minutes: 10}"
 FULL = """\
@@ -200,7 +201,7 @@ def test_how_many_at_once(execution: str, at_once: int | None) -> None:
     found = read(execution)
     assert found.is_remote
     assert found.at_once() == at_once
-    assert (found.launcher in BATCH) == ("slurm" in execution)
+    assert traits(found.launcher).is_batch == ("slurm" in execution)
 
 
 def test_trials_of_several_gpus_are_fewer_at_once() -> None:

@@ -69,7 +69,7 @@ class Neighbours(ReplayLauncher):
 @pytest.fixture
 def sweep(bench, monkeypatch):
     """Runs a sweep on slots whose trials have these shares of their throughput alone beside each other."""
-    monkeypatch.setattr(beside, "LocalLauncher", ReplayLauncher)
+    monkeypatch.setattr(ReplayLauncher, "shares_machine", True)
 
     def run(*ratios: float, spec=SPEC, **how: object) -> tuple[Neighbours, list[str]]:
         launcher, watcher = Neighbours(*ratios, **how), Watcher()

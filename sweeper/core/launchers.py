@@ -1,0 +1,127 @@
+"""The table of launchers: what the rest of sweeper asks of one without importing it.
+
+A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is an
+entry point in `sweeper.launchers` that gives a row. No module but this one and `sweeper.execution` decides
+anything by a launcher's name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from sweeper.core.errors import UserError
+from sweeper.core.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherTraits:
+    """One launcher.
+
+    Attributes:
+        factory: Import string of a function `(LaunchRequest) -> Launcher` (`sweeper.execution.launcher`);
+            empty where the launcher is not known here.
+        is_remote: Jobs run on the workers of a cluster: the machine is what the first worker shows, and
+            nothing is known of it before.
+        is_batch: Each worker is a job of a batch system, described by `execution.job`, and
+            `execution.gpus` or `execution.slots` says how many there are.
+        keeps_processes: Jobs share the sweep's folder and run side by side, so that confirmation may keep
+            a process and ask it for one window at a time.
+        cluster: Name of the cluster for people; empty where there is none.
+        example_address: An `execution.address`, for messages; empty where none is taken.
+        needs_address: `execution.address` is required.
+        takes_tls: `execution.tls` is taken, and required with an address of `tls://`.
+        job_script: Import string of a function `(Execution, gpus, sweep) -> str` that returns the script of
+            one job, with the GPUs of a job and the name of the sweep; empty where there is none.
+        requires: Module that must be installed; empty for none.
+        install: What pip installs to get it.
+    """
+
+    factory: str
+    is_remote: bool = False
+    is_batch: bool = False
+    keeps_processes: bool = False
+    cluster: str = ""
+    example_address: str = ""
+    needs_address: bool = False
+    takes_tls: bool = False
+    job_script: str = ""
+    requires: str = ""
+    install: str = ""
+
+
+LOCAL = "local"
+"""The default."""
+
+
+def _batch(cluster: str) -> LauncherTraits:
+    return LauncherTraits(
+        factory="sweeper.execution.jobqueue:launch",
+        is_remote=True,
+        is_batch=True,
+        cluster=cluster,
+        job_script="sweeper.execution.jobqueue:script_of",
+        requires="dask_jobqueue",
+        install="sweeper[dask]",
+    )
+
+
+BUILTIN = {
+    LOCAL: LauncherTraits(factory="sweeper.execution.local:launch", keeps_processes=True),
+    "inline": LauncherTraits(factory="sweeper.execution.inline:launch"),
+    "slurm": _batch("SLURM"),
+    "pbs": _batch("PBS"),
+    "lsf": _batch("LSF"),
+    "sge": _batch("SGE"),
+    "dask": LauncherTraits(
+        factory="sweeper.execution.dask:launch",
+        is_remote=True,
+        cluster="Dask",
+        example_address="tcp://HOST:8786",
+        needs_address=True,
+        takes_tls=True,
+        requires="distributed",
+        install="sweeper[dask]",
+    ),
+    "ray": LauncherTraits(
+        factory="sweeper.execution.ray:launch",
+        is_remote=True,
+        cluster="Ray",
+        example_address="HOST:6379",
+        requires="ray",
+        install="sweeper[ray]",
+    ),
+}
+LAUNCHERS = Registry("launchers", "execution.launcher", LauncherTraits, BUILTIN)
+"""Every launcher that can be used here."""
+
+
+def traits(name: str) -> LauncherTraits:
+    """Returns the traits of a launcher; neutral ones, without a factory, where it is not known here.
+
+    A sweep's folder may name a launcher whose distribution is gone: it must still be listed and shown.
+    """
+    try:
+        return LAUNCHERS.get(name)
+    except UserError:
+        return LauncherTraits(factory="")
+
+
+def named_with(trait: str) -> list[str]:
+    """Returns the launchers whose `trait` is set, for messages."""
+    return [name for name in LAUNCHERS.names() if getattr(traits(name), trait)]
+
+
+def find_installed(name: str) -> LauncherTraits:
+    """Returns the traits of a launcher that is to be used; nothing of its library is imported.
+
+    Raises:
+        UserError: There is no such launcher, its entry point is broken, or its library is not installed.
+    """
+    found = LAUNCHERS.get(name)
+    if found.requires and importlib.util.find_spec(found.requires) is None:
+        raise UserError(
+            f"`execution.launcher: {name}` needs {found.requires}, which is not installed. "
+            f"`pip install '{found.install or found.requires}'` installs it."
+        )
+    return found
