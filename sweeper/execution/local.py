@@ -49,6 +49,21 @@ def own_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in {**SERVER_ENV, **TRIAL_ENV} if name in os.environ}
 
 
+def environment_of(
+    folder: Path, pass_env: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Returns the environment of a process on this machine that runs jobs of the sweep in `folder`.
+
+    Its mark lets the next supervisor end what a killed one has left.
+
+    Args:
+        pass_env: Environment variables that trials get beside the usual ones
+            (`sweeper.core.environment.passed`).
+        environ: What they are taken from.
+    """
+    return {**TRIAL_ENV, **passed(environ, pass_env), MARK: str(folder.resolve())}
+
+
 class LocalHandle(Future[Outcome | Report]):
     """A job under way on this machine."""
 
@@ -101,9 +116,7 @@ class LocalLauncher(Launcher):
         self._num_servers = 0
         self._handles: dict[str, LocalHandle] = {}
         self._lock = threading.Lock()
-        environment = {**TRIAL_ENV, **passed(environ, pass_env)}
-        environment.update(SERVER_ENV)
-        environment[MARK] = str(home.resolve())
+        environment = {**environment_of(home, pass_env, environ), **SERVER_ENV}
         self._log = open(home / "server.log", "ab")  # noqa: SIM115 - closed by close()
         self._environment = environment
         self.ready: Mapping[str, Any] = {}

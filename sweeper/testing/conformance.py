@@ -1,14 +1,24 @@
-"""What every launcher must do; a test class derives from the suite and gives it a `launcher` fixture."""
+"""What every launcher must do; a test class derives from the suite and gives it a `launcher` fixture.
+
+class TestErrand(LauncherConformance):
+    @pytest.fixture
+    def launcher(self, tmp_path):
+        return launcher_of("errand", tmp_path)
+"""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
+import pytest
+
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, read_outcome, write_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.execution.launcher import Launcher, wait_any
+from sweeper.spec import SweepSpec
+from sweeper.sweep.placing import launcher_for
 from sweeper.testing import faults
 
 WAIT_SECONDS = 60
@@ -21,8 +31,32 @@ def fault_job(folder: Path, fault: str = "", **changes: object) -> Path:
     return folder
 
 
+def launcher_of(name: str, folder: Path, **execution: object) -> Launcher:
+    """Returns the launcher `name` as a sweep in `folder` gets it: built in, or found by its entry point.
+
+    Args:
+        execution: More of that section of the specification, such as `address`; without it, jobs use the CPU.
+
+    Raises:
+        UserError: There is no such launcher, or it does not take these settings.
+    """
+    tree = {
+        "name": "conformance",
+        "pipeline": "sweeper.testing.pipelines",
+        "space": {},
+        "baseline": {},
+        "execution": {"launcher": name, "gpus": 0, **execution},
+    }
+    return launcher_for(folder, SweepSpec.from_dict(tree))
+
+
 class LauncherConformance:
     """Override the fixture `launcher`; pytest collects the rest."""
+
+    @pytest.fixture
+    def cancels(self) -> bool:
+        """Whether a job can be ended while it runs; to be overridden where `submit` waits for its end."""
+        return True
 
     def test_a_job_gives_its_outcome_and_leaves_it_in_the_folder(
         self, launcher: Launcher, tmp_path: Path
@@ -57,6 +91,17 @@ class LauncherConformance:
         outcome = handle.result(timeout=WAIT_SECONDS)
         assert handle.cancel() is False
         assert handle.result() is outcome
+
+    def test_a_cancelled_job_is_lost(self, launcher: Launcher, tmp_path: Path, cancels: bool) -> None:
+        """`cancel` ends it long before its time, and leaves no outcome."""
+        if not cancels:
+            pytest.skip("this launcher's `submit` waits for the end of the job")
+        handle = launcher.submit(fault_job(tmp_path / "a", "sleep"))
+        assert handle.cancel()
+        outcome = handle.result(timeout=WAIT_SECONDS)
+        assert isinstance(outcome, Failure)
+        assert outcome.kind is FailureKind.LOST
+        assert read_outcome(tmp_path / "a") is None
 
     def test_jobs_up_to_the_capacity(self, launcher: Launcher, tmp_path: Path) -> None:
         """Each handle gives the outcome of its own job, whatever the order in which they end."""

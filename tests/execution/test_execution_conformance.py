@@ -22,6 +22,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
 
 class TestInlineLauncher(LauncherConformance):
     @pytest.fixture
+    def cancels(self) -> bool:
+        return False
+
+    @pytest.fixture
     def launcher(self) -> Launcher:
         return InlineLauncher()
 
