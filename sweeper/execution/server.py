@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sweeper.core.process import children
+from sweeper.telemetry.probes import look_for_probes
 from sweeper.worker.keeper import (
     Start,
     adopt_orphans,
@@ -154,6 +155,7 @@ def main(warm: Callable[[], None] = warm) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     warm()
+    look_for_probes()
     # What is there now lives for ever: the collector need not look at (and so copy) its pages.
     gc.collect()
     gc.freeze()

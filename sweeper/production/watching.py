@@ -16,8 +16,7 @@ from sweeper.core.contamination import of_gpu
 from sweeper.core.training import HISTORY
 from sweeper.production.folder import SYSTEM, RunFolder
 from sweeper.production.wanted import Wanted
-from sweeper.telemetry.host import HostProbe
-from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import TIME, Sampler
 
 SYSTEM_SECONDS = 5.0
@@ -150,7 +149,7 @@ class Watch:
     def _start_sampling(self, pid: int, uuid: str) -> None:
         if self._sampler is not None:
             self._sampler.stop()
-        self._sampler = Sampler([HostProbe(), NvmlProbe()])
+        self._sampler = Sampler(make_probes())
         self._sampler.start(pid, uuid)
         self._sampled_at = time.monotonic()
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sweeper.telemetry.host_parts import Cores, Disks, Memory, Part, Pressure, Shm
 from sweeper.telemetry.host_tree import Tree
-from sweeper.telemetry.probe import Reading
+from sweeper.telemetry.probe import Probe, Reading
 
 
-class HostProbe:
+class HostProbe(Probe):
     """What the machine and the trial's tree do, out of /proc and /sys.
 
     The files stay open and are read in place, because a reading takes time of a core that the trial may want.
@@ -57,10 +57,6 @@ class HostProbe:
                 self._parts.remove(part)
                 part.close()
         return values
-
-    def between(self) -> Reading:
-        """Returns nothing: all of it is cheap."""
-        return {}
 
     def close(self) -> None:
         """Closes the files."""

@@ -21,7 +21,7 @@ from sweeper.telemetry.gpus import (
 from sweeper.telemetry.nvml_library import find, is_final, is_lost, problem, reason, start
 from sweeper.telemetry.nvml_processes import Foreign
 from sweeper.telemetry.nvml_readings import NOT_OF_A_PART, Source, readings
-from sweeper.telemetry.probe import Reading
+from sweeper.telemetry.probe import Probe, Reading
 
 __all__ = [
     "GpuFacts",
@@ -48,7 +48,7 @@ class _Kept:
     wanted: set[str]
 
 
-class NvmlProbe:
+class NvmlProbe(Probe):
     """Memory, power, heat, clocks and traffic; how much of the GPU works (GPM), or that any of it does.
 
     `gpu_util_pct` is NVML's own: the share of time with any kernel running, be it on one SM of 132.

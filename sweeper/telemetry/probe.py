@@ -1,8 +1,13 @@
-"""The seam for telemetry sources: a probe is opened on a trial's device and read now and then."""
+"""The seam for telemetry sources: a probe is opened on a trial's device and read now and then.
+
+`sweeper.telemetry.probes` has the table of probes. `sweeper.testing.probe_conformance` is the suite that each
+one has to pass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 Reading = Mapping[str, float]
@@ -12,22 +17,28 @@ Reading = Mapping[str, float]
 class Probe(Protocol):
     """A source of readings, used by one thread; none of its calls raises.
 
+    A probe derives from this class and implements `read`, and what else it needs.
+
     Attributes:
         name: Short; its own cost is a series called `<name>_read_ms`.
         missing: Why a series is absent or has ended, by the series' name.
+        lost: Whether the trial's device went away meanwhile; `missing["gpu"]` says why.
     """
 
     name: str
-    missing: Mapping[str, str]
+    missing: Mapping[str, str] = MappingProxyType({})
+    lost: bool = False
 
     def open(self, pid: int, device_uuid: str) -> None:
         """Begins: the trial's process, and the NVML UUID of its GPU (empty on a machine without)."""
 
     def read(self) -> Reading:
         """Returns the present values. Cheap: it is called while a window is open."""
+        raise NotImplementedError
 
     def between(self) -> Reading:
         """Returns values that cost more; called before the first window and after each."""
+        return {}
 
     def close(self) -> None:
         """Ends."""

@@ -51,8 +51,7 @@ from sweeper.core.measurement import (
     Window,
 )
 from sweeper.core.process import tree
-from sweeper.telemetry.host import HostProbe
-from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise
 from sweeper.worker import classify, stacks
@@ -128,8 +127,8 @@ class _Keeper:
         self.folder, self.job, self.private = folder, job, private
         self.secrets = secrets({**os.environ, **job.env})
         self.log = BoundedLog(folder / LOG, self.secrets)
-        self.gpu = NvmlProbe()
-        self.sampler = Sampler([HostProbe(), self.gpu])
+        self.probes = make_probes()
+        self.sampler = Sampler(self.probes)
         self.stage = "start"
         self.device_uuid = ""
         self.result: Outcome | Report | None = None
@@ -324,8 +323,9 @@ class _Keeper:
             kind, message = found.kind, found.message
         else:
             kind, message = classify.of_exit(status, tail, oom_kills)
-        if self.gpu.lost:
-            kind, message = FailureKind.DEVICE_LOST, f"{self.gpu.missing.get('gpu', 'GPU lost')}: {message}"
+        for probe in self.probes:
+            if probe.lost:
+                kind, message = FailureKind.DEVICE_LOST, f"{probe.missing.get('gpu', 'GPU lost')}: {message}"
         return Failure(
             kind=kind,
             message=message,
