@@ -363,6 +363,7 @@ def copy_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def make(before: str, line: str) -> tuple[ModuleType, str]:
         text = Path(tabular.__file__).read_text(encoding="utf-8")
         assert text.count(before) == 1
+        text = text.replace("from ._options", "from pipelines._options")
         changed = text.replace(before, f"{line}\n    {before}")
         (tmp_path / "planted.py").write_text(changed, encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
