@@ -18,15 +18,17 @@ MINE = """
 from pipelines.tabular import build, prepare
 
 from ._options import options
+from .deep.down import SAID
 
 def row(i):
-    return options("data", {}, {"i": i})
+    return options("data", {}, {SAID: i})
 """
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines/deep").mkdir(parents=True)
+    (tmp_path / "pipelines/deep/down.py").write_text("SAID = 'i'\n")
     (tmp_path / "pipelines/mine.py").write_text(MINE)
     return tmp_path
 

@@ -119,6 +119,7 @@ def test_a_users_own_pipeline_may_take_the_public_names():
         "from sweeper.trainer.pipeline import Samples, Pipeline\nfrom sweeper.core.errors import UserError",
         "from . import b\nfrom .a import x\nfrom sweeper.core.errors import UserError",
         "from sweeper import meter, load",
+        "from sweeper.trainer.pipeline import Batch\nimport numpy\nfrom sweeper.core.errors import UserError",
         "import sweeper\ntry:\n    import a\nexcept ImportError:\n    from ..b import c",
     ],
 )
