@@ -114,9 +114,8 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not (_is_in(name, PACKAGE) or _is_in(name, SHIPPED)):
             return None
-        folders = [folder for each in sys.path if os.path.isdir(folder := os.path.join(each, PACKAGE))]
-        if name == PACKAGE and folders and not os.path.exists(os.path.join(folders[0], "__init__.py")):
-            return _without_init(name, folders)
+        if name == PACKAGE and (spec := _without_init()):
+            return spec
         found = find(name, sys.path)
         if found is None:
             return None
@@ -126,9 +125,12 @@ class _Finder(MetaPathFinder):
         return importlib.util.spec_from_file_location(name, found.path, submodule_search_locations=inside)
 
 
-def _without_init(name: str, folders: list[str]) -> ModuleSpec:
-    """Returns the spec of a package whose first folder has no `__init__.py`."""
-    spec = ModuleSpec(name, None, is_package=True)
+def _without_init() -> ModuleSpec | None:
+    """Returns the spec of the user's package where it has no `__init__.py`; None where there is none such."""
+    folders = [folder for each in sys.path if os.path.isdir(folder := os.path.join(each, PACKAGE))]
+    if not folders or any(os.path.exists(os.path.join(each, "__init__.py")) for each in folders):
+        return None
+    spec = ModuleSpec(PACKAGE, None, is_package=True)
     spec.submodule_search_locations = folders
     return spec
 
