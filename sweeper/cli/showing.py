@@ -74,7 +74,7 @@ def _print_list(home: Path, summaries: Sequence[Summary], *, any_spoilt: bool) -
         for said in _job_lines(folder):
             out.print(Text(f"  {said}"), soft_wrap=True)
     if not summaries and not any_spoilt and not waiting:
-        out.print(f"No sweeps in {home} yet. `sweeper run search_spaces/quick.yaml` makes one.")
+        out.print(f"No sweeps in {home} yet. `sweeper run quick` makes one.")
     for each in summaries:
         confirmed = f"{times(each.ratio.ratio)} confirmed" if each.ratio else "nothing confirmed"
         trials = sum(each.counts.values())
