@@ -45,7 +45,7 @@ def as_of_0_1_0(tree: ast.Module, module: Module) -> ast.Module:
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
             if isinstance(block, list):
-                setattr(node, field, list(_restated(block, package)))
+                block[:] = list(_restated(block, package))
     return tree
 
 
