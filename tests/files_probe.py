@@ -35,8 +35,7 @@ def install_files(folder: Path) -> Path:
 
     Another one beside it, `broken-probe`, has a probe that cannot be imported.
     """
-    install(
-        folder, "broken-probe", {"sweeper.probes": {"broken": "broken_probe:P"}}, {"broken_probe.py": BROKEN}
-    )
-    points = {"sweeper.probes": {"files": "files_probe_1:FilesProbe"}}
-    return install(folder, "files-probe", points, {"files_probe_1.py": PROBE})
+    broken = {"sweeper.probes": {"broken": "broken_probe:Probe"}}
+    install(folder, "broken-probe", broken, {"broken_probe.py": BROKEN})
+    points = {"sweeper.probes": {"files": "open_files:FilesProbe"}}
+    return install(folder, "files-probe", points, {"open_files.py": PROBE})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from sweeper.analysis.summary import Summary, brief, to_json, trial_json
+from sweeper.analysis.summary import to_json, trial_json
 from sweeper.analysis.words import times
 from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
@@ -24,7 +24,7 @@ from sweeper.execution.remote import jobs_of
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
-from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.loading import Listed, listed, load_sweep
 from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
@@ -53,34 +53,33 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
 
 def list_command(home: Path, *, as_json: bool) -> None:
     """Prints the sweeps of a home; a spoilt one costs an error at the end, and none of the others."""
-    summaries, spoilt = [], []
+    sweeps, spoilt = [], []
     for journal in all_sweeps(home):
         try:
-            summaries.append(load_sweep(journal).summary)
+            sweeps.append(listed(journal))
         except EnvironmentStopError as error:
             spoilt.append(error)
     if as_json:
-        found = [{**brief(each), **jobs_of(sweeps_folder(home) / each.name)} for each in summaries]
+        found = [{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps]
         print(json.dumps(found, indent=1))
     else:
-        _print_list(home, summaries, any_spoilt=bool(spoilt))
+        _print_list(home, sweeps, any_spoilt=bool(spoilt))
     if spoilt:
         raise spoilt[0]
 
 
-def _print_list(home: Path, summaries: Sequence[Summary], *, any_spoilt: bool) -> None:
+def _print_list(home: Path, sweeps: Sequence[Listed], *, any_spoilt: bool) -> None:
     out = console()
     waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
     for folder in waiting:
         out.print(Text(f"{folder.name:<24} not begun"), soft_wrap=True)
         for said in _job_lines(folder):
             out.print(Text(f"  {said}"), soft_wrap=True)
-    if not summaries and not any_spoilt and not waiting:
-        out.print(f"No sweeps in {home} yet. `sweeper run search_spaces/quick.yaml` makes one.")
-    for each in summaries:
-        confirmed = f"{times(each.ratio.ratio)} confirmed" if each.ratio else "nothing confirmed"
-        trials = sum(each.counts.values())
-        line = f"{each.name:<24} {each.state:<11} {trials:>4} trials  {confirmed:<18} {each.device}"
+    if not sweeps and not any_spoilt and not waiting:
+        out.print(f"No sweeps in {home} yet. `sweeper run quick` makes one.")
+    for each in sweeps:
+        confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
+        line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"
         out.print(Text(line), soft_wrap=True)
         for said in _job_lines(sweeps_folder(home) / each.name):
             out.print(Text(f"  {said}"), soft_wrap=True)

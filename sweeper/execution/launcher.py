@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sweeper.core.job import read_outcome
+from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
+from sweeper.core.registry import resolve
 
 if TYPE_CHECKING:
     from sweeper.execution.parcel import Parcel
@@ -96,6 +98,18 @@ class LaunchRequest:
     most: int | None = None
     model: str = ""
     say: Callable[[str], None] = lambda line: None
+
+
+def make_launcher(request: LaunchRequest) -> Launcher:
+    """Returns the launcher that `execution.launcher` names.
+
+    Raises:
+        UserError: There is no such launcher, or it needs what is not installed here.
+        EnvironmentStopError: The cluster cannot be reached.
+    """
+    row = LAUNCHERS.get(request.execution.launcher)
+    launcher: Launcher = resolve(row.factory)(request)
+    return launcher
 
 
 def outcome_or_lost(folder: Path) -> Outcome | Report:

@@ -12,7 +12,7 @@ from sweeper.core.files import read_json
 from sweeper.core.job import Job
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.registry import resolve
-from sweeper.execution.launcher import Launcher, LaunchRequest
+from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.remote import JOBS, MODELS
 from sweeper.spec import SweepSpec
@@ -41,8 +41,7 @@ def launcher_for(
         UserError: It needs what is not installed here.
         EnvironmentStopError: The cluster cannot be reached.
     """
-    row = LAUNCHERS.get(spec.execution.launcher)
-    launcher: Launcher = resolve(row.factory)(
+    return make_launcher(
         LaunchRequest(
             folder=folder,
             execution=spec.execution,
@@ -53,7 +52,6 @@ def launcher_for(
             say=say,
         )
     )
-    return launcher
 
 
 def job_script_of(spec: SweepSpec) -> str:

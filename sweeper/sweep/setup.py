@@ -21,7 +21,6 @@ from sweeper.execution.remote import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
-from sweeper.sweep.losses import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
@@ -31,6 +30,9 @@ NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
 """What is known of the data of a script: it sees to that itself."""
 COUNT = "device.count"
 GIB = 2**30
+
+MIN_STEPS_OF_LARGEST = 50
+"""Of the quality pass: with fewer, its loss says little of the largest batch."""
 
 
 @dataclass(frozen=True, slots=True)

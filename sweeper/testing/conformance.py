@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, read_outcome, write_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.execution.launcher import Launcher, wait_any
+from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher, wait_any
+from sweeper.execution.parcel import Parcel
 from sweeper.spec import SweepSpec
-from sweeper.sweep.placing import launcher_for
 from sweeper.testing import faults
 
 WAIT_SECONDS = 60
@@ -40,14 +41,20 @@ def launcher_of(name: str, folder: Path, **execution: object) -> Launcher:
     Raises:
         UserError: There is no such launcher, or it does not take these settings.
     """
-    tree = {
+    tree: dict[str, Any] = {
         "name": "conformance",
         "pipeline": "sweeper.testing.pipelines",
         "space": {},
         "baseline": {},
         "execution": {"launcher": name, "gpus": 0, **execution},
     }
-    return launcher_for(folder, SweepSpec.from_dict(tree))
+    request = LaunchRequest(
+        folder=folder,
+        execution=SweepSpec.from_dict(tree).execution,
+        gpus=0,
+        parcel=lambda: Parcel(job=Job(uid=""), sweep=tree["name"], turn=0),
+    )
+    return make_launcher(request)
 
 
 class LauncherConformance:

@@ -35,10 +35,10 @@ NO_PID = 2**22 + 1
 WAIT_SECONDS = 10.0
 
 
-def resources() -> tuple[set[str], set[threading.Thread], set[int]]:
-    """Returns this process's open files, threads and children."""
+def files_and_children() -> set[str]:
+    """Returns what this process has open, and the processes below it."""
     files = {f"{fd}: {path}" for fd in os.listdir("/proc/self/fd") if (path := _target(fd))}
-    return files, set(threading.enumerate()), {each.pid for each in psutil.Process().children(recursive=True)}
+    return files | {f"process {each.pid}" for each in psutil.Process().children(recursive=True)}
 
 
 def _target(descriptor: str) -> str:
@@ -138,16 +138,17 @@ class ProbeConformance:
     def test_a_closed_probe_leaves_nothing(self, make: Callable[[], Probe], trial: int) -> None:
         """No file, thread or process; one that was never opened may be closed, and any twice."""
         make().close()
-        before = resources()
+        threads, before = set(threading.enumerate()), files_and_children()
         probe = make()
         probe.open(trial, "")
         probe.read()
         probe.between()
         probe.close()
         probe.close()
-        for thread in resources()[1] - before[1]:
+        for thread in set(threading.enumerate()) - threads:
             thread.join(WAIT_SECONDS)
-        assert [after - there for after, there in zip(resources(), before, strict=True)] == [set()] * 3
+            assert not thread.is_alive(), thread
+        assert files_and_children() - before == set()
 
     def test_its_series_arrive(self, make: Callable[[], Probe], trial: int, reads_here: bool) -> None:
         """Each of them on the common time axis, with the cost of its readings."""

@@ -45,6 +45,7 @@ def test_without_other_distributions_there_are_the_built_in_ones():
 
 
 PROBE = """\
+from pathlib import Path
 from sweeper.telemetry.probe import Probe
 
 class Odd(Probe):
@@ -53,7 +54,7 @@ class Odd(Probe):
     def read(self):
         self.count += 1
         {read}
-    def close(self): open({path!r}, "a").write("closed\\n")
+    def close(self): Path({path!r}).write_text("closed")
 """
 
 
@@ -81,12 +82,12 @@ def test_a_probe_that_raises_is_given_up_with_the_reason_and_closed(added, tmp_p
     assert [probe.read() for _ in range(4)] == [{"odd_x_pct": 0.5}, {"odd_x_pct": 1.0}, {}, {}]
     assert probe.missing == {"odd": "ZeroDivisionError: division by zero"}
     probe.close()
-    assert (tmp_path / "closed").read_text() == "closed\n"
+    assert (tmp_path / "closed").read_text() == "closed"
 
 
 def test_series_that_are_not_its_own_or_no_numbers_are_left_out(added):
-    read = "return {'odd_a_pct': 7, 'gpu_util_pct': 1.0, 'odd_../x': 1.0, 'odd_b_w': float('nan'), 'odd_c_w': 'a'}"
-    probe = added(read, "odd_naming")
+    own = "'odd_a_pct': 7, 'odd_b_w': float('nan'), 'odd_c_w': 'a'"
+    probe = added(f"return {{'gpu_util_pct': 1.0, 'odd_../x': 1.0, {own}}}", "odd_naming")
     assert probe.read() == {"odd_a_pct": 7.0}
     rule = "a series must be called odd_..., in small letters, digits and `_`"
     assert probe.missing == {
