@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,10 +39,13 @@ class TestFilesProbe(ProbeConformance):
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome | Report]]:
-    """Runs a job in a process of its own, which has the distributions on its path."""
-    home = tmp_path_factory.mktemp("home")
-    path = os.pathsep.join([str(REPOSITORY), str(folder)])
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outcome | Report]]:
+    """Runs a job in a process of its own, which has the distributions on its path.
+
+    Their metadata is gone once the server is there: a keeper that scanned for them would find nothing.
+    """
+    home, site = tmp_path_factory.mktemp("home"), install_files(tmp_path_factory.mktemp("served"))
+    path = os.pathsep.join([str(REPOSITORY), str(site)])
     launcher = LocalLauncher(home, environ={**os.environ, "PYTHONPATH": path})
 
     def run(name: str, **about: object) -> Outcome | Report:
@@ -50,6 +54,8 @@ def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
         return launcher.submit(home / name).result(timeout=60)
 
     assert isinstance(run("prepare", runner=PREPARE_RUNNER), Report)
+    for metadata in site.glob("*.dist-info"):
+        shutil.rmtree(metadata)
     yield run
     launcher.close()
 
