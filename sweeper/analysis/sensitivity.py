@@ -95,6 +95,7 @@ def sensitivity(
         for record, names in apart
         if names <= spec.space.keys() and (speed := record.metric("throughput"))
     ]
+    flats = [config.flatten() for config, _ in measured]
     effects = Effects(measured, spec) if len(measured) >= FEWEST_MEASURED else None
     found: list[Sensitivity] = []
     for name, parameter in spec.space.items():
@@ -109,7 +110,7 @@ def sensitivity(
             elif effects is not None and effects.knows(name, beside):
                 moved = [here.replace({name: beside})]
                 if place(parameter, beside) is None:
-                    moved = _chosen(name, beside, here, without, measured)
+                    moved = _chosen(name, beside, here, without, flats)
                 ratio = max(effects.ratio(config, here) for config in moved)
                 found.append(Sensitivity(name=name, value=beside, ratio=ratio, how="predicted"))
     return tuple(found)
@@ -145,10 +146,9 @@ def _chosen(
     choice: Scalar,
     here: TrialConfig,
     without: frozenset[str],
-    measured: Sequence[tuple[TrialConfig, float]],
+    flats: Sequence[Mapping[str, Scalar]],
 ) -> list[TrialConfig]:
     """The winner with another choice; what comes into effect with it as each trial of that choice had it."""
-    flats = (config.flatten() for config, _ in measured)
     # Many trials share them.
     brought = dict.fromkeys(
         tuple((each, flat[each]) for each in sorted(without) if each in flat)

@@ -112,10 +112,11 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         print(json.dumps(encode({**found, "sensitivity": sensitivity_json(sweep.sensitivity)}), indent=1))
         return
     out = console()
-    for record in summary.records:
-        if record.outcome is not None:
-            line = trial_line(record, sweep.name_of(record), sweep.table.x_baseline(record))
-            out.print(Text(line), soft_wrap=True)
+    ended = [record for record in summary.records if record.outcome is not None]
+    lines = [trial_line(each, sweep.name_of(each), sweep.table.x_baseline(each)) for each in ended]
+    if lines:
+        # At once: rich takes its time for each call.
+        out.print(Text("\n".join(lines)), soft_wrap=True)
     more = [*map(Text, preflight_lines(sweep.journal)), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
 
