@@ -49,7 +49,7 @@ from sweeper.sweep.capacity import Capacity
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.searching import Search
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
@@ -182,9 +182,9 @@ def swept(home: Path, spec: SweepSpec, cluster: Cluster) -> None:
 WORK: Mapping[str, tuple[type, str]] = {
     "what to ask": (Searcher, "ask"),
     "whether it fits": (Capacity, "objection"),
-    "starting it": (Supervisor, "start"),
+    "starting it": (TrialRunner, "start"),
     "writing its outcome": (Cluster, "deliver"),
-    "taking it in": (Supervisor, "finish"),
+    "taking it in": (TrialRunner, "finish"),
     "telling it": (Search, "_tell"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.confirming import Rounds
+from sweeper.sweep.context import SweepContext
 from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep
@@ -25,7 +27,7 @@ from sweeper.sweep.observer import Observer
 from sweeper.sweep.opening import find_sweep
 from sweeper.sweep.starting import Launch, supervised
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 from sweeper.tracking import NullTracker
 
 AGAIN = "again"
@@ -100,19 +102,20 @@ def confirm_again(
     lock = SweepLock(journal.folder)
     try:
         # One process after the other: no cluster needs more than a worker for that.
-        with supervised(
-            home, journal, lock, unlimited, marks, NullTracker(), observer, launch, most=1
-        ) as supervisor:
+        with contextlib.ExitStack() as stack:
+            context = stack.enter_context(
+                supervised(home, journal, lock, unlimited, marks, NullTracker(), observer, launch, most=1)
+            )
             sweep = load_sweep(journal)
-            supervisor.table = sweep.table
+            trials = stack.enter_context(TrialRunner.of(context, sweep.table))
             number = int(result["winner"])
             place = f"{AGAIN}/{1 + _count(journal):04d}"
-            rounds = Rounds(supervisor, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
+            rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
             rounds.run([number])
             found = rounds.result(())
             soak = None
             if soak_seconds:
-                soak = _soak(supervisor, sweep.table.records[number], place, soak_seconds)
+                soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
             write_json(
                 journal.rounds_folder(place) / "confirm.json",
                 {**found, "soak": encode(soak) if soak else None},
@@ -133,26 +136,28 @@ def _count(journal: Journal) -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
-def _soak(supervisor: Supervisor, record: TrialRecord, place: str, seconds: float) -> Soak:
-    supervisor.phase = "soaking"
+def _soak(
+    context: SweepContext, trials: TrialRunner, record: TrialRecord, place: str, seconds: float
+) -> Soak:
+    trials.progress.begin("soaking")
     window = max(LEAST_WINDOW_SECONDS, seconds / WINDOWS_OF_SOAK)
     plan = MeasurePlan(
         window_seconds=window,
         repeats=max(3, round(seconds / window)),
         cap_seconds=seconds,
-        quiet_canary_ms=supervisor.quiet_canary_ms(),
+        quiet_canary_ms=trials.quiet_canary_ms(),
         diagnose=False,
     )
     job = dataclasses.replace(
-        supervisor.job("soak", record.config, {"trial": record.number}),
+        trials.job("soak", record.config, {"trial": record.number}),
         plan=plan,
         timeout_seconds=2 * seconds + ALLOWANCE_SECONDS,
     )
-    outcome = supervisor.runner.run(supervisor.journal.rounds_folder(place) / "soak", job)
+    outcome = trials.run(context.journal.rounds_folder(place) / "soak", job)
     if isinstance(outcome, Failure):
         raise UserError(
-            f"the soak of {supervisor.name(record)} failed ({outcome.kind}): {outcome.message}. "
-            f"Its output is in {supervisor.journal.rounds_folder(place)}/soak/worker.log."
+            f"the soak of {context.name(record)} failed ({outcome.kind}): {outcome.message}. "
+            f"Its output is in {context.journal.rounds_folder(place)}/soak/worker.log."
         )
     assert isinstance(outcome, Measurement)
     speeds = [each.samples / each.seconds for each in outcome.windows]

@@ -17,8 +17,9 @@ from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
 from sweeper.execution.local import LocalLauncher
+from sweeper.sweep.context import SweepContext
 from sweeper.sweep.runner import JobRunner, Slot
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 
 LEAST_RATIO = 0.97
 """Of its throughput alone: where a trial beside others reaches less, trials run one at a time."""
@@ -77,19 +78,19 @@ class Beside:
         return f"{slowed}, so they run one at a time."
 
 
-def look_beside(supervisor: Supervisor) -> None:
+def look_beside(context: SweepContext, trials: TrialRunner) -> None:
     """Has trials run one at a time where they slow each other down on this machine, and says so."""
-    slots = supervisor.machine.slots
-    if len(slots) == 1 or not isinstance(supervisor.launcher, LocalLauncher):
+    slots = context.machine.slots
+    if len(slots) == 1 or not isinstance(context.launcher, LocalLauncher):
         return
-    path = supervisor.journal.setup_folder(FOUND)
+    path = context.journal.setup_folder(FOUND)
     found = _known(path, len(slots))
     if found is None:
-        found = _measured(supervisor)
+        found = _measured(context, trials)
         write_json(path, encode(found))
-    supervisor.observer.line(found.line)
+    context.observer.line(found.line)
     if found.disturbs:
-        supervisor.runner.most = 1
+        trials.jobs.limit(1)
 
 
 def _known(path: Path, slots: int) -> Beside | None:
@@ -101,9 +102,9 @@ def _known(path: Path, slots: int) -> Beside | None:
     return found if found.slots == slots and (found.rounds or found.failure) else None
 
 
-def _measured(supervisor: Supervisor) -> Beside:
-    slots, minutes = supervisor.machine.slots, supervisor.spec.search.minutes
-    supervisor.phase, supervisor.done, supervisor.total = "trying trials side by side", 0, LEAST_ROUNDS
+def _measured(context: SweepContext, trials: TrialRunner) -> Beside:
+    slots, minutes = context.machine.slots, context.spec.search.minutes
+    trials.progress.begin("trying trials side by side", LEAST_ROUNDS)
     most = math.inf if minutes is None else MOST_SHARE * 60 * minutes
     began, longest, found = time.monotonic(), 0.0, Beside(slots=len(slots))
     while not found.is_clear and len(found.rounds) < MOST_ROUNDS:
@@ -112,32 +113,34 @@ def _measured(supervisor: Supervisor) -> Beside:
             break
         # The other way round in every other round: a machine that grows warm favours neither.
         counts = sorted((1, len(slots)), reverse=bool(len(found.rounds) % 2))
-        outcomes = {count: _outcomes(supervisor, len(found.rounds), slots[:count]) for count in counts}
+        outcomes = {count: _outcomes(context, trials, len(found.rounds), slots[:count]) for count in counts}
         processes = [*outcomes[1], *outcomes[len(slots)]]
         if failure := next((each for each in processes if isinstance(each, Failure)), None):
             return dataclasses.replace(found, failure=f"{failure.kind}: {failure.message}")
         speeds = tuple(each.throughput for each in processes if isinstance(each, Measurement))
         found = dataclasses.replace(found, rounds=(*found.rounds, speeds))
-        supervisor.done = len(found.rounds)
+        trials.progress.reached(len(found.rounds))
         longest = max(longest, time.monotonic() - started)
     return found
 
 
-def _outcomes(supervisor: Supervisor, index: int, slots: Sequence[Slot]) -> list[Outcome | Report | None]:
+def _outcomes(
+    context: SweepContext, trials: TrialRunner, index: int, slots: Sequence[Slot]
+) -> list[Outcome | Report | None]:
     """Returns what the baseline gave on each of `slots` at once, in fresh processes.
 
     Outcomes already in the folders count, where all are there: what ran with fewer neighbours tells nothing.
     """
     folders = [
-        supervisor.journal.setup_folder(f"beside-{index}-{len(slots)}-{place}") for place in range(len(slots))
+        context.journal.setup_folder(f"beside-{index}-{len(slots)}-{place}") for place in range(len(slots))
     ]
     if not all(map(read_outcome, folders)):
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        runner = JobRunner(supervisor.launcher, slots, supervisor.tick)
+        runner = JobRunner(context.launcher, slots, trials.progress.tick)
         try:
             for place, folder in enumerate(folders):
-                runner.start(place, folder, _job(supervisor))
+                runner.start(place, folder, _job(context, trials))
             while runner.running:
                 list(runner.wait())
         except BaseException:
@@ -146,8 +149,8 @@ def _outcomes(supervisor: Supervisor, index: int, slots: Sequence[Slot]) -> list
     return [read_outcome(folder) for folder in folders]
 
 
-def _job(supervisor: Supervisor) -> Job:
-    measure = supervisor.spec.measure
+def _job(context: SweepContext, trials: TrialRunner) -> Job:
+    measure = context.spec.measure
     window = min(WINDOW_SECONDS, measure.window_seconds)
     plan = MeasurePlan(
         window_seconds=window,
@@ -155,8 +158,8 @@ def _job(supervisor: Supervisor) -> Job:
         warmup_cap_seconds=min(WARMUP_SECONDS, measure.warmup_cap_seconds),
         # Room for one repetition, where something disturbs it.
         cap_seconds=1.5 * window,
-        quiet_canary_ms=supervisor.quiet_canary_ms(),
+        quiet_canary_ms=trials.quiet_canary_ms(),
         diagnose=False,
     )
-    job = supervisor.job("beside", supervisor.table.records[BASELINE].config)
+    job = trials.job("beside", trials.table.records[BASELINE].config)
     return dataclasses.replace(job, plan=plan)

@@ -18,10 +18,10 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
-from sweeper.sweep.losses import NUM_SEEDS, looks_at_loss
+from sweeper.sweep.loading import NUM_SEEDS
+from sweeper.sweep.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import continued, of_name
-from sweeper.sweep.phases import QUALITY_SECONDS, QUALITY_SHARE
 from sweeper.sweep.placing import job_script_of, launcher_for
 from sweeper.sweep.searching import hints_of
 from sweeper.sweep.starting import Launch, probed

@@ -16,8 +16,10 @@ from sweeper.core.files import write_atomic
 from sweeper.core.job import OUTCOME, Job, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.progress import Progress
 from sweeper.sweep.runner import JobRunner
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 from sweeper.trainer.turns import GO, POLL_SECONDS, READY, number_in
 
 LEAST_PROCESSES = 5
@@ -41,7 +43,7 @@ def is_dear(records: Sequence[TrialRecord], window_seconds: float, memory_gib: f
 
 
 def kept_round(
-    supervisor: Supervisor, jobs: Mapping[int, tuple[Path, Job]], seed: int
+    context: SweepContext, trials: TrialRunner, jobs: Mapping[int, tuple[Path, Job]], seed: int
 ) -> dict[int, Measurement]:
     """Starts the jobs one after another, and asks each for its windows, in random order every time.
 
@@ -52,8 +54,8 @@ def kept_round(
         What those gave that ran to their end; outcomes already in a folder count.
     """
     draw = random.Random(seed)
-    slot = supervisor.machine.slots[0]
-    runner = JobRunner(supervisor.launcher, [slot] * len(jobs), supervisor.tick)
+    slot = context.machine.slots[0]
+    runner = JobRunner(context.launcher, [slot] * len(jobs), trials.progress.tick)
     try:
         waiting = []
         for number, (folder, job) in jobs.items():
@@ -67,13 +69,13 @@ def kept_round(
             plan = dataclasses.replace(job.plan, repeats=WINDOWS, cap_seconds=job.timeout_seconds)
             kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
             runner.start(number, folder, kept)
-            _wait_for(supervisor, folder, 0)
+            _wait_for(trials.progress, folder, 0)
             waiting.append(folder)
         for taken in range(WINDOWS):
             draw.shuffle(waiting)
             for folder in waiting:
                 write_atomic(folder / "turns" / GO, str(taken + 1))
-                _wait_for(supervisor, folder, taken + 1)
+                _wait_for(trials.progress, folder, taken + 1)
         while runner.running:
             list(runner.wait())
     except BaseException:
@@ -83,7 +85,7 @@ def kept_round(
     return {number: found for number, found in outcomes.items() if isinstance(found, Measurement)}
 
 
-def _wait_for(supervisor: Supervisor, folder: Path, taken: int) -> None:
+def _wait_for(progress: Progress, folder: Path, taken: int) -> None:
     """Returns when the job in `folder` has taken so many windows, or has ended: its keeper sees to that."""
     ticked = time.monotonic()
     ready = folder / "turns" / READY
@@ -93,5 +95,5 @@ def _wait_for(supervisor: Supervisor, folder: Path, taken: int) -> None:
             return
         time.sleep(POLL_SECONDS)
         if time.monotonic() - ticked > 0.25:
-            supervisor.tick()
+            progress.tick()
             ticked = time.monotonic()

@@ -24,10 +24,12 @@ from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
-from sweeper.sweep.losses import NUM_SEEDS
 from sweeper.sweep.runner import is_tried_again
 from sweeper.sweep.setup import with_enough_steps
 from sweeper.tracking import Confirmation
+
+NUM_SEEDS = 3
+"""Over which the baseline's loss is measured."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ everything already in the folder is passed over; what was cut off runs again
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.crashing import passing
@@ -17,73 +17,94 @@ from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.beside import look_beside
+from sweeper.sweep.budget import union_seconds
 from sweeper.sweep.confirming import confirm, confirm_in_a_hurry
-from sweeper.sweep.losses import NUM_SEEDS, auto_quality_samples, looks_at_loss, trained_samples
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.journal import Entry
+from sweeper.sweep.loading import enter_trials
+from sweeper.sweep.losses import measure_losses
 from sweeper.sweep.preflight import preflight
+from sweeper.sweep.runner import seconds_of
 from sweeper.sweep.searching import Search
-from sweeper.sweep.setup import with_enough_steps
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 
-QUALITY_SECONDS = 20.0
-QUALITY_SHARE = 1 / 60
+CutOff = Mapping[int, Entry]
+"""The trials that were begun and have no outcome that stands, by number."""
 
 
-def run_phases(supervisor: Supervisor) -> None:
+def run_phases(context: SweepContext) -> None:
     """Runs every phase; what is found is then in the folder.
 
     Asked to stop, it confirms the best so far in a hurry, and leaves the sweep to be continued.
     """
-    journal = supervisor.journal
-    supervisor.load()
-    try:
-        reason = _up_to_the_search(supervisor)
-        result = {"reason": reason, **confirm(supervisor)}
-    except StopAskedError:
-        supervisor.runner.cancel()
-        if supervisor.table.yardstick is None:
-            raise KeyboardInterrupt from None
-        result = {"reason": "it was stopped", **confirm_in_a_hurry(supervisor)}
-    if supervisor.stopping.asked:
-        journal.stop(result)
-        return
-    if supervisor.spec.measure.trace and supervisor.spec.pipeline:
+    journal = context.journal
+    with TrialRunner.of(context) as trials:
+        cut_off = _load(context, trials)
         try:
-            _trace(supervisor, [BASELINE, result["winner"]])
+            reason = _up_to_the_search(context, trials, cut_off)
+            result = {"reason": reason, **confirm(context, trials)}
         except StopAskedError:
-            # The result is whole without them.
-            supervisor.runner.cancel()
-    journal.finish(result)
-    passing("finished")
+            trials.jobs.cancel()
+            if trials.table.yardstick is None:
+                raise KeyboardInterrupt from None
+            result = {"reason": "it was stopped", **confirm_in_a_hurry(context, trials)}
+        if context.stopping.asked:
+            journal.stop(result)
+            return
+        if context.spec.measure.trace and context.spec.pipeline:
+            try:
+                _trace(context, trials, [BASELINE, result["winner"]])
+            except StopAskedError:
+                # The result is whole without them.
+                trials.jobs.cancel()
+        journal.finish(result)
+        passing("finished")
 
 
-def _up_to_the_search(supervisor: Supervisor) -> str:
+def _load(context: SweepContext, trials: TrialRunner) -> CutOff:
+    """Enters what is in the folder, and charges what that took; returns the trials that were cut off."""
+    journal = context.journal
+    journal.go_on()
+    entries = list(journal.trials())
+    unfinished = enter_trials(trials.table, journal, entries)
+    ended = [each for each in (*entries, *journal.rounds("confirm")) if each.outcome]
+    spans = ((each.job.asked_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
+    trials.budget.charge(union_seconds(spans))
+    return {entry.number: entry for entry in unfinished}
+
+
+def _up_to_the_search(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> str:
     """Runs everything but the confirmation; returns why the search ended."""
-    _baseline(supervisor)
-    look_beside(supervisor)
-    _losses(supervisor)
-    supervisor.table.judge_all()
-    for number, config in enumerate(supervisor.spec.references()[1:], start=1):
-        _reference(supervisor, number, "reference", config)
-    return Search(supervisor, preflight(supervisor)).run()
+    references = context.spec.references()
+    _baseline(context, trials, cut_off)
+    look_beside(context, trials)
+    spec = measure_losses(context, trials)
+    trials.table.judge_all()
+    for number, config in enumerate(references[1:], start=1):
+        _reference(trials, number, "reference", config, cut_off)
+    spec, passed = preflight(context, trials, spec)
+    searched = [entry for number, entry in cut_off.items() if number >= len(references)]
+    return Search(context, trials, spec, passed, searched).run()
 
 
-def _reference(supervisor: Supervisor, number: int, stage: str, config: TrialConfig) -> TrialRecord:
-    record = supervisor.table.records.get(number)
-    if record is None:
+def _reference(
+    trials: TrialRunner, number: int, stage: str, config: TrialConfig, cut_off: CutOff
+) -> TrialRecord:
+    if number not in trials.table.records:
         why = "the space's `baseline`" if number == BASELINE else f"entry {number} of the space's `also_try`"
-        supervisor.start(number, stage, config, {}, why)
-    elif record.outcome is None:
-        supervisor.resume(number)
-    for key, job, outcome in supervisor.runner.wait():
-        supervisor.finish(key, job, outcome)
-    record = supervisor.table.judged(number)
-    supervisor.publish(record)
+        trials.start(number, stage, config, {}, why)
+    elif number in cut_off:
+        trials.resume(cut_off[number])
+    for key, job, outcome in trials.jobs.wait():
+        trials.finish(key, job, outcome)
+    record = trials.table.judged(number)
+    trials.publish(record)
     return record
 
 
-def _baseline(supervisor: Supervisor) -> None:
-    record = _reference(supervisor, BASELINE, "baseline", supervisor.spec.baseline_config())
+def _baseline(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> None:
+    record = _reference(trials, BASELINE, "baseline", context.spec.baseline_config(), cut_off)
     if record.failure is not None:
         raise NothingFeasibleError(
             f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "
@@ -91,68 +112,24 @@ def _baseline(supervisor: Supervisor) -> None:
         )
 
 
-def _losses(supervisor: Supervisor) -> None:
-    """Runs the baseline's quality pass over several seeds, and cuts the batch range to it."""
-    spec, table = supervisor.spec, supervisor.table
-    baseline = table.records[BASELINE]
-    assert baseline.measurement is not None
-    asked = spec.measure.quality_samples
-    if asked == 0 or not looks_at_loss(spec):
-        return
-    if asked == "auto":
-        seconds = QUALITY_SECONDS
-        if spec.search.minutes:
-            seconds = min(seconds, QUALITY_SHARE * spec.search.minutes * 60)
-        samples = auto_quality_samples(baseline.measurement, baseline.config.batch_size, seconds)
-        if spec.command:
-            samples = trained_samples(baseline.measurement)
-    else:
-        samples = int(asked)
-    _cut_batches(supervisor, samples)
-    table.measure_loss_after(samples)
-    losses, failure = supervisor.losses_of(baseline.config, "loss", NUM_SEEDS)
-    table.enter_losses(tuple(losses))
-    supervisor.publish(table.judged(BASELINE))
-    yardstick = table.yardstick
-    if failure and not losses:
-        supervisor.observer.line(
-            f"The baseline's loss could not be measured ({failure.kind}: {failure.message}): "
-            "no limit relative to it is applied."
-        )
-    if yardstick and not yardstick.loss_tells:
-        supervisor.observer.line(
-            "The baseline's loss is no better than a constant predictor's: "
-            "the loss cannot tell configurations apart here."
-        )
-
-
-def _cut_batches(supervisor: Supervisor, samples: int) -> None:
-    spec, lines = with_enough_steps(supervisor.spec, samples)
-    supervisor.narrow(spec)
-    for line in lines:
-        supervisor.observer.line(line)
-
-
-def _trace(supervisor: Supervisor, numbers: Sequence[int | None]) -> None:
+def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | None]) -> None:
     """Leaves a profiler trace of some steps in the folders of the trials `numbers`."""
-    supervisor.phase = "tracing"
-    journal = supervisor.journal
+    trials.progress.begin("tracing")
+    journal, warmup = context.journal, context.spec.measure.warmup_cap_seconds
     for number in numbers:
-        record = supervisor.table.records.get(number) if number is not None else None
+        record = trials.table.records.get(number) if number is not None else None
         if record is None:
             continue
         job = dataclasses.replace(
-            supervisor.job("trace", record.config.on_one_device()),
+            trials.job("trace", record.config.on_one_device()),
             runner=TRACE_RUNNER,
             trace=str(journal.trial_folder(record.number).resolve() / TRACE),
-            plan=MeasurePlan(repeats=0, warmup_cap_seconds=supervisor.spec.measure.warmup_cap_seconds),
+            plan=MeasurePlan(repeats=0, warmup_cap_seconds=warmup),
         )
         folder = journal.setup_folder(f"trace-{record.number}")
-        outcome = supervisor.runner.run(folder, job)
+        outcome = trials.run(folder, job)
         if (folder / TRACE).exists():
             # A worker elsewhere has no other folder than the job's.
             (folder / TRACE).replace(job.trace)
         if isinstance(outcome, Failure):
-            supervisor.observer.line(
-                f"No trace of {supervisor.name(record)} ({outcome.kind}: {outcome.message})."
-            )
+            context.observer.line(f"No trace of {context.name(record)} ({outcome.kind}: {outcome.message}).")

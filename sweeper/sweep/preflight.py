@@ -25,11 +25,12 @@ from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.space import acts, same
+from sweeper.sweep.context import SweepContext
 from sweeper.sweep.failing_values import KINDS, Choice
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.runner import MAX_ATTEMPTS
 from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 
 NAMES = ("loader.kind", "precision.tf32", "precision.amp", "compile.mode")
 """What is tried; compilers come last, since they take longest."""
@@ -80,25 +81,26 @@ class _Answer:
     cached: str = ""
 
 
-def preflight(supervisor: Supervisor) -> Sequence[Choice]:
-    """Takes out of the space what cannot run here, and says so; returns the choices that ran.
+def preflight(
+    context: SweepContext, trials: TrialRunner, spec: SweepSpec
+) -> tuple[SweepSpec, Sequence[Choice]]:
+    """Takes out of the space what cannot run here, and says so; returns the rest, and the choices that ran.
 
     A sweep that goes on takes over what it found before. A script has no preflight: what its parameters do is
     not known here.
     """
-    if supervisor.spec.command:
-        return ()
-    path = supervisor.journal.setup_folder(FOUND)
+    if spec.command:
+        return spec, ()
+    path = context.journal.setup_folder(FOUND)
     found = _known(path)
     if found is None:
-        found = _Preflight(supervisor).run()
+        found = _Preflight(context, trials, spec).run()
         make_folder(path.parent)
         write_json(path, encode(found))
-    spec, lines = cleared(supervisor.spec, found.tried)
-    supervisor.narrow(spec)
+    spec, lines = cleared(spec, found.tried)
     for line in lines:
-        supervisor.observer.line(line)
-    return [(each.name, each.value) for each in found.tried if not each.failed and not each.unknown]
+        context.observer.line(line)
+    return spec, [(each.name, each.value) for each in found.tried if not each.failed and not each.unknown]
 
 
 def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[str]]:
@@ -153,21 +155,20 @@ def _known(path: Path) -> Found | None:
 class _Preflight:
     """Tries values one after another, on the first slot that is free."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._baseline = supervisor.table.records[BASELINE]
+    def __init__(self, context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> None:
+        self._context, self._trials, self._spec = context, trials, spec
+        self._baseline = trials.table.records[BASELINE]
         self._config = self._baseline.config.on_one_device()
-        minutes = supervisor.spec.search.minutes
+        minutes = spec.search.minutes
         self._ends_at = math.inf if minutes is None else time.monotonic() + MAX_SHARE * 60 * minutes
 
     def run(self) -> Found:
-        choices = list(untried(self._supervisor.spec, self._supervisor.table.finished()))
-        self._supervisor.phase = "trying values before the search"
-        self._supervisor.done, self._supervisor.total = 0, len(choices)
+        choices = list(untried(self._spec, self._trials.table.finished()))
+        self._trials.progress.begin("trying values before the search", len(choices))
         tried = []
         for name, value in choices:
             tried.append(self._tried(name, value))
-            self._supervisor.done += 1
+            self._trials.progress.reached(len(tried))
         return Found(tried=tuple(tried))
 
     def _tried(self, name: str, value: Scalar) -> Tried:
@@ -177,7 +178,7 @@ class _Preflight:
         tried = Tried(name=name, value=value, **encode(answer))
         if not answer.failed:
             return tried
-        for index, (kind_name, kind) in enumerate(_other_kinds(self._supervisor.spec, config), start=1):
+        for index, (kind_name, kind) in enumerate(_other_kinds(self._spec, config), start=1):
             other = self._answer(config.replace({kind_name: kind}), f"{folder}-{index}")
             if not other.failed:
                 # Where that is not known, it stays as well.
@@ -185,8 +186,9 @@ class _Preflight:
         return tried
 
     def _answer(self, config: TrialConfig, folder: str) -> _Answer:
-        subject = _subject(self._supervisor, self._baseline, config)
-        cache = _cache_file(self._supervisor, subject)
+        prepared = Path(self._context.template.prepared)
+        subject = _subject(prepared, self._baseline, config)
+        cache = _cache_file(prepared, subject)
         known = _answer_in(cache)
         if known is None:
             known = self._run(config, folder)
@@ -197,7 +199,7 @@ class _Preflight:
 
     def _run(self, config: TrialConfig, folder: str) -> _Answer:
         """Runs the job; only what the configuration itself is the cause of counts as a failure."""
-        supervisor, left = self._supervisor, self._ends_at - time.monotonic()
+        left = self._ends_at - time.monotonic()
         compiles = config.compile.mode not in ("eager", "graph")
         if left < (COLD_COMPILER_SECONDS if compiles else START_SECONDS):
             return _Answer(unknown=f"it has {MAX_SHARE:.0%} of search.minutes at most")
@@ -206,14 +208,14 @@ class _Preflight:
         limit = LIMIT_SECONDS + SLOWER * (measured.startup_seconds + measured.first_step_seconds)
         limit += COMPILER_SECONDS if compiles else 0.0
         job = dataclasses.replace(
-            supervisor.job("preflight", config),
+            self._trials.job("preflight", config),
             runner=PREFLIGHT_RUNNER,
             plan=NO_WINDOWS,
-            timeout_seconds=min(limit, left, supervisor.timeout()),
+            timeout_seconds=min(limit, left, self._trials.timeout()),
             # The last: one that was killed is not worth another.
             attempt=MAX_ATTEMPTS - 1,
         )
-        outcome = supervisor.runner.run(supervisor.journal.setup_folder(folder), job)
+        outcome = self._trials.run(self._context.journal.setup_folder(folder), job)
         if not isinstance(outcome, Failure):
             return _Answer()
         if outcome.kind in KINDS:
@@ -242,7 +244,7 @@ def _other_kinds(spec: SweepSpec, config: TrialConfig) -> Iterator[Choice]:
             yield from ((name, word) for word in words if word != config.model.get(option))
 
 
-def _subject(supervisor: Supervisor, baseline: TrialRecord, config: TrialConfig) -> Mapping[str, Any]:
+def _subject(prepared: Path, baseline: TrialRecord, config: TrialConfig) -> Mapping[str, Any]:
     """Returns all that an answer rests on: device, versions, code, data and configuration."""
     measured = baseline.measurement
     assert measured is not None
@@ -252,14 +254,14 @@ def _subject(supervisor: Supervisor, baseline: TrialRecord, config: TrialConfig)
         "device": [device.kind, device.name, device.capability, device.memory_gib],
         "versions": dict(measured.versions),
         # Its name is a digest of the pipeline's code and of the data.
-        "prepared": Path(supervisor.template.prepared).name,
+        "prepared": prepared.name,
         "config": config.canonical().flatten(),
     }
 
 
-def _cache_file(supervisor: Supervisor, subject: Mapping[str, Any]) -> Path:
+def _cache_file(prepared: Path, subject: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
-    return Path(supervisor.template.prepared).parent / "preflight" / f"{digest}.json"
+    return prepared.parent / "preflight" / f"{digest}.json"
 
 
 def _answer_in(path: Path) -> _Answer | None:

@@ -102,14 +102,14 @@ def run_sweep(
                 observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
             spec = _extended(journal, spec)
             observer.line(f"Continuing `{journal.name}`: {_count(journal)} trials are done.")
-        with supervised(home, journal, lock, spec, marks, tracker, observer, launch) as supervisor:
-            run_phases(supervisor)
-            stopped = supervisor.stopping.asked
+        with supervised(home, journal, lock, spec, marks, tracker, observer, launch) as context:
+            run_phases(context)
+            stopped = context.stopping.asked
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, anew=True)
-            ran = _ran(sweep, show(sweep, supervisor.publisher, made), stopped=stopped)
+            ran = _ran(sweep, show(sweep, context.publisher, made), stopped=stopped)
             seconds = STOPPED_SECONDS if stopped else STUDY_SECONDS
-            return dataclasses.replace(ran, study=supervisor.mirror.finish(seconds))
+            return dataclasses.replace(ran, study=context.mirror.finish(seconds))
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:

@@ -73,7 +73,7 @@ class JobRunner:
         self._settle_device, self._unsettled = settle, set[str]()
         self._free = list(slots)
         self._tick = tick
-        self.most = sys.maxsize
+        self._most = sys.maxsize
         self._running: dict[int, _Running] = {}
         self._ended: queue.SimpleQueue[_Running] = queue.SimpleQueue()
         self._waiting: list[tuple[int, Path, Job]] = []
@@ -81,8 +81,12 @@ class JobRunner:
     @property
     def has_room(self) -> bool:
         """Whether another job may start: there is a slot, and a worker is there to take it."""
-        room = min(self.most, self._launcher.capacity) - len(self._running)
+        room = min(self._most, self._launcher.capacity) - len(self._running)
         return min(len(self._free), room) > len(self._waiting)
+
+    def limit(self, most: int) -> None:
+        """Runs no more than `most` jobs at once from here on."""
+        self._most = most
 
     @property
     def running(self) -> Mapping[int, Job]:

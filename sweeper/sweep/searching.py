@@ -15,11 +15,14 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
+from sweeper.spec import SweepSpec
 from sweeper.sweep.capacity import Capacity
+from sweeper.sweep.context import SweepContext
 from sweeper.sweep.failing_values import FAILURES, Choice, FailingValues, without_numbers
+from sweeper.sweep.journal import Entry
 from sweeper.sweep.runner import TICK_SECONDS
 from sweeper.sweep.setup import Machine, left_line
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.trials import TrialRunner
 
 CONFIRM_SHARE = 0.2
 MOST_IN_A_ROW = 20
@@ -43,54 +46,63 @@ class Search:
     Everything it decides follows from the records: cut off anywhere, it goes on as if it had not been.
     """
 
-    def __init__(self, supervisor: Supervisor, passed: Iterable[Choice] = ()) -> None:
+    def __init__(
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        spec: SweepSpec,
+        passed: Iterable[Choice] = (),
+        cut_off: Iterable[Entry] = (),
+    ) -> None:
         """Takes in the trials that have ended.
 
         Args:
+            spec: With the space to search.
             passed: Choices that ran in the preflight.
+            cut_off: Trials that were begun, and run again before any other.
         """
-        self._supervisor = supervisor
-        self._table = supervisor.table
-        self._whole = supervisor.spec
+        self._context, self._trials = context, trials
+        self._table = trials.table
+        self._whole = self._spec = spec
         self._failing = FailingValues(self._whole.space, passed)
         for record in self._table.finished():
             self._failing.add(record)
             self._fix_result(record)
         self._left: Mapping[str, Mapping[Scalar, str]] = {}
         self._searcher = self._new_searcher()
-        supervisor.mirror.tell(self._table.results)
-        self._capacity = Capacity(self._table, supervisor.machine, self._whole.search.memory_headroom)
+        context.mirror.tell(self._table.results)
+        self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
         self._taken = _Taken(self._table, self._capacity)
-        self._cut_off = sorted(supervisor.cut_off)
+        self._cut_off = sorted(cut_off, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:
         """Returns what asks for trials in the space less the choices that have left it.
 
         The table keeps the whole space: a search result has a value for every parameter of it.
         """
-        supervisor = self._supervisor
         self._left = self._failing.left()
-        supervisor.spec = self._whole
+        self._spec = self._whole
         for name, gone in self._left.items():
-            supervisor.spec = supervisor.spec.without({name: list(gone)})
-            supervisor.observer.line(left_line(name, gone, f"{FAILURES} trials failed alike, and none ran"))
-        return Searcher(supervisor.journal.study, supervisor.spec, self._table.results, self._hints())
+            self._spec = self._spec.without({name: list(gone)})
+            self._context.observer.line(
+                left_line(name, gone, f"{FAILURES} trials failed alike, and none ran")
+            )
+        return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
     def _hints(self) -> Hints:
         base = self._table.yardstick
         measured = base.baseline.measurement if base else None
-        return hints_of(self._supervisor.machine, measured.train_samples if measured else 0)
+        return hints_of(self._context.machine, measured.train_samples if measured else 0)
 
     def run(self) -> str:
         """Searches, and returns why it ended."""
-        supervisor = self._supervisor
-        supervisor.phase, supervisor.total = "searching", supervisor.spec.search.trials
+        self._trials.progress.begin("searching", self._spec.search.trials)
         self._count()
-        if len(supervisor.spec.objectives) > 1:
-            supervisor.observer.line("There are several objectives, so that no trial is ended early.")
+        if len(self._spec.objectives) > 1:
+            self._context.observer.line("There are several objectives, so that no trial is ended early.")
         try:
             # What ends after there was enough may change that.
-            while not (reason := self._fill()) or supervisor.runner.running:
+            while not (reason := self._fill()) or self._trials.jobs.running:
                 self._collect()
         finally:
             self._searcher.close()
@@ -98,26 +110,26 @@ class Search:
 
     def _fill(self) -> str:
         """Starts trials while there is room; returns why there is no more to ask, if so."""
-        runner = self._supervisor.runner
-        while runner.has_room:
+        jobs = self._trials.jobs
+        while jobs.has_room:
             if self._cut_off:
-                number = self._cut_off.pop(0)
-                self._supervisor.resume(number)
-                if number not in runner.running:
-                    self._tell(number)
+                entry = self._cut_off.pop(0)
+                self._trials.resume(entry)
+                if entry.number not in jobs.running:
+                    self._tell(entry.number)
             elif reason := self._ask():
                 return reason
         return ""
 
     def _collect(self) -> None:
         """Takes in what has ended, a slot refilled before the next is looked at; waits where nothing has."""
-        supervisor = self._supervisor
-        if not supervisor.runner.running:
+        trials = self._trials
+        if not trials.jobs.running:
             # No worker is there, or none yet.
-            supervisor.tick()
+            trials.progress.tick()
             time.sleep(TICK_SECONDS)
-        for number, job, outcome in supervisor.runner.wait():
-            record = supervisor.finish(number, job, outcome)
+        for number, job, outcome in trials.jobs.wait():
+            record = trials.finish(number, job, outcome)
             self._tell(number)
             self._failing.add(record)
             if self._failing.left() != self._left:
@@ -128,37 +140,37 @@ class Search:
             self._fill()
 
     def _count(self) -> None:
-        self._supervisor.done = self._table.num_searched - len(self._supervisor.runner.running)
+        self._trials.progress.reached(self._table.num_searched - len(self._trials.jobs.running))
 
     def _ask(self) -> str:
         """Starts a trial, or passes a configuration over; returns why there is no more to ask, if so."""
-        supervisor, table = self._supervisor, self._table
+        trials, table = self._trials, self._table
         if reason := self._why_enough():
             return reason
         number = table.last + 1
         offered = self._offered()
         if offered is not None:
             why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
-            supervisor.start(number, "search", offered, {}, why)
+            trials.start(number, "search", offered, {}, why)
             return ""
         try:
             params, why = self._searcher.ask(number, self._taken)
         except SpaceExhaustedError:
             return f"the space is exhausted after {table.num_searched} trials"
         passing("asked")
-        config = supervisor.spec.config(params)
+        config = self._spec.config(params)
         params = {**self._decided(), **params}
         objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
         if objection is None:
-            supervisor.start(number, "search", config, params, why)
+            trials.start(number, "search", config, params, why)
         else:
-            supervisor.pass_over(number, config, params, why, objection)
+            trials.pass_over(number, config, params, why, objection)
             self._tell(number)
         return ""
 
     def _decided(self) -> dict[str, Scalar]:
         """Returns a value for each parameter that left the space as its last choice but one did."""
-        now, whole = self._supervisor.spec, self._whole.space
+        now, whole = self._spec, self._whole.space
         return {name: now.fix.get(name, whole[name].first()) for name in whole.keys() - now.space.keys()}
 
     def _stop_on_repeated_error(self) -> None:
@@ -174,18 +186,18 @@ class Search:
         if len(alike) >= SAME_ERROR_STOPS:
             raise EnvironmentStopError(
                 f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
-                f"All of it is in {self._supervisor.journal.folder}/trials/*/worker.log."
+                f"All of it is in {self._context.journal.folder}/trials/*/worker.log."
             )
 
     def _why_enough(self) -> str:
-        supervisor, search = self._supervisor, self._supervisor.spec.search
+        budget, search = self._trials.budget, self._spec.search
         count = self._table.num_searched
         if count >= search.trials:
             return f"all {count} trials are done"
-        left = supervisor.seconds_left
-        if left is not None and supervisor.spec.confirm.rounds:
+        left = budget.seconds_left
+        if left is not None and self._spec.confirm.rounds:
             left -= CONFIRM_SHARE * (search.minutes or 0.0) * 60
-        if left is not None and left < supervisor.usual_seconds / 2:
+        if left is not None and left < budget.usual_seconds / 2:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
@@ -206,7 +218,7 @@ class Search:
         alike = (each for each in recent if each.stage == "search" and each.config.work_key() == work)
         seen = sorted([best, *itertools.islice(alike, RECENT - 1)], key=lambda each: each.number)
         # Of what still runs the gain is not known yet.
-        return expected_regret(best, seen, self._supervisor.spec, _Taken(table, self._capacity, ended=True))
+        return expected_regret(best, seen, self._spec, _Taken(table, self._capacity, ended=True))
 
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether so many searched trials have ended since the best one, none of them better.
@@ -214,7 +226,7 @@ class Search:
         Those that ran beside it were asked before it was known, and do not count.
         """
         best = self._table.best()
-        last = (best.number if best is not None else 0) + len(self._supervisor.runner.running)
+        last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
         since = itertools.takewhile(lambda each: each.number > last, reversed(self._table.records.values()))
         ended = (each for each in since if each.stage == "search" and each.outcome is not None)
         count = sum(1 for _ in itertools.islice((r for r in ended if not is_passed_over(r)), patience))
@@ -239,7 +251,7 @@ class Search:
         result = self._fix_result(self._table.records[number])
         passing("told")
         if result is not None:
-            self._supervisor.mirror.tell({number: result})
+            self._context.mirror.tell({number: result})
             self._searcher.tell(number, result)
             passing("studied")
 
@@ -249,7 +261,7 @@ class Search:
         params = record.params or self._whole.params_of(record.config)
         if number not in self._table.results and params:
             result = self._table.new_result(number, params)
-            self._supervisor.journal.write_search_result(number, result)
+            self._context.journal.write_search_result(number, result)
             self._table.record_result(number, result)
         return self._table.results.get(number)
 

@@ -19,7 +19,6 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, 
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import BATCH, Execution
-from sweeper.sweep.losses import MIN_STEPS_OF_LARGEST
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
@@ -31,6 +30,9 @@ COUNT = "device.count"
 MOST_WORKERS = 1000
 """On a cluster where nothing says how many there are."""
 GIB = 2**30
+
+MIN_STEPS_OF_LARGEST = 50
+"""Of the quality pass: with fewer, its loss says little of the largest batch."""
 
 
 @dataclass(frozen=True, slots=True)

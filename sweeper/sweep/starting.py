@@ -22,6 +22,7 @@ from sweeper.execution.local import LocalLauncher, end_leftovers, own_environmen
 from sweeper.execution.remote import RemoteLauncher
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
+from sweeper.sweep.context import SweepContext
 from sweeper.sweep.describing import info_of, provenance
 from sweeper.sweep.fingerprint import import_paths, prepared_folder
 from sweeper.sweep.journal import Journal
@@ -33,8 +34,7 @@ from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.settling import uuids_of
-from sweeper.sweep.stopping import EndedError, Stopping
-from sweeper.sweep.supervisor import Supervisor
+from sweeper.sweep.stopping import Stopping
 from sweeper.telemetry.nvml import awake
 from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
@@ -54,8 +54,8 @@ def supervised(
     observer: Observer,
     launch: Launch | None,
     most: int | None = None,
-) -> Iterator[Supervisor]:
-    """Yields the supervisor of a sweep whose folder is open; a new sweep has begun then.
+) -> Iterator[SweepContext]:
+    """Yields what a sweep whose folder is open runs with; a new sweep has begun then.
 
     Args:
         most: Jobs at once, where they are to be fewer than `execution` allows.
@@ -108,7 +108,8 @@ def supervised(
         )
         gpus = uuids_of([slot.device for slot in machine.slots])
         with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
-            supervisor = Supervisor(
+            mirror = mirror_of(journal, begun_spec)
+            context = SweepContext(
                 journal=journal,
                 lock=lock,
                 spec=spec,
@@ -120,16 +121,12 @@ def supervised(
                 varied=varied(begun_spec),
                 began=began,
                 stopping=stopping,
-                mirror=mirror_of(journal, begun_spec),
+                mirror=mirror,
             )
             try:
-                yield supervisor
-            except (KeyboardInterrupt, EndedError):
-                # What is under way is cut off in order, and runs again later.
-                supervisor.runner.cancel()
-                raise
+                yield context
             finally:
-                supervisor.mirror.finish(0.0)
+                mirror.finish(0.0)
 
 
 def template_of(spec: SweepSpec, home: Path) -> Job:

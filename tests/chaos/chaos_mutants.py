@@ -38,7 +38,7 @@ SUPERVISORS = ("chaos_kills.py", "supervisors", "26", "1")
 MUTANTS = {
     "what the study was told is not kept": Mutant(
         "sweeper/sweep/searching.py",
-        "            self._supervisor.journal.write_search_result(number, result)\n",
+        "            self._context.journal.write_search_result(number, result)\n",
         "",
         SUPERVISORS,
     ),

@@ -162,7 +162,7 @@ def test_entries_of_also_try_that_fail_do_not_end_it(bench: Bench):
 def test_a_hurry_ends_in_time_where_no_worker_is_there(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """A job that waits for a worker has no time limit of its own yet."""
     monkeypatch.setattr("sweeper.sweep.confirming.HURRY_SECONDS", 0.5)
-    monkeypatch.setattr("sweeper.sweep.supervisor.LATE_SECONDS", 0.5)
+    monkeypatch.setattr("sweeper.sweep.budget.LATE_SECONDS", 0.5)
     gone = threading.Event()
 
     def interrupting(config: TrialConfig) -> Any:

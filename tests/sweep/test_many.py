@@ -16,10 +16,10 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.search.memory import Seen
 from sweeper.sweep import capacity
+from sweeper.sweep.budget import union_seconds
 from sweeper.sweep.capacity import MOST_SEEN, Capacity, telling
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.searching import Search
-from sweeper.sweep.supervisor import union_seconds
 from sweeper.testing.noop import made_up
 
 SLOTS = 64
@@ -162,8 +162,8 @@ def test_what_ran_beside_the_best_one_is_no_sign_that_nothing_better_comes():
     def is_no_better(ended: int, running: int, patience: int) -> bool:
         records = {n: record(n, n <= ended) for n in range(1, ended + running + 1)}
         table = SimpleNamespace(best=lambda: records[1], records=records)
-        supervisor = SimpleNamespace(runner=SimpleNamespace(running=range(running)))
-        return Search._is_no_better(SimpleNamespace(_table=table, _supervisor=supervisor), patience)
+        trials = SimpleNamespace(jobs=SimpleNamespace(running=range(running)))
+        return Search._is_no_better(SimpleNamespace(_table=table, _trials=trials), patience)
 
     assert not is_no_better(5, 0, 5)
     assert is_no_better(6, 0, 5)

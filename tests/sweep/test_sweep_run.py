@@ -15,9 +15,10 @@ from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError, User
 from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
 from sweeper.export import exported
-from sweeper.sweep import starting, supervisor
+from sweeper.sweep import budget, progress, starting
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise
+from sweeper.sweep.trials import TrialRunner
 from sweeper.testing.noop import made_up
 
 JOURNAL = {
@@ -247,7 +248,8 @@ def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkey
         return 10.0 * sum(job.plan.repeats > 0 for job in bench.launcher.jobs)
 
     monkeypatch.setattr(starting, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     spec = spec_of(search={"trials": 100, "minutes": 2}, confirm={"rounds": rounds})
     bench.run(spec)
     assert result_of(bench)["reason"] == f"the time is up after {trials} trials"
@@ -408,10 +410,9 @@ def test_every_trial_knows_the_canary_of_the_quiet_machine(bench):
     ("probed", "seen", "quiet"), [(0.0, 0.0, 0.0), (20.0, 0.0, 20.0), (0.0, 25.0, 25.0), (20.0, 19.0, 19.0)]
 )
 def test_the_quiet_canary_is_the_shortest_of_probe_and_windows(probed: float, seen: float, quiet: float):
-    known = SimpleNamespace(
-        machine=SimpleNamespace(canary_ms=probed), table=SimpleNamespace(quiet_canary_ms=lambda: seen)
-    )
-    assert supervisor.Supervisor.quiet_canary_ms(known) == quiet
+    context = SimpleNamespace(machine=SimpleNamespace(canary_ms=probed))
+    known = SimpleNamespace(_context=context, table=SimpleNamespace(quiet_canary_ms=lambda: seen))
+    assert TrialRunner.quiet_canary_ms(known) == quiet
 
 
 def test_rounds_are_single_windows_with_room_for_one_repetition(bench):

@@ -1,0 +1,88 @@
+"""Budget: the seconds a sweep has left."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable
+
+NUM_RECENT = 100
+"""Trials whose seconds are the usual ones."""
+LATE_SECONDS = 2.0
+"""Beyond the end that it was told to come to."""
+MIN_TIMEOUT_SECONDS = 30.0
+
+
+class Budget:
+    """The time of one sweep, confirmation included."""
+
+    def __init__(self, minutes: float | None, began: float) -> None:
+        """Nothing has been spent yet.
+
+        Args:
+            minutes: All there is; None for no limit.
+            began: When this process began to spend it, by the monotonic clock.
+        """
+        self._minutes, self._began = minutes, began
+        self._used = 0.0
+        self._ends_at: float | None = None
+        self._recent = deque[float](maxlen=NUM_RECENT)
+
+    def charge(self, seconds: float) -> None:
+        """Takes off what earlier processes of the sweep have spent."""
+        self._used += seconds
+
+    def took(self, seconds: float) -> None:
+        """Takes note of how long a trial took."""
+        self._recent.append(seconds)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that are left; None without a limit."""
+        now = time.monotonic()
+        left = None if self._minutes is None else self._minutes * 60 - self._used - (now - self._began)
+        if self._ends_at is None:
+            return left
+        return min(self._ends_at - now, left if left is not None else self._ends_at)
+
+    @property
+    def usual_seconds(self) -> float:
+        """The median of the most recent trials' seconds; 0 where there is none."""
+        return statistics.median(self._recent or [0.0])
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether no more than so many seconds are to be spent."""
+        return self._ends_at is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a hurried sweep is late: what runs ends by itself, what waits for a worker does not."""
+        return self._ends_at is not None and time.monotonic() > self._ends_at + LATE_SECONDS
+
+    def hurry(self, seconds: float) -> None:
+        """Leaves no more than `seconds` from now on."""
+        self._ends_at = time.monotonic() + seconds
+
+    def timeout(self, limit: float) -> float:
+        """Returns the seconds a job may take: `limit`, and hardly more than there is left."""
+        left = self.seconds_left
+        least = MIN_TIMEOUT_SECONDS if self._ends_at is None else 1.0
+        return limit if left is None else min(limit, max(least, left))
+
+
+def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """Returns for how long something ran: trials beside one another take their time together.
+
+    Args:
+        spans: Beginnings by the wall's clock and seconds, in the order in which they were begun. Where one
+            begins before the last did, the clock was set back, and what it overlaps is not known.
+    """
+    total, last, until = 0.0, -math.inf, -math.inf
+    for begin, seconds in spans:
+        until = -math.inf if begin < last else until
+        total += max(0.0, begin + seconds - max(begin, until))
+        last, until = begin, max(until, begin + seconds)
+    return total

@@ -1,0 +1,49 @@
+"""SweepContext: what a sweep runs with, the same from its first trial to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.labels import run_name
+from sweeper.core.job import Job
+from sweeper.core.record import TrialRecord
+from sweeper.execution.launcher import Launcher
+from sweeper.search import Mirror
+from sweeper.spec import SweepSpec
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.observer import Observer
+from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.setup import Machine
+from sweeper.sweep.stopping import Stopping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepContext:
+    """What the phases of a sweep share; nothing in it changes while they run.
+
+    Attributes:
+        spec: As it was begun, less what this machine cannot do. A phase that narrows the space returns the
+            narrower specification to those after it.
+        template: What the jobs of all trials have in common.
+        varied: The names that differ between the trials.
+        began: When the sweep's time began to run, by the monotonic clock.
+    """
+
+    spec: SweepSpec
+    machine: Machine
+    journal: Journal
+    lock: SweepLock
+    launcher: Launcher
+    publisher: Publisher
+    observer: Observer
+    mirror: Mirror
+    stopping: Stopping
+    template: Job
+    varied: Sequence[str]
+    began: float
+
+    def name(self, record: TrialRecord) -> str:
+        """Returns a record's run name."""
+        return run_name(record.number, record.stage, record.config, self.varied)

@@ -1,0 +1,73 @@
+"""Progress: where a sweep stands, for whoever watches it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from sweeper.analysis.trial_table import TrialTable
+from sweeper.core.job import Job
+from sweeper.sweep.budget import Budget
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.observer import Status
+
+STATUS_SECONDS = 0.1
+"""Between two statuses: with a thousand workers, trials start more often."""
+MAX_NAMED = 8
+"""Of the trials that run."""
+
+
+class Progress:
+    """The phase a sweep is in and how far it has come, shown a few times a second."""
+
+    def __init__(self, context: SweepContext, table: TrialTable, budget: Budget) -> None:
+        self._context, self._table, self._budget = context, table, budget
+        self._running: Callable[[], Mapping[int, Job]] = dict
+        self._phase, self._done, self._total = "references", 0, 0
+        self._shown_at = -math.inf
+
+    def follow(self, running: Callable[[], Mapping[int, Job]]) -> None:
+        """From here on shows what `running` returns: the jobs under way, by key."""
+        self._running = running
+
+    def begin(self, phase: str, total: int = 0) -> None:
+        """Begins a phase of `total` parts; 0 where that is not known."""
+        self._phase, self._done, self._total = phase, 0, total
+
+    def reached(self, done: int) -> None:
+        """Says how many parts of the phase are done."""
+        self._done = done
+
+    def tick(self) -> None:
+        """Shows where the sweep stands; called wherever it waits.
+
+        Raises:
+            StopAskedError: It was asked to stop.
+        """
+        self._context.stopping.check()
+        if self._budget.is_over:
+            raise KeyboardInterrupt
+        now = time.monotonic()
+        if now - self._shown_at < STATUS_SECONDS:
+            return
+        self._shown_at = now
+        best, running = self._table.best(), self._running()
+        names = [self._name(key, job) for key, job in itertools.islice(running.items(), MAX_NAMED)]
+        others = [f"{len(running) - MAX_NAMED} others"] * (len(running) > MAX_NAMED)
+        self._context.observer.status(
+            Status(
+                phase=self._phase,
+                done=self._done,
+                total=self._total,
+                best=self._context.name(best) if best else "",
+                best_ratio=self._table.x_baseline(best) if best else None,
+                running=(*names, *others),
+                seconds_left=self._budget.seconds_left,
+            )
+        )
+
+    def _name(self, key: int, job: Job) -> str:
+        record = self._table.records.get(job.params.get("trial", key))
+        return self._context.name(record) if record else job.stage
