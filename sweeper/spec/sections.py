@@ -94,7 +94,7 @@ class Objective(Sparse):
 
     @property
     def metric(self) -> str:
-        """The metric's name in `sweeper.core.record.METRICS`."""
+        """The metric's name (`sweeper.core.record.find_metric`)."""
         return self.maximize or self.minimize or ""
 
     @property
