@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.record import METRICS, OBJECTIVES, find_metric, metric_row
+from sweeper.core.samplers import SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
@@ -61,6 +62,12 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             except UserError as error:
                 yield Mistake(path, str(error))
 
+    sampler = _mapping(tree.get("search")).get("sampler")
+    if isinstance(sampler, str):
+        try:
+            SAMPLERS.get(sampler)
+        except UserError as error:
+            yield Mistake(("search", "sampler"), str(error))
     for path, name in _metrics(tree):
         if text := _unknown_metric(name):
             yield Mistake(path, text, at_key=path[0] == "constraints")
