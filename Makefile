@@ -12,7 +12,7 @@ setup: $(READY)
 
 # The constraints hold tested versions. Its torch is a CPU build where only that is offered; on a
 # machine with an NVIDIA GPU the same line brings the CUDA build.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	@uname -s | grep -q Linux || { echo "sweeper runs on Linux only (this is $$(uname -s))."; exit 2; }
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sweeper needs Python 3.11 or newer; name one with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

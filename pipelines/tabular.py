@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
+
+from ._options import choice, options
 
 DATA = {"source": "synthetic", "path": "", "target": "", "rows": 200_000, "features": 30, "seed": 0}
 MODEL = {"hidden_size": 128, "num_layers": 2}
@@ -35,7 +36,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     """
     opt = options("data", data, DATA, {"features": 1})
     if opt["path"]:
-        from pipelines._tables import read_table  # needs pandas, and a trial only calls build
+        from ._tables import read_table  # needs pandas, and a trial only calls build
 
         x, y, notes = read_table(Path(opt["path"]), opt["target"])
     else:

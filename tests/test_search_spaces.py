@@ -15,6 +15,7 @@ from sweeper.core.errors import UserError
 from sweeper.core.measurement import Measurement
 from sweeper.execution.inline import InlineLauncher
 from sweeper.spec import SweepSpec, load
+from sweeper.spec.shipped import space_file
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
@@ -59,7 +60,7 @@ def test_the_header_shows_commands_that_work(spec):
     assert lines
     for line in lines:
         words = line.removeprefix("#   ").split()
-        assert words[2] == f"search_spaces/{path.name}"
+        assert space_file(words[2]).resolve() == path
         overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         asked = load(path, overrides)
         if "path" in asked.data:  # The reader's own data.

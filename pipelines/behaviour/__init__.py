@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options, trial_data
-from pipelines.behaviour.models import KINDS, make_model
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples, take_windows
+
+from .._options import choice, options, trial_data
+from .models import KINDS, make_model
 
 DATA = {
     "source": "synthetic",
@@ -78,9 +79,9 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         UserError: An option or a file cannot be used, or there is nothing to train or validate on.
     """
     # Imported here because a trial only calls build.
-    from pipelines.behaviour.pieces import arrays, cut, split
-    from pipelines.behaviour.reading import read
-    from pipelines.behaviour.synthetic import make_recordings
+    from .pieces import arrays, cut, split
+    from .reading import read
+    from .synthetic import make_recordings
 
     opt = options("data", data, DATA, {"window": 2, "recordings": 2, "seconds": 1})
     for name, low, high in (("overlap", 0.0, 0.99), ("val_fraction", 0.01, 0.99)):

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.behaviour.pieces import Piece, ready
-from pipelines.behaviour.recordings import read_recordings
 from sweeper.core.errors import UserError
+
+from .pieces import Piece, ready
+from .recordings import read_recordings
 
 
 def read(root: Path, opt: Mapping[str, Any], notes: list[str]) -> tuple[list[Piece], int]:

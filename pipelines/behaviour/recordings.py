@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.behaviour.events import Events, read_events
-from pipelines.behaviour.pieces import Piece, cut
 from sweeper.core.errors import UserError
+
+from .events import Events, read_events
+from .pieces import Piece, cut
 
 WORDS = {
     "chew": ("chew", "咀嚼"),

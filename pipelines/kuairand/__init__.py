@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from pipelines._options import choice, options, trial_data
-from pipelines.kuairand import model as pretrain
-from pipelines.kuairand import simulate
-from pipelines.kuairand.samples import samples_of
-from pipelines.kuairand.tables import (
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError
+from sweeper.trainer.pipeline import Pipeline, Prepared
+
+from .._options import choice, options, trial_data
+from . import model as pretrain
+from . import simulate
+from .samples import samples_of
+from .tables import (
     USER_NUMERIC,
     VIDEO_NUMERIC,
     Array,
@@ -23,9 +27,6 @@ from pipelines.kuairand.tables import (
     split_by_time,
     standardise,
 )
-from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
-from sweeper.trainer.pipeline import Pipeline, Prepared
 
 DATA = {
     "source": "synthetic",
@@ -89,11 +90,11 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     notes: list[str] = []
     made_up = None
     if opt["path"]:
-        from pipelines.kuairand.files import read_folder  # needs pandas, and a trial only calls build
+        from .files import read_folder  # needs pandas, and a trial only calls build
 
         users, videos, log = read_folder(Path(opt["path"]), opt["logs"], notes)
     else:
-        from pipelines.kuairand.made_up import MadeUp
+        from .made_up import MadeUp
 
         choice("data.source", opt["source"], ("synthetic",))
         made_up = MadeUp(opt["users"], opt["videos"], opt["rows"], opt["seed"])

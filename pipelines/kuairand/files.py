@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipelines.kuairand.tables import (
+from sweeper.core.errors import UserError
+
+from .tables import (
     USER_NUMERIC,
     USER_TEXT,
     VIDEO_BASIC,
@@ -19,7 +21,6 @@ from pipelines.kuairand.tables import (
     Log,
     Table,
 )
-from sweeper.core.errors import UserError
 
 CHUNK_ROWS = 500_000
 LOG_COLUMNS = ("user_id", "video_id", "time_ms", "is_click", "play_time_ms")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.kuairand.tables import Array, Log, Table, bernoulli_loss
+from .tables import Array, Log, Table, bernoulli_loss
 
 CLICK_RATE = 0.38
 PERIOD_MS = (1_649_352_000_000, 1_652_025_599_000)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipelines.kuairand.made_up import PERIOD_MS, MadeUp
-from pipelines.kuairand.tables import (
+from .made_up import PERIOD_MS, MadeUp
+from .tables import (
     USER_NUMERIC,
     USER_TEXT,
     VIDEO_BASIC,

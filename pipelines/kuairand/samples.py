@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.kuairand.tables import Array
 from sweeper.trainer.pipeline import Batch, Samples
+
+from .tables import Array
 
 
 def samples_of(arrays: Mapping[str, Array], part: str, num_columns: int) -> Samples:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from pipelines.kuairand.model import Recommender, label_losses
 from sweeper.trainer.pipeline import Batch
+
+from .model import Recommender, label_losses
 
 Picked = dict[str, dict[str, Tensor]]
 

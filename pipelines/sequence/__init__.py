@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options, trial_data
-from pipelines.sequence.models import HEADS, Forecaster
-from pipelines.sequence.split import PARTS, split_rows
-from pipelines.sequence.windows import constant_loss, window_ends, windows
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared
+
+from .._options import choice, options, trial_data
+from .models import HEADS, Forecaster
+from .split import PARTS, split_rows
+from .windows import constant_loss, window_ends, windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,8 +66,8 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         UserError: An option or the file cannot be used.
     """
     # Imported here because they need pandas, and a trial only calls build.
-    from pipelines.sequence.made_up import forecast_variance, make_series
-    from pipelines.sequence.table import on_grid, read_columns
+    from .made_up import forecast_variance, make_series
+    from .table import on_grid, read_columns
 
     opt = options("data", data, DATA, {"seq_length": 1, "horizon": 1, "columns": 1, "rows": 100})
     choice("data.evaluate_on", opt["evaluate_on"], PARTS[1:])

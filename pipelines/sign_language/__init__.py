@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipelines._options import choice, options, trial_data
-from pipelines.sign_language.clips import Clip, choose, lay_out
-from pipelines.sign_language.constant import constant_losses
-from pipelines.sign_language.corpus import read_corpus
-from pipelines.sign_language.ctc import ctc_loss
-from pipelines.sign_language.decode import error_rates
-from pipelines.sign_language.letters import read_words
-from pipelines.sign_language.made_up import make_clips
-from pipelines.sign_language.model import SignModel, inside
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples, take_windows
+
+from .._options import choice, options, trial_data
+from .clips import Clip, choose, lay_out
+from .constant import constant_losses
+from .corpus import read_corpus
+from .ctc import ctc_loss
+from .decode import error_rates
+from .letters import read_words
+from .made_up import make_clips
+from .model import SignModel, inside
 
 DATA = {
     "source": "synthetic",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from pipelines.sign_language.ctc import negative_log_likelihood
+from .ctc import negative_log_likelihood
 
 SHARES_OF_BLANK = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.sign_language.clips import UNKNOWN, Clip
 from sweeper.core.errors import UserError
+
+from .clips import UNKNOWN, Clip
 
 IMAGES = (".jpg", ".jpeg", ".png")
 COLUMNS = ("Number", "Translator", "Gloss")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.sign_language.clips import Clip
 from sweeper.core.errors import UserError
+
+from .clips import Clip
 
 RUN = (6, 15)
 """Rows of a letter in a word."""

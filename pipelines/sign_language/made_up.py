@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from pipelines.sign_language.clips import Clip
+from .clips import Clip
 
 POINTS = 21
 """As MediaPipe marks a hand; each an x and a y, from about -1 to 1."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipelines.sign_language.resnet import ResNet
+from .resnet import ResNet
 
 
 def inside(lengths: Tensor, steps: int) -> Tensor:

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipelines._options import choice, options, trial_data
-from pipelines.stocks.models import HEADS, StockModel
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples, take_windows
+
+from .._options import choice, options, trial_data
+from .models import HEADS, StockModel
 
 DATA = {
     "source": "synthetic",
@@ -64,10 +65,10 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         UserError: An option or a file cannot be used, or no instrument has enough rows.
     """
     # Imported here because they need pandas, and a trial only calls build.
-    from pipelines.stocks.bars import list_files, read_instruments
-    from pipelines.stocks.features import HORIZON, split_instrument
-    from pipelines.stocks.market import make_market
-    from pipelines.stocks.returns import WARM_UP
+    from .bars import list_files, read_instruments
+    from .features import HORIZON, split_instrument
+    from .market import make_market
+    from .returns import WARM_UP
 
     opt = options("data", data, DATA)
     target = choice("data.target", opt["target"], tuple(HORIZON))

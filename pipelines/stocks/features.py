@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipelines.stocks.indicators import indicators
-from pipelines.stocks.returns import WARM_UP, Returns, log_returns
+from .indicators import indicators
+from .returns import WARM_UP, Returns, log_returns
 
 EXPECTED = "expected_target"
 """Column of a made-up market: the best prediction for one who knows its hidden state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipelines.stocks.returns import WARM_UP, Returns
+from .returns import WARM_UP, Returns
 
 
 def indicators(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:

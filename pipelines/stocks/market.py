@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from pipelines.stocks.features import EXPECTED, HORIZON
+from .features import EXPECTED, HORIZON
 
 PERSISTENCE = 0.985
 STATE_SD = 0.35

@@ -28,6 +28,36 @@ def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
     )
 
 
+class Idle:
+    """`idle` for many configurations of one space, which have few answers among them."""
+
+    def __init__(self, spec: SweepSpec) -> None:
+        self._spec = spec
+        # What `acts` and the canonical form go by, and parameters that can only be left as they are.
+        gates = {"loader.kind", "loader.num_workers", "optimizer.lr_rule"}
+        for name, parameter in spec.space.items():
+            gates |= {*(parameter.when or ())} | ({name} if _is_single(parameter) else set())
+        self._gates = sorted(gates)
+        self._known: dict[tuple[object, ...], frozenset[str]] = {}
+
+    def __call__(self, config: TrialConfig, flat: Mapping[str, Scalar]) -> frozenset[str]:
+        """Returns the names of the space that have no effect on a configuration.
+
+        Args:
+            flat: The canonical configuration, flattened.
+        """
+        key = (config.args is None, *(flat.get(name) for name in self._gates))
+        if key not in self._known:
+            self._known[key] = idle(config, self._spec)
+        return self._known[key]
+
+
+def _is_single(parameter: Parameter) -> bool:
+    if isinstance(parameter, CategoricalParameter):
+        return len(parameter.choices) < 2
+    return parameter.low == parameter.high
+
+
 def _other(parameter: Parameter, value: Scalar) -> Scalar:
     """A value of the parameter that is another one, where it has two."""
     few = (
@@ -41,7 +71,7 @@ class Effects:
 
     def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
-        self._spec = spec
+        self._spec, self._idle = spec, Idle(spec)
         flats = [self._acting(config) for config, _ in trials]
         self._seen = {
             name: dict.fromkeys(flat[name] for flat in flats if name in flat) for name in spec.space
@@ -64,7 +94,8 @@ class Effects:
         return float(np.exp((there - here) @ self._effects))
 
     def _acting(self, config: TrialConfig) -> dict[str, Scalar]:
-        flat, without = config.canonical().flatten(), idle(config, self._spec)
+        flat = config.canonical().flatten()
+        without = self._idle(config, flat)
         return {name: flat.get(name) for name in self._spec.space if name not in without}
 
     def _row(self, flat: Mapping[str, Scalar]) -> NDArray[np.float64]:

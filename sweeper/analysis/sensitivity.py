@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.analysis.effects import Effects, idle
+from sweeper.analysis.effects import Effects, Idle, idle
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import INFEASIBLE
 from sweeper.core.record import TrialRecord
@@ -87,13 +87,15 @@ def sensitivity(
     if mine is None:
         return ()
     here, without = winner.config, idle(winner.config, spec)
-    apart = [(record, _apart(record.config, here, spec, without)) for record in records]
+    flat, without_effect = here.canonical().flatten(), Idle(spec)
+    apart = [(record, _apart(record.config, flat, without_effect, without)) for record in records]
     # What differs in other ways says nothing of the space: the plain script that a baseline often is.
     measured = [
         (record.config, speed)
         for record, names in apart
         if names <= spec.space.keys() and (speed := record.metric("throughput"))
     ]
+    flats = [config.flatten() for config, _ in measured]
     effects = Effects(measured, spec) if len(measured) >= FEWEST_MEASURED else None
     found: list[Sensitivity] = []
     for name, parameter in spec.space.items():
@@ -108,22 +110,22 @@ def sensitivity(
             elif effects is not None and effects.knows(name, beside):
                 moved = [here.replace({name: beside})]
                 if place(parameter, beside) is None:
-                    moved = _chosen(name, beside, here, without, measured)
+                    moved = _chosen(name, beside, here, without, flats)
                 ratio = max(effects.ratio(config, here) for config in moved)
                 found.append(Sensitivity(name=name, value=beside, ratio=ratio, how="predicted"))
     return tuple(found)
 
 
 def _apart(
-    config: TrialConfig, here: TrialConfig, spec: SweepSpec, without: frozenset[str]
+    config: TrialConfig, right: Mapping[str, Scalar], idle_in: Idle, without: frozenset[str]
 ) -> frozenset[str]:
     """The names in which two configurations differ, less those without an effect on one of them.
 
     What comes into effect with another choice cannot be the same before and after.
     """
-    left, right = config.canonical().flatten(), here.canonical().flatten()
+    left = config.canonical().flatten()
     differ = frozenset(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
-    return differ - without - idle(config, spec) if differ else differ
+    return differ - without - idle_in(config, left) if differ else differ
 
 
 def _alone(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> dict[Scalar, float]:
@@ -144,10 +146,9 @@ def _chosen(
     choice: Scalar,
     here: TrialConfig,
     without: frozenset[str],
-    measured: Sequence[tuple[TrialConfig, float]],
+    flats: Sequence[Mapping[str, Scalar]],
 ) -> list[TrialConfig]:
     """The winner with another choice; what comes into effect with it as each trial of that choice had it."""
-    flats = (config.flatten() for config, _ in measured)
     # Many trials share them.
     brought = dict.fromkeys(
         tuple((each, flat[each]) for each in sorted(without) if each in flat)

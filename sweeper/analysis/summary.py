@@ -219,17 +219,6 @@ def _outcome(record: TrialRecord) -> str:
     return str(record.failure.kind) if record.failure else "measured"
 
 
-def brief(summary: Summary) -> dict[str, Any]:
-    """Returns a sweep as `sweeper list --json` prints it."""
-    return {
-        "name": summary.name,
-        "state": summary.state,
-        "device": summary.device,
-        "trials": sum(summary.counts.values()),
-        "ratio": rounded(summary.ratio.ratio, 4) if summary.ratio else None,
-    }
-
-
 def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
     """Returns the summary as `sweeper show NAME --json` prints it."""
 

@@ -6,7 +6,7 @@ Nothing here reads or writes a file, and nothing grows with the number of trials
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sweeper.analysis.finalists import is_speed
 from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
@@ -59,17 +59,26 @@ class TrialTable:
 
     def enter(self, record: TrialRecord) -> TrialRecord:
         """Enters a trial that was begun, or has ended, and returns it as judged."""
-        number, outcome = record.number, record.outcome
+        self._enter(record)
+        record = self._judge(record.number)
+        self._extremes.add(record)
+        return record
+
+    def enter_all(self, records: Iterable[TrialRecord]) -> None:
+        """Enters many trials, and judges them when all are there."""
+        for record in records:
+            self._enter(record)
+        self.judge_all()
+
+    def _enter(self, record: TrialRecord) -> None:
+        outcome = record.outcome
         if isinstance(outcome, Measurement) and outcome.quality is not None:
             self._qualities[outcome.quality.key] = outcome.quality
-        if number not in self.records:
+        if record.number not in self.records:
             self._count(record)
-        self.records[number] = record
-        record = self._judge(number)
+        self.records[record.number] = record
         if outcome is not None:
-            self.ended.append(number)
-            self._extremes.add(record)
-        return record
+            self.ended.append(record.number)
 
     def _count(self, record: TrialRecord) -> None:
         self.last = max(self.last, record.number)

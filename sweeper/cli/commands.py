@@ -69,7 +69,7 @@ def run(
 ) -> None:
     """Run a sweep, or continue it: the same command again never repeats a trial.
 
-    Example: sweeper run search_spaces/a10.yaml --set search.trials=20
+    Example: sweeper run a10 --set search.trials=20
     """
     from sweeper.cli.running import device_override, run_command
 
@@ -106,7 +106,7 @@ def check(
     "batch_bytes", "parameters", "losses", "step_seconds", "peak_gib"} | null, "largest": {"config",
     "steps": [as the baseline], "expected_gib", "not_run"} | null, "failure"}
 
-    Example: sweeper check search_spaces/a10.yaml --deep
+    Example: sweeper check a10 --deep
     """
     from sweeper.cli.showing import check_command
 
@@ -121,6 +121,21 @@ def check(
         from sweeper.cli.building import deep_pipeline_command
 
         raise typer.Exit(deep_pipeline_command(spec, home, as_json=as_json))
+
+
+@app.command()
+def spaces(as_json: Json = False) -> None:
+    """List the search spaces that come with sweeper, to be run by name.
+
+    A file of that name in the current folder, or in its search_spaces/, comes first.
+
+    --json: [{"name", "about", "file"}], the file being the one that `sweeper run NAME` reads.
+
+    Example: sweeper spaces
+    """
+    from sweeper.cli.spaces import spaces_command
+
+    spaces_command(as_json=as_json)
 
 
 @app.command("list")

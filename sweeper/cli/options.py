@@ -53,12 +53,27 @@ def _check_folders(home: Path) -> None:
             )
 
 
+def _space(given: Path) -> Path:
+    """Returns the file of a search space (`sweeper.spec.shipped.space_file`)."""
+    # pydantic, which reading it needs, takes longer to import than help may take.
+    from sweeper.spec.shipped import space_file
+
+    return space_file(str(given))
+
+
 Home = Annotated[
     Path,
     typer.Option("--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True, callback=_folder),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Space = Annotated[Path, typer.Argument(help="The search space: a YAML file.", metavar="SPACE.yaml")]
+Space = Annotated[
+    Path,
+    typer.Argument(
+        help="The search space: a YAML file, or the name of one that comes with sweeper (`sweeper spaces`).",
+        metavar="SPACE",
+        callback=_space,
+    ),
+]
 Name = Annotated[str, typer.Argument(help="Name of a sweep (see `sweeper list`).")]
 Sets = Annotated[
     list[str] | None,

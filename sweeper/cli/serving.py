@@ -50,7 +50,7 @@ def ui_command(
         )
     sweeps = all_sweeps(home)
     if name is None and not sweeps:
-        raise UserError(f"There are no sweeps in {home}. `sweeper run search_spaces/quick.yaml` makes one.")
+        raise UserError(f"There are no sweeps in {home}. `sweeper run quick` makes one.")
     chosen = find_sweep(home, name).name if name else sweeps[0].name
     tracker = MlflowTracker(home, uri)
     if tracker.place:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from sweeper.analysis.summary import Summary, brief, to_json, trial_json
+from sweeper.analysis.summary import to_json, trial_json
 from sweeper.analysis.words import times
 from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
@@ -22,7 +22,7 @@ from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
-from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.loading import Listed, listed, load_sweep
 from sweeper.sweep.lock import is_gone
 from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
@@ -51,34 +51,33 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
 
 def list_command(home: Path, *, as_json: bool) -> None:
     """Prints the sweeps of a home; a spoilt one costs an error at the end, and none of the others."""
-    summaries, spoilt = [], []
+    sweeps, spoilt = [], []
     for journal in all_sweeps(home):
         try:
-            summaries.append(load_sweep(journal).summary)
+            sweeps.append(listed(journal))
         except EnvironmentStopError as error:
             spoilt.append(error)
     if as_json:
-        found = [{**brief(each), **jobs_of(sweeps_folder(home) / each.name)} for each in summaries]
+        found = [{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps]
         print(json.dumps(found, indent=1))
     else:
-        _print_list(home, summaries, any_spoilt=bool(spoilt))
+        _print_list(home, sweeps, any_spoilt=bool(spoilt))
     if spoilt:
         raise spoilt[0]
 
 
-def _print_list(home: Path, summaries: Sequence[Summary], *, any_spoilt: bool) -> None:
+def _print_list(home: Path, sweeps: Sequence[Listed], *, any_spoilt: bool) -> None:
     out = console()
     waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
     for folder in waiting:
         out.print(Text(f"{folder.name:<24} not begun"), soft_wrap=True)
         for said in _job_lines(folder):
             out.print(Text(f"  {said}"), soft_wrap=True)
-    if not summaries and not any_spoilt and not waiting:
-        out.print(f"No sweeps in {home} yet. `sweeper run search_spaces/quick.yaml` makes one.")
-    for each in summaries:
-        confirmed = f"{times(each.ratio.ratio)} confirmed" if each.ratio else "nothing confirmed"
-        trials = sum(each.counts.values())
-        line = f"{each.name:<24} {each.state:<11} {trials:>4} trials  {confirmed:<18} {each.device}"
+    if not sweeps and not any_spoilt and not waiting:
+        out.print(f"No sweeps in {home} yet. `sweeper run quick` makes one.")
+    for each in sweeps:
+        confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
+        line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"
         out.print(Text(line), soft_wrap=True)
         for said in _job_lines(sweeps_folder(home) / each.name):
             out.print(Text(f"  {said}"), soft_wrap=True)
@@ -111,10 +110,11 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         print(json.dumps(encode({**found, "sensitivity": sensitivity_json(sweep.sensitivity)}), indent=1))
         return
     out = console()
-    for record in summary.records:
-        if record.outcome is not None:
-            line = trial_line(record, sweep.name_of(record), sweep.table.x_baseline(record))
-            out.print(Text(line), soft_wrap=True)
+    ended = [record for record in summary.records if record.outcome is not None]
+    lines = [trial_line(each, sweep.name_of(each), sweep.table.x_baseline(each)) for each in ended]
+    if lines:
+        # At once: rich takes its time for each call.
+        out.print(Text("\n".join(lines)), soft_wrap=True)
     more = [*map(Text, preflight_lines(sweep.journal)), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
 

@@ -58,8 +58,12 @@ def encode(value: Any) -> Any:
     return value
 
 
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
-_parts: Callable[[Any], tuple[Any, tuple[Any, ...]]] = cache(lambda hint: (get_origin(hint), get_args(hint)))
+class _MisfitError(Exception):
+    """A value that does not fit, on its way up to `decode`, which knows the whole path."""
+
+    def __init__(self, says: Callable[[str], str]) -> None:
+        super().__init__()
+        self.says, self.steps = says, list[str]()
 
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:
@@ -70,60 +74,151 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
     Raises:
         DecodeError: A required key is missing or a value has the wrong type.
     """
-    if not isinstance(value, Mapping):
-        raise DecodeError(f"`{path or kind.__name__}` must be an object, but got {value!r}.")
-    hints = _hints(kind)
-    given: dict[str, Any] = {}
-    for name, key in _keys(kind):
-        if key in value:
-            given[name] = _decode(hints[name], value[key], f"{path}.{key}" if path else key)
     try:
-        return kind(**given)
-    except TypeError as error:
-        raise DecodeError(f"`{path or kind.__name__}`: {error}") from error
+        decoded: T = _decoder(kind)(value)
+    except _MisfitError as misfit:
+        where = "".join([path, *reversed(misfit.steps)]).removeprefix(".")
+        raise DecodeError(misfit.says(where or kind.__name__)) from misfit.__cause__
+    return decoded
 
 
-def _decode(hint: Any, value: Any, path: str) -> Any:
-    if type(value) is hint:
-        # Most are.
-        return value
-    origin, args = _parts(hint)
+def _decoder_of(hint: Any) -> Callable[[Any], Any]:
+    """Returns what decodes a value of the type `hint`."""
+    origin, args = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
-        return value
+        return lambda value: value
     if origin in (Union, UnionType):
-        if value is None and NoneType in args:
-            return None
-        for option in args:
-            try:
-                return _decode(option, value, path)
-            except DecodeError:
-                continue
-        raise DecodeError(f"`{path}` does not take {value!r}.")
+        return _union_decoder(args)
     if origin is Literal:
+        return _literal_decoder(args)
+    if origin is tuple:
+        return _tuple_decoder(args)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping_decoder(args)
+    if dataclasses.is_dataclass(hint):
+        return _dataclass_decoder(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum_decoder(hint)
+    return _plain_decoder(hint)
+
+
+_decoder: Callable[[Any], Callable[[Any], Any]] = cache(_decoder_of)
+"""Made once: a sweep has thousands of files."""
+
+
+def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
+    hints = get_type_hints(kind)
+    fields = [(name, key, hints[name], _decoder(hints[name])) for name, key in _keys(kind)]
+
+    def decoder(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _MisfitError(lambda where: f"`{where}` must be an object, but got {value!r}.")
+        given: dict[str, Any] = {}
+        for name, key, hint, inner in fields:
+            if key not in value:
+                continue
+            item = value[key]
+            if type(item) is not hint:
+                # Most are.
+                try:
+                    item = inner(item)
+                except _MisfitError as misfit:
+                    misfit.steps.append(f".{key}")
+                    raise
+            given[name] = item
+        try:
+            return kind(**given)
+        except TypeError as error:
+            said = str(error)
+            raise _MisfitError(lambda where: f"`{where}`: {said}") from error
+
+    return decoder
+
+
+def _union_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
+    options = [_decoder(each) for each in args if each is not NoneType]
+    takes_none = NoneType in args
+
+    def decoder(value: Any) -> Any:
+        if value is None and takes_none:
+            return None
+        for option in options:
+            try:
+                return option(value)
+            except _MisfitError:
+                continue
+        raise _MisfitError(lambda where: f"`{where}` does not take {value!r}.")
+
+    return decoder
+
+
+def _literal_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def decoder(value: Any) -> Any:
         if value in args:
             return value
-        raise DecodeError(f"`{path}` must be one of {args}, but got {value!r}.")
-    if origin is tuple:
+        raise _MisfitError(lambda where: f"`{where}` must be one of {args}, but got {value!r}.")
+
+    return decoder
+
+
+def _tuple_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
+    inner = [_decoder(each) for each in args if each is not Ellipsis]
+
+    def decoder(value: Any) -> Any:
         if not isinstance(value, list | tuple):
-            raise DecodeError(f"`{path}` must be a list, but got {value!r}.")
-        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-        if len(kinds) != len(value):
-            raise DecodeError(f"`{path}` must be a list of {len(kinds)}, but got {value!r}.")
-        pairs = enumerate(zip(kinds, value, strict=True))
-        return tuple(_decode(kind, val, f"{path}[{i}]") for i, (kind, val) in pairs)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise DecodeError(f"`{path}` must be an object, but got {value!r}.")
-        return {key: _decode(args[1], val, f"{path}.{key}") for key, val in value.items()}
-    if dataclasses.is_dataclass(hint):
-        return decode(hint, value, path)  # type: ignore[arg-type]
-    if isinstance(hint, type) and issubclass(hint, Enum):
+            raise _MisfitError(lambda where: f"`{where}` must be a list, but got {value!r}.")
+        decoders = inner * len(value) if args[-1] is Ellipsis else inner
+        if len(decoders) != len(value):
+            raise _MisfitError(lambda where: f"`{where}` must be a list of {len(inner)}, but got {value!r}.")
+        found: list[Any] = []
         try:
-            return hint(value)
+            for one, item in zip(decoders, value, strict=True):
+                found.append(one(item))
+        except _MisfitError as misfit:
+            misfit.steps.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return decoder
+
+
+def _mapping_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
+    inner = _decoder(args[1])
+
+    def decoder(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _MisfitError(lambda where: f"`{where}` must be an object, but got {value!r}.")
+        found, key = {}, None
+        try:
+            for key, item in value.items():
+                found[key] = inner(item)
+        except _MisfitError as misfit:
+            misfit.steps.append(f".{key}")
+            raise
+        return found
+
+    return decoder
+
+
+def _enum_decoder(kind: type[Enum]) -> Callable[[Any], Any]:
+    def decoder(value: Any) -> Any:
+        try:
+            return kind(value)
         except ValueError as error:
-            raise DecodeError(f"`{path}`: {error}") from error
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is float and value is None:
-        return math.nan
-    raise DecodeError(f"`{path}` must be {hint.__name__}, but got {value!r}.")
+            said = str(error)
+            raise _MisfitError(lambda where: f"`{where}`: {said}") from error
+
+    return decoder
+
+
+def _plain_decoder(kind: Any) -> Callable[[Any], Any]:
+    def decoder(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if kind is float and value is None:
+            return math.nan
+        raise _MisfitError(lambda where: f"`{where}` must be {kind.__name__}, but got {value!r}.")
+
+    return decoder

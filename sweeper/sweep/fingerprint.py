@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import UserError
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.modules import PACKAGE, Module, find, shipped_folder
 from sweeper.spec import SweepSpec
+from sweeper.spec.sections import Measure
+from sweeper.sweep.imports import as_of_0_1_0, source_of
 
 MOST_BYTES_OF_CODE = 1024 * 1024
+_DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
 
 
 def import_paths() -> tuple[str, ...]:
@@ -67,16 +71,21 @@ def _digest_of_files_named(command: Sequence[str]) -> str:
         if not os.path.isfile(path):
             continue
         if path.suffix == ".py":
-            found.update(_trees(".".join(path.with_suffix("").parts), path))
+            found.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
         elif path.stat().st_size <= MOST_BYTES_OF_CODE:
             found[item] = _sha(path.read_bytes().hex())
     return _plain(found)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns one line per key in which two fingerprints differ."""
+    """Returns one line per key in which two fingerprints differ.
+
+    A setting of `measure` that one of them does not know counts as its default: it is newer.
+    """
     return [
-        f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in _walk("", old, new) if _plain(a) != _plain(b)
+        f"{key}: {_short(a)} -> {_short(b)}"
+        for key, a, b in _walk("", old, new)
+        if _plain(a) != _plain(b) and not (key in _DEFAULTS and None in (a, b) and _DEFAULTS[key] in (a, b))
     ]
 
 
@@ -132,79 +141,90 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
 def digest_of_code(pipeline: str) -> str:
     """Returns a digest of the syntax trees of the pipeline and of what it imports from beside it.
 
+    It is the same wherever the files lie, and for the same code the one that sweeper 0.1.0 stored.
+
     Raises:
         UserError: There is no such module, or it is not Python.
     """
-    if file_of(pipeline) is None:
+    if find(pipeline, import_paths()) is None:
         raise UserError(
-            f"`pipeline` must name a module under the current directory, but got {pipeline!r}: "
-            f"there is no {pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
+            f"`pipeline` must name a module under the current directory or one that comes with sweeper, but "
+            f"got {pipeline!r}: there is no {pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
+            f"{did_you_mean(pipeline, shipped_pipelines())}"
         )
-    return _sha(_plain(_trees(pipeline)))
+    return _sha(_plain(_trees(_found(pipeline))))
+
+
+def shipped_pipelines() -> list[str]:
+    """Returns the names of the pipelines that come with sweeper."""
+    names = {path.stem for path in shipped_folder(PACKAGE).glob("[a-z]*") if path.suffix in ("", ".py")}
+    return sorted(f"{PACKAGE}.{name}" for name in names)
 
 
 def code_of(pipeline: str) -> dict[str, str]:
-    """Returns the text of the pipeline and of what it imports from beside it, by path below its root."""
-    root = Path(import_paths()[0])
-    paths = {path for path, _ in _found(pipeline, None).values()}
-    packages = {parent / "__init__.py" for path in paths for parent in path.parents if root in parent.parents}
-    files = [path for path in sorted(paths | packages) if path.exists()]
-    return {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in files}
+    """Returns the text of the pipeline and of what it imports from beside it, by path below one folder.
+
+    A shipped pipeline is in it as the user's own is. Where both have a file of one name, the user's are
+    sent alone: the sweeper on the other side has the shipped ones, under a name of their own.
+    """
+    modules = set(_found(pipeline))
+    above = {name for each in modules for name in _above(each.name)}
+    modules |= {each for name in above if (each := find(name, import_paths())) and each.name == name}
+    shipped = {_relative(each): each.path for each in modules if each.is_shipped}
+    own = {_relative(each): each.path for each in modules if not each.is_shipped}
+    both = shipped.keys() & own.keys() - {os.path.join(PACKAGE, "__init__.py")}
+    files = own if both else {**shipped, **own}
+    return {path: files[path].read_text(encoding="utf-8") for path in sorted(files)}
 
 
-def _trees(module: str, first: Path | None = None) -> dict[str, str]:
-    """Returns the syntax trees of a module and of what it imports from beside it, by their names.
+def _above(name: str) -> list[str]:
+    """Returns the names of the packages that a module is in."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _relative(module: Module) -> str:
+    """Returns the path of a module's file below the folder in which its name begins."""
+    base = os.path.join(*module.logical_name.split("."))
+    return os.path.join(base, "__init__.py") if module.path.name == "__init__.py" else f"{base}.py"
+
+
+def _trees(found: Mapping[Module, ast.Module]) -> dict[str, str]:
+    """Returns the syntax trees of modules as text, by their names."""
+    own = {module.name for module in found if not module.is_shipped}
+    names = {
+        module: module.name if module.is_shipped and module.logical_name in own else module.logical_name
+        for module in found
+    }
+    return {names[module]: ast.dump(as_of_0_1_0(tree, module)) for module, tree in found.items()}
+
+
+def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
+    """Returns a module and what it imports from beside it, with their syntax trees.
 
     Args:
-        first: The module's file, where it is not found by its name.
+        script: The module's file, where it is a script: its folder comes first, and nothing ships.
     """
-    return {name: ast.dump(tree) for name, (_, tree) in _found(module, first).items()}
-
-
-def _found(module: str, first: Path | None) -> dict[str, tuple[Path, ast.Module]]:
-    trees: dict[str, tuple[Path, ast.Module]] = {}
-    waiting = [module]
-    beside = () if first is None else (str(first.parent),)
+    trees: dict[Module, ast.Module] = {}
+    folders = import_paths() if script is None else (str(script.parent), *import_paths())
+    waiting = [find(module, folders) if script is None else Module(module, script)]
     while waiting:
-        name = waiting.pop()
-        path = first if first is not None and name == module else file_of(name, beside)
-        if path is None or name in trees:
+        each = waiting.pop()
+        if each is None or each in trees or (script is not None and each.is_shipped):
             continue
         try:
-            tree = ast.parse(path.read_bytes(), str(path))
+            tree = trees[each] = ast.parse(each.path.read_bytes(), str(each.path))
         except SyntaxError as error:
-            raise UserError(f"{path}:{error.lineno}: {error.msg}; it is not Python.") from None
-        trees[name] = path, tree
+            raise UserError(f"{each.path}:{error.lineno}: {error.msg}; it is not Python.") from None
         for node in ast.walk(tree):
+            names: list[str] = []
             if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
+                names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                source = _source(node, name if path.name == "__init__.py" else name.rpartition(".")[0])
-                waiting += [source, *(f"{source}.{alias.name}" for alias in node.names)]
+                source = source_of(node, each.package)
+                names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
+            waiting += [find(name, folders) for name in names]
     return trees
-
-
-def _source(node: ast.ImportFrom, package: str) -> str:
-    """Returns the absolute name of the module that `from ... import` in a module of `package` means."""
-    if not node.level:
-        return node.module or ""
-    parents = package.split(".")[: 1 - node.level or None]
-    return ".".join([*parents, *filter(None, [node.module])])
-
-
-def file_of(module: str, beside: Sequence[str] = ()) -> Path | None:
-    """Returns the file of a module of the user's; None where there is none.
-
-    Args:
-        beside: Folders to look into before the current directory.
-    """
-    relative = Path(*module.split("."))
-    for root in map(Path, (*beside, *import_paths())):
-        for path in (root / relative / "__init__.py", (root / relative).with_suffix(".py")):
-            # The installed package is not the user's code; its version is not part of a sweep.
-            if os.path.exists(path) and relative.parts[0] != "sweeper":
-                return path
-    return None
 
 
 def _sha(text: str) -> str:

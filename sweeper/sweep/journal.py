@@ -123,6 +123,10 @@ class Journal:
         """Yields the trials in order of their numbers."""
         return self._entries(self.folder / "trials")
 
+    def num_trials(self) -> int:
+        """Returns how many trials were begun."""
+        return sum(1 for _ in (self.folder / "trials").glob(f"*/{CONFIG}"))
+
     def rounds(self, place: str) -> Iterator[Entry]:
         """Yields the processes of a confirmation in order."""
         return self._entries(self.rounds_folder(place))

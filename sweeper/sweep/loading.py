@@ -137,12 +137,9 @@ def load_sweep(journal: Journal) -> LoadedSweep:
             losses.append(quality.val_loss)
     table.enter_losses(tuple(losses))
     enter_trials(table, journal, journal.trials())
-    table.judge_all()
-    ended, stopped = journal.result(), journal.stopped()
-    state = "finished" if ended is not None else "stopped" if stopped is not None else "unfinished"
-    result = stopped if ended is None else ended
+    state, result = _state_of(journal)
     sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
-    path = journal.folder / (STOPPED if ended is None else RESULT)
+    path = journal.folder / (RESULT if state == "finished" else STOPPED)
     with ours(path, ENDS_ANEW):
         _look_at_result(sweep)
     return sweep
@@ -150,7 +147,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
 
 def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
     """Enters what the folder has; returns the trials that were begun and have no outcome that stands."""
-    unfinished = []
+    unfinished, records = [], []
     for entry in entries:
         outcome = entry.outcome
         with ours(entry.folder / OUTCOME, RUNS_AGAIN):
@@ -158,11 +155,12 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
                 raise ValueError("it is no trial's")
         if entry.result is None and is_tried_again(entry.job, outcome):
             outcome = None
-        table.enter(journal.record(entry.number, entry.job, outcome))
+        records.append(journal.record(entry.number, entry.job, outcome))
         if entry.result is not None:
             table.record_result(entry.number, entry.result)
         if outcome is None:
             unfinished.append(entry)
+    table.enter_all(records)
     return unfinished
 
 
@@ -282,3 +280,48 @@ def _work(record: TrialRecord) -> str:
 
 def _kind(record: TrialRecord) -> str:
     return record.config.loader.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A sweep in a list: what its specification and its result say, without a look at its trials.
+
+    Attributes:
+        trials: Searched ones, whatever became of them.
+        ratio: The winner's, confirmed; None where there is none.
+    """
+
+    name: str
+    state: str
+    device: str
+    trials: int
+    ratio: float | None
+
+
+def listed(journal: Journal) -> Listed:
+    """Returns a sweep as a list shows it.
+
+    Raises:
+        EnvironmentStopError: One of the files that are read was spoilt.
+    """
+    document, spec = journal.read(), journal.spec()
+    state, result = _state_of(journal)
+    searched = journal.num_trials() - len(spec.references())
+    with ours(journal.folder / (RESULT if state == "finished" else STOPPED), ENDS_ANEW):
+        ratios = {each["number"]: each["ratio"] for each in (result or {}).get("ratios", ())}
+        ratio = ratios.get((result or {}).get("winner"))
+    return Listed(
+        name=journal.name,
+        state=state,
+        device=document["about"]["device"],
+        trials=max(0, searched),
+        ratio=ratio,
+    )
+
+
+def _state_of(journal: Journal) -> tuple[str, Mapping[str, Any] | None]:
+    """Returns `finished`, `stopped` or `unfinished`, and what the file that says so has."""
+    ended, stopped = journal.result(), journal.stopped()
+    if ended is not None:
+        return "finished", ended
+    return ("unfinished" if stopped is None else "stopped"), stopped

@@ -12,10 +12,8 @@ from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.sweep.fingerprint import file_of, import_paths
-
-PACKAGE = "pipelines"
-"""Where a short name is looked for."""
+from sweeper.core.modules import PACKAGE, find
+from sweeper.sweep.fingerprint import import_paths, shipped_pipelines
 
 NEEDED = ("prepare", "build")
 TABLES = ("DATA", "MODEL", "SPACE")
@@ -79,25 +77,29 @@ def offered(name: str) -> Offer:
 
 
 def _found(name: str) -> tuple[str, Path]:
-    """Returns the dotted name and the file of a module of the user's."""
+    """Returns the dotted name and the file of the module that is meant."""
     if _NAME.fullmatch(name):
         for module in (name, f"{PACKAGE}.{name}"):
-            if path := file_of(module):
-                return module, path
+            if found := find(module, import_paths()):
+                return module, found.path
     raise UserError(
-        f"`PIPELINE` must name a module under the current directory, or one of {PACKAGE}/, but got {name!r}."
+        f"`PIPELINE` must name a module under the current directory, or a pipeline that comes with sweeper, "
+        f"but got {name!r}."
         f"{did_you_mean(name, _modules())}"
     )
 
 
 def _modules() -> Iterator[str]:
-    """Yields the names that could be meant: modules here, and those of `pipelines` by both their names."""
+    """Yields the names that could be meant: modules here; those of `pipelines` by both their names."""
     for root in map(Path, import_paths()):
         for folder, prefixes in ((root, ("",)), (root / PACKAGE, ("", f"{PACKAGE}."))):
             for path in sorted(folder.glob("*")):
                 module = f"{prefixes[-1]}{path.stem}"
-                if _NAME.fullmatch(path.stem) and not path.stem.startswith("_") and file_of(module):
+                is_named = _NAME.fullmatch(path.stem) and not path.stem.startswith("_")
+                if is_named and find(module, import_paths()):
                     yield from (f"{prefix}{path.stem}" for prefix in prefixes)
+    for name in shipped_pipelines():
+        yield from (name.removeprefix(f"{PACKAGE}."), name)
 
 
 def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:

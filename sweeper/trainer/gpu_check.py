@@ -33,6 +33,7 @@ from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.loaders import traits
 from sweeper.core.measurement import Report
+from sweeper.core.modules import is_shipped_pipeline, is_sweepers
 from sweeper.core.progress import Progress
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.pipeline import Batch, Pipeline, Samples
@@ -57,7 +58,6 @@ _PLAIN: Mapping[str, Any] = {
 """What torch does not have on `meta`, or what would say nothing of the pipeline."""
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-_OURS = str(Path(__file__).parents[1]) + os.sep
 
 _VALUES = (
     *("nonzero", "masked_select", "repeat_interleave", "bincount", "_ctc_loss"),
@@ -209,7 +209,7 @@ class _Watch:
 
     def findings(self) -> tuple[Finding, ...]:
         """Returns what was found, each line once; sweeper's own lines only where there is nothing else."""
-        users = [each for each in self._found.values() if not each.place.startswith(_OURS)]
+        users = [each for each in self._found.values() if not is_sweepers(each.place.rpartition(":")[0])]
         return tuple(users or self._found.values())
 
     def fails(self, what: str) -> None:
@@ -257,7 +257,8 @@ class _Watch:
         for name, line in frames:
             if name.startswith(_TORCH) or name == __file__:
                 continue
-            if not name.startswith(_OURS) and "site-packages" not in name:
+            is_installed = "site-packages" in name and not is_shipped_pipeline(name)
+            if not is_sweepers(name) and not is_installed:
                 root = next((root for root in self._roots if name.startswith(root + os.sep)), None)
                 return f"{os.path.relpath(name, root) if root else Path(name).name}:{line}"
             own = own or f"{name}:{line}"

@@ -14,6 +14,8 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
+from sweeper.core.modules import is_sweepers
+
 _TURNS = 4
 _HOLD_SECONDS = (0.1, 2.0)
 _CYCLES_PER_SECOND = 2e9
@@ -21,7 +23,6 @@ _CYCLES_PER_SECOND = 2e9
 
 _PROFILED_TURNS = _SYNC_STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + os.sep
-_OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 def _files_of_warnings() -> frozenset[str | None]:
@@ -146,7 +147,7 @@ def _users_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(_OURS) and name != __file__:
+        if is_sweepers(name) and name != __file__:
             return ""
         if name != __file__ and name not in _WARNINGS and not name.startswith(_TORCH):
             return f"{Path(name).name}:{frame.f_lineno}"

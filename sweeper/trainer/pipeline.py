@@ -19,8 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sweeper.core import modules
 from sweeper.core.errors import UserError
 from sweeper.core.job import Job
+
+# Here and not in `load_module`: a loader worker that is not forked imports this before its samples.
+modules.make_importable()
 
 Batch = dict[str, Tensor]
 """Named tensors, each with the batch as its first dimension."""
@@ -174,10 +178,12 @@ def load_module(job: Job) -> ModuleType:
     for path in reversed(job.import_paths):
         if path not in sys.path:
             sys.path.insert(0, path)
+    found = modules.find(job.pipeline, job.import_paths)
+    name = found.name if found else job.pipeline
     try:
-        module = importlib.import_module(job.pipeline)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name and (job.pipeline == error.name or job.pipeline.startswith(f"{error.name}.")):
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise UserError(
                 f"`pipeline` must name a module that can be imported, but got {job.pipeline!r}, "
                 f"which is not in {', '.join(job.import_paths)}."

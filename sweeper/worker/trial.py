@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sweeper.core import modules
 from sweeper.core.codec import encode
 from sweeper.core.environment import secrets
 from sweeper.core.errors import UserError
@@ -24,9 +25,6 @@ from sweeper.worker import classify, stacks
 from sweeper.worker.runners import runner_of
 from sweeper.worker.shared import SharedSteps
 
-# By its place and not by its name: a clone of the project, pipelines and all, is in a folder `sweeper`.
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_SHIPPED = str(Path(__file__).resolve().parents[2] / "pipelines") + os.sep
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
 # torch carries an error from a loader worker as text: its own line, then the worker's traceback.
@@ -75,7 +73,7 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         return _failure(FailureKind(error.kind), str(error), progress)
     except UserError as error:
         # A shipped pipeline's are about its options, and its code is nobody's to mend.
-        place = _place(error, job, library=_SHIPPED)
+        place = _place(error, job, but_shipped=True)
         if place:
             traceback.print_exc()
         return _failure(
@@ -109,25 +107,30 @@ def _failure(kind: FailureKind, message: str, progress: Progress) -> Failure:
     return Failure(kind=kind, message=message, stage=progress.reached, finished_at=time.time())
 
 
-def _place(error: BaseException, job: Job, library: str = _PACKAGE) -> str:
+def _place(error: BaseException, job: Job, *, but_shipped: bool = False) -> str:
     """Returns the innermost line of the user's own code, as ` (file:line)`.
 
     What lies beside the pipeline comes before what it imports from elsewhere.
 
     Args:
-        library: A folder whose code is not the user's, beside this package and all that is installed.
+        but_shipped: Whether the pipelines that come with sweeper count as a library.
     """
-    own = (_PACKAGE, *_LIBRARIES, library)
     frames = [
         (filename, line)
         for filename, line in reversed(list(_frames(error)))
-        if os.path.isabs(filename) and "-packages" + os.sep not in filename and not filename.startswith(own)
+        if (not but_shipped if modules.is_shipped_pipeline(filename) else _is_users(filename))
     ]
     for filename, line in frames:
         for path in job.import_paths:
             if filename.startswith(os.path.join(path, "")):
                 return f" ({os.path.relpath(filename, path)}:{line})"
     return f" ({frames[0][0]}:{frames[0][1]})" if frames else ""
+
+
+def _is_users(filename: str) -> bool:
+    """Returns whether a file is neither sweeper's nor installed."""
+    is_installed = "-packages" + os.sep in filename or filename.startswith(_LIBRARIES)
+    return os.path.isabs(filename) and not is_installed and not modules.is_sweepers(filename)
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, str]]:

@@ -360,12 +360,14 @@ PLANTED = {
 def copy_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Returns `tabular` with a line before another one, and that line's place."""
 
-    def make(before: str, line: str) -> tuple[ModuleType, str]:
+    def make(before: str, line: str, folder: Path = tmp_path) -> tuple[ModuleType, str]:
         text = Path(tabular.__file__).read_text(encoding="utf-8")
         assert text.count(before) == 1
+        text = text.replace("from ._options", "from pipelines._options")
         changed = text.replace(before, f"{line}\n    {before}")
-        (tmp_path / "planted.py").write_text(changed, encoding="utf-8")
-        monkeypatch.syspath_prepend(tmp_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "planted.py").write_text(changed, encoding="utf-8")
+        monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "planted", raising=False)
         number = changed[: changed.index(line)].count("\n") + 1
         return __import__("planted"), f"planted.py:{number}"
@@ -379,6 +381,16 @@ def test_planted_in_a_copy_of_a_shipped_pipeline(copy_with, tmp_path: Path, plan
     module, place = copy_with(before, line)
     pipeline = module.build(CONFIG, module.prepare({"rows": 100}))
     (finding,) = check(pipeline, CONFIG, [str(tmp_path)])
+    assert (finding.effect, finding.place) == (effect, place)
+
+
+def test_planted_in_a_shipped_pipeline_that_is_installed(copy_with, tmp_path: Path, monkeypatch):
+    installed = tmp_path / "site-packages/sweeper"
+    monkeypatch.setattr("sweeper.core.modules._SWEEPER", installed)
+    before, line, effect = PLANTED["an item"]
+    module, place = copy_with(before, line, installed / "pipelines")
+    pipeline = module.build(CONFIG, module.prepare({"rows": 100}))
+    (finding,) = check(pipeline, CONFIG)
     assert (finding.effect, finding.place) == (effect, place)
 
 

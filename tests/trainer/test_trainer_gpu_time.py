@@ -14,6 +14,7 @@ import torch
 from torch.autograd import DeviceType
 from trainer_cuda import CUDA, FakeCuda
 
+from sweeper.core import modules
 from sweeper.trainer import gpu_time
 from sweeper.trainer.gpu_time import covered, kernel_seconds, queued, sync_places
 
@@ -181,6 +182,15 @@ def test_the_innermost_line_of_the_users_is_named(cuda):
     # loss() of net.py:40 calls a module of torch, whose forward is the user's again.
     each = [at(MINE, 40, at(TORCH, 9, at("/home/someone/project/head.py", 7, TENSOR)))]
     assert places(cuda, each, each, each) == ("head.py:7",)
+
+
+def test_a_shipped_pipelines_line_is_named_as_a_users(cuda, monkeypatch):
+    monkeypatch.setattr("sweeper.core.modules._SWEEPER", Path("/opt/site-packages/sweeper"))
+    monkeypatch.setattr("sweeper.core.modules.shipped_folder", lambda name: modules._SWEEPER / name)
+    each = [at("/opt/site-packages/sweeper/pipelines/tabular.py", 7, TENSOR)]
+    assert places(cuda, each, each, each) == ("tabular.py:7",)
+    ours = [at("/opt/site-packages/sweeper/trainer/x.py", 7, TENSOR)]
+    assert places(cuda, ours, ours, ours) == ()
 
 
 def test_the_line_is_found_where_warnings_are_implemented_elsewhere(cuda, monkeypatch):

@@ -143,6 +143,25 @@ def test_an_option_that_a_shipped_pipeline_refuses_has_no_line(tmp_path):
     assert ".py:" not in failure.message
 
 
+def test_any_other_error_in_a_shipped_pipeline_is_told_with_its_file_and_line(tmp_path, monkeypatch):
+    from sweeper.pipelines import tabular
+
+    monkeypatch.setattr(tabular, "make_rows", None)
+    job = Job(
+        uid="p",
+        runner=PREPARE_RUNNER,
+        pipeline="pipelines.tabular",
+        import_paths=(str(tmp_path),),
+        prepared=str(tmp_path / "data"),
+    )
+    failure = run(job, Silent())
+    assert tabular.__file__ is not None
+    lines = Path(tabular.__file__).read_text().splitlines()
+    number = next(i for i, line in enumerate(lines, 1) if "= make_rows(" in line)
+    assert failure.kind == "user_error"
+    assert failure.message == (f"TypeError: 'NoneType' object is not callable ({tabular.__file__}:{number})")
+
+
 def test_a_secret_is_struck_before_a_message_is_cut(monkeypatch):
     secret = "s3cret-canary-of-some-length"
     monkeypatch.setenv("MY_TOKEN", secret)

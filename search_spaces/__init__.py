@@ -1,0 +1,1 @@
+"""The search spaces that come with sweeper; `sweeper spaces` lists them."""

@@ -1,0 +1,27 @@
+"""`sweeper spaces`: the search spaces that come with sweeper."""
+
+from __future__ import annotations
+
+import json
+
+from rich.text import Text
+
+from sweeper.cli.screen import console
+from sweeper.spec.shipped import shipped_spaces, space_file
+
+
+def spaces_command(*, as_json: bool) -> None:
+    """Prints one line for each, with what it is for."""
+    spaces = shipped_spaces()
+    if as_json:
+        found = [
+            {"name": name, "about": about, "file": str(space_file(name))} for name, about in spaces.items()
+        ]
+        print(json.dumps(found, indent=1))
+        return
+    out = console()
+    width = max(map(len, spaces), default=0)
+    for name, about in spaces.items():
+        out.print(Text(f"{name:<{width}}  {about}"), soft_wrap=True)
+    hint = "`sweeper run NAME` runs one; `sweeper init PIPELINE` writes one for this machine."
+    out.print(Text(hint), soft_wrap=True)

@@ -1,0 +1,152 @@
+"""Finds a pipeline's modules by file: those of the current folder, then those that come with sweeper.
+
+`pipelines.stocks` is the current folder's where there is such a file, and otherwise
+`sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This holds for
+each module by itself: a user's own `pipelines/mine.py` can stand beside the shipped `pipelines.stocks`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = "pipelines"
+SHIPPED = f"sweeper.{PACKAGE}"
+"""The same package as it is installed."""
+
+_SWEEPER = Path(__file__).resolve().parents[1]
+
+
+def shipped_folder(name: str) -> Path:
+    """Returns where the files of the shipped package `name` are: in sweeper, or beside it in a checkout."""
+    inside = _SWEEPER / name
+    return inside if inside.is_dir() else _SWEEPER.parent / name
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module of a pipeline.
+
+    Attributes:
+        name: The name under which it is imported; it begins with `sweeper.` where it comes with sweeper.
+    """
+
+    name: str
+    path: Path
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it comes with sweeper."""
+        return _is_in(self.name, SHIPPED)
+
+    @property
+    def logical_name(self) -> str:
+        """Its name wherever its file lies: `pipelines.stocks`."""
+        return self.name.removeprefix("sweeper.")
+
+    @property
+    def package(self) -> str:
+        """The package that its relative imports start from."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+
+def find(name: str, folders: Sequence[str]) -> Module | None:
+    """Returns the module that `name` means; None where it is in none of the folders and does not ship.
+
+    Args:
+        folders: Where the user's own modules are looked for.
+    """
+    if name.partition(".")[0] != "sweeper":
+        for folder in folders:
+            if path := _file(Path(folder), name):
+                return Module(name, path)
+    short = name.removeprefix("sweeper.")
+    if _is_in(short, PACKAGE) and (path := _file(shipped_folder(PACKAGE).parent, short)):
+        return Module(f"sweeper.{short}", path)
+    return None
+
+
+@cache
+def is_sweepers(filename: str) -> bool:
+    """Returns whether a file is sweeper's own code; a shipped pipeline is not, it is like a user's."""
+    return _SWEEPER in Path(os.path.realpath(filename)).parents and not is_shipped_pipeline(filename)
+
+
+@cache
+def is_shipped_pipeline(filename: str) -> bool:
+    """Returns whether a file belongs to a pipeline that comes with sweeper."""
+    return shipped_folder(PACKAGE) in Path(os.path.realpath(filename)).parents
+
+
+def make_importable() -> None:
+    """Lets `import pipelines.x` find a shipped module where the user has none of that name."""
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    relative = Path(*name.split("."))
+    for path in (folder / relative / "__init__.py", (folder / relative).with_suffix(".py")):
+        # os.path, since a name that can be no file's is one that is not there.
+        if name.strip(".") and os.path.isfile(path):
+            return path
+    return None
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of `pipelines` as `find` does; `pipelines.x` is a second name of a shipped one."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not (_is_in(name, PACKAGE) or _is_in(name, SHIPPED)):
+            return None
+        if name == PACKAGE and (spec := _without_init()):
+            return spec
+        found = find(name, sys.path)
+        if found is None:
+            return None
+        if found.name != name:
+            return ModuleSpec(name, _SecondName(found.name))
+        inside = [str(found.path.parent)] if found.path.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(name, found.path, submodule_search_locations=inside)
+
+
+def _without_init() -> ModuleSpec | None:
+    """Returns the spec of the user's package where it has no `__init__.py`; None where there is none such."""
+    folders = [folder for each in sys.path if os.path.isdir(folder := os.path.join(each, PACKAGE))]
+    if not folders or any(os.path.exists(os.path.join(each, "__init__.py")) for each in folders):
+        return None
+    spec = ModuleSpec(PACKAGE, None, is_package=True)
+    spec.submodule_search_locations = folders
+    return spec
+
+
+class _SecondName(Loader):
+    """Loads a module under its first name: there is one of it, and what it defines can be pickled."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the second name's spec in its place.
+        module.__spec__ = self._spec
