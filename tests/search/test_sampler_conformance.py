@@ -16,7 +16,7 @@ from sweeper.core.errors import UserError
 from sweeper.core.registry import resolve
 from sweeper.core.samplers import BUILTIN, SAMPLERS
 from sweeper.spec import SweepSpec
-from sweeper.testing.sampler_conformance import SamplerConformance, Sweep, spec_for
+from sweeper.testing.sampler_conformance import NUM_KNOWN, SamplerConformance, Sweep, spec_for
 
 LACKS = pytest.mark.skipif(importlib.util.find_spec("cmaes") is None, reason="cmaes is not installed")
 
@@ -128,3 +128,36 @@ def test_one_that_is_broken_says_so(install, tmp_path, change, says):
     with pytest.raises(UserError) as caught:
         Sweep(tmp_path, spec_for("greedy")).run(3)
     assert says in str(caught.value)
+
+
+COUNTING = """\
+from optuna.samplers import RandomSampler
+
+from sweeper.core.samplers import SamplerTraits
+
+GREEDY = SamplerTraits(make="greedy_sampler:Counting", keeps="counting:")
+
+
+class Counting(RandomSampler):
+    def __init__(self, seed, point, trials):
+        super().__init__(seed)
+
+    def sample_independent(self, study, trial, name, distribution):
+        if name != "batch_size":
+            return super().sample_independent(study, trial, name, distribution)
+        seen = [each.system_attrs.get("counting:size", 64) for each in study.get_trials(deepcopy=False)]
+        for key in ("counting:size", "other:size"):
+            study._storage.set_trial_system_attr(trial._trial_id, key, max(seen) + 1)
+        return max(seen) + 1
+"""
+
+
+def test_a_state_in_the_trials_outlives_a_restart(install, tmp_path):
+    install(COUNTING)
+    sweep = Sweep(tmp_path, spec_for("greedy"))
+    sweep.run(3)
+    sweep.restart()
+    sweep.run(2)
+    assert [params["batch_size"] for params in sweep.asked] == [65, 66, 67, 68, 69]
+    kept = [each.system_attrs for each in sweep.searcher._study.get_trials(deepcopy=False)][NUM_KNOWN:]
+    assert [{key for key in attributes if ":size" in key} for attributes in kept] == [{"counting:size"}] * 5
