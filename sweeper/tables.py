@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
     records = [record for _, record in sorted(sweep.table.records.items())]
     stages, ratios, names = sweep.stages(), sweep.ratios(), sweep.varied()
     flats = [record.config.canonical().flatten() for record in records]
+    added = [name for name in sweep.spec.metrics() if name not in METRICS]
     ratio_of = [ratios.get(record.number) for record in records]
     columns: dict[str, list[Any]] = {
         "name": [sweep.name_of(record) for record in records],
@@ -64,7 +65,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "ratio": [each.ratio if each else None for each in ratio_of],
         "ratio_low": [each.low if each else None for each in ratio_of],
         "ratio_high": [each.high if each else None for each in ratio_of],
-        **{metric: [record.metric(metric) for record in records] for metric in METRICS},
+        **{metric: [record.metric(metric) for record in records] for metric in (*METRICS, *added)},
         **{name: [record.told.get(name) for record in records] for name in _told(records)},
         **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
         "failure": [record.failure.message if record.failure else None for record in records],
@@ -72,7 +73,9 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "finished": [record.outcome.finished_at if record.outcome else None for record in records],
         "uid": [record.uid for record in records],
     }
-    table = pd.DataFrame({column: _column(column, values) for column, values in columns.items()})
+    table = pd.DataFrame(
+        {column: _column(column, values, (*_FLOATS, *added)) for column, values in columns.items()}
+    )
     table.index = pd.Index([record.number for record in records], name="number", dtype="int64")
     return table
 
@@ -81,7 +84,7 @@ def _told(records: Sequence[TrialRecord]) -> Sequence[str]:
     return list(dict.fromkeys(name for record in records for name in record.told))
 
 
-def _column(name: str, values: list[Any]) -> pd.Series[Any]:
+def _column(name: str, values: list[Any], floats: Collection[str]) -> pd.Series[Any]:
     """A column in its type: by its name; of a parameter, by its values."""
     import pandas as pd
 
@@ -91,7 +94,7 @@ def _column(name: str, values: list[Any]) -> pd.Series[Any]:
     kinds = {type(value) for value in values if value is not None}
     if name == "feasible":
         return pd.Series(values, dtype="bool")
-    if name in _FLOATS or (kinds and float in kinds and kinds <= {int, float}):
+    if name in floats or (kinds and float in kinds and kinds <= {int, float}):
         return pd.Series(values, dtype="float64")
     if name not in _STRINGS and kinds in ({bool}, {int}):
         return pd.Series(values, dtype="boolean" if kinds == {bool} else "Int64")

@@ -15,7 +15,7 @@ from sweeper.analysis.projection import break_even_steps, eager_rival, projected
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.place import Place
-from sweeper.core.record import METRICS, TOLD_DIGITS, TrialRecord, rounded
+from sweeper.core.record import TOLD_DIGITS, TrialRecord, metric_row, rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,7 @@ class Summary:
         picked: Which of them `rule` picks.
         varied: The names that differ between its trials.
         unfit: Names of those that were faster, yet beyond a limit when they were confirmed.
+        unknown_metrics: Metrics of its objectives and constraints whose distribution is not installed here.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Summary:
     rule: Rule = "knee"
     varied: tuple[str, ...] = ()
     unfit: tuple[str, ...] = ()
+    unknown_metrics: tuple[str, ...] = ()
 
     def name_of(self, record: TrialRecord) -> str:
         """Returns a record's run name."""
@@ -171,8 +173,9 @@ def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:
     """Returns the metrics a record has, rounded to what is meaningful."""
+    told = record.told
     return {
-        name: rounded(value, METRICS[name].digits if name in METRICS else TOLD_DIGITS)
+        name: rounded(value, TOLD_DIGITS if name in told else metric_row(name).digits)
         for name, value in record.metrics.items()
     }
 

@@ -13,7 +13,7 @@ from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, wi
 from sweeper.analysis.projection import with_derived
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
-from sweeper.core.record import BASELINE, SearchResult, TrialRecord
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord, with_added
 from sweeper.spec import SweepSpec
 
 WINNING_MARGIN = 0.9
@@ -44,7 +44,7 @@ class TrialTable:
         Args:
             spec: Its objectives, constraints and production run; its space does not matter here.
         """
-        self._spec = spec
+        self._spec, self._metrics = spec, spec.metrics()
         self.records: dict[int, TrialRecord] = {}
         self.results: dict[int, SearchResult] = {}
         self.last = -1
@@ -130,6 +130,7 @@ class TrialTable:
         self.records[number] = record
         production = self._spec.production
         record = with_derived(record, self.yardstick, production.samples if production else None)
+        record = with_added(record, self._metrics)
         self.records[number] = record
         record = judge(record, self.limits(), self._spec)
         self.records[number] = record

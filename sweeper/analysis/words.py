@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sweeper.core.record import METRICS
+from sweeper.core.record import metric_row
 
 ABSENT = "–"
 
@@ -45,13 +45,13 @@ def bare(name: str, value: float | None) -> str:
     """Returns a value of the metric `name` for a column of such; a duration keeps its unit."""
     if name == "val_loss":
         return loss(value)
-    return seconds(value) if METRICS[name].unit == "s" else figure(value)
+    return seconds(value) if metric_row(name).unit == "s" else figure(value)
 
 
 def metric(name: str, value: float | None) -> str:
     """Returns a value of the metric `name` with its unit."""
-    shown = bare(name, value)
-    return shown if shown == ABSENT or METRICS[name].unit == "s" else f"{shown} {METRICS[name].unit}".rstrip()
+    shown, unit = bare(name, value), metric_row(name).unit
+    return shown if shown == ABSENT or unit == "s" else f"{shown} {unit}".rstrip()
 
 
 def joules(value: float | None) -> str:

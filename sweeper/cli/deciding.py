@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name, Sets, Uri, app
+from sweeper.core import export_formats
 
 
 @app.command()
@@ -92,10 +93,8 @@ def export(
     home: Home = DEFAULT_HOME,
     form: Annotated[
         str,
-        typer.Option(
-            "--format", help="yaml, json, args (flags), sbatch (a SLURM job), python (lines to paste)."
-        ),
-    ] = "yaml",
+        typer.Option("--format", help=f"{export_formats.described()}."),
+    ] = export_formats.YAML,
     trial: Annotated[
         int | None, typer.Option("--trial", metavar="N", help="Another trial than the winner.")
     ] = None,
@@ -109,7 +108,9 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="File to write; `-` prints, as args and python do. Default: the sweep's best.yaml."
+            "--out",
+            help=f"File to write; `-` prints, as {' and '.join(export_formats.printed())} do. "
+            "Default: the sweep's best.yaml.",
         ),
     ] = None,
     flags: Annotated[

@@ -12,18 +12,16 @@ from sweeper.cli.screen import console
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
+from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
 from sweeper.core.files import write_atomic
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
-from sweeper.export import Options, Setting, check_format, exported, read_map, reads_export, rendered
+from sweeper.export import Options, Setting, exported, read_map, reads_export, rendered
 from sweeper.patching import advice_on
 from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.opening import cannot_write, find_sweep
-
-PRINTED = ("args", "python")
-"""Formats for a person's eyes, or a shell; the others are files."""
 
 STDOUT = Path("-")
 GIB = 2**30
@@ -42,8 +40,8 @@ def export_command(
     """Writes a trial of a sweep, its winner by default, in a format.
 
     Args:
-        patch: A script that `python` says what to change in.
-        flags: A file of one's own flags, for `args`.
+        patch: A script in which a format that `takes_patch` says what to change.
+        flags: A file of one's own flags, for a format that `takes_map`.
         rule: Of a sweep with several objectives: which trial of its front.
 
     Raises:
@@ -51,15 +49,15 @@ def export_command(
         NothingFeasibleError: There is no trial to export.
         EnvironmentStopError: The file cannot be written.
     """
-    check_format(form)
-    if patch is not None and form != "python":
-        raise UserError(f"`--patch` needs `--format python`, but got `--format {form}`.")
-    if form == "sbatch" and out is not None and out.suffix == ".yaml":
+    traits = FORMATS.get(form)
+    if patch is not None and not traits.takes_patch:
+        raise UserError(f"`--patch` needs `--format {taking('takes_patch')}`, but got `--format {form}`.")
+    if traits.runs_export and out is not None and out.suffix == BUILTIN[YAML].suffix:
         raise UserError(
             f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the job reads that."
         )
-    if flags is not None and form != "args":
-        raise UserError(f"`--map` needs `--format args`, but got `--format {form}`.")
+    if flags is not None and not traits.takes_map:
+        raise UserError(f"`--map` needs `--format {taking('takes_map')}`, but got `--format {form}`.")
     sweep = load_sweep(find_sweep(home, name))
     summary = sweep.summary
     number = trial if rule is None else _picked(summary, sweep, rule, trial)
@@ -69,17 +67,17 @@ def export_command(
         _write(advice_on(patch, wanted), out or STDOUT)
         return
     own = sweep.journal.folder
-    path = out or (STDOUT if form in PRINTED else own / f"best.{form}")
+    path = out or (own / f"best{traits.suffix}" if traits.suffix else STDOUT)
     runs = own / "best.yaml" if path == STDOUT else path.parent / f"{path.stem}.yaml"
     options = Options(
         flags=read_map(flags) if flags else {},
         runs=str(runs.resolve()),
-        reasons=_reasons(summary, sweep, value["provenance"]["trial"]) if form == "python" else {},
+        reasons=_reasons(summary, sweep, value["provenance"]["trial"]) if traits.gives_reasons else {},
     )
     text = rendered(value, form, options)
     _write(text, path)
-    if form == "sbatch" and reads_export(value):
-        _write(rendered(value, "yaml"), runs, quiet=path == STDOUT)
+    if traits.runs_export and reads_export(value):
+        _write(rendered(value, YAML), runs, quiet=path == STDOUT)
 
 
 def _write(text: str, path: Path, *, quiet: bool = False) -> None:

@@ -18,7 +18,7 @@ from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.words import figure, loss, seconds, times
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord, metric_row
 from sweeper.sweep.observer import Status
 
 MOST_SHOWN = 3
@@ -148,6 +148,9 @@ def print_summary(
     out.print(Text(f"Searched trials: {counted or 'none'}. Ran on {summary.device}."), soft_wrap=True)
     if summary.synthetic:
         out.print("The data was made up: the speeds are this machine's, the losses mean nothing outside.")
+    if summary.unknown_metrics:
+        names = ", ".join(summary.unknown_metrics)
+        out.print(f"Not installed here, so neither shown nor limited: {names}.", soft_wrap=True)
     for each in matters:
         out.print(each, soft_wrap=isinstance(each, Text))
     out.print()
@@ -297,7 +300,7 @@ def _front_table(summary: Summary) -> Table:
     table = Table(title="Pareto front", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("trial")
     for name in summary.objectives:
-        table.add_column(f"{name}, {METRICS[name].unit}".removesuffix(", "), justify="right")
+        table.add_column(f"{name}, {metric_row(name).unit}".removesuffix(", "), justify="right")
     table.add_column("")
     for row in summary.front:
         values = (row.record.metric(name) for name in summary.objectives)

@@ -15,7 +15,7 @@ from sweeper.core.files import read_json
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement
 from sweeper.core.place import said
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord, metric_row
 
 _CHARTED = (
     ("gpu_sm_active_pct", "GPU, SMs active"),
@@ -62,7 +62,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
         yield "Result"
         for metric, value in metrics_of(record).items():
             how = f" ({record.notes['time_to_loss_how']})" if metric == "time_to_loss_s" else ""
-            unit = METRICS[metric].unit if metric in METRICS else ""
+            unit = "" if metric in record.told else metric_row(metric).unit
             yield f"  {metric}: {value:g} {unit}".rstrip() + how
         if math.isinf(record.derived.get("time_to_loss_s", 0.0)):
             yield "  time_to_loss_s: never; its curve does not come down to the baseline's loss"

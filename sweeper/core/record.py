@@ -1,15 +1,24 @@
-"""TrialRecord: one trial of a sweep with its outcome, and the table of metrics over it."""
+"""TrialRecord: one trial of a sweep with its outcome, and the table of metrics over it.
+
+A new metric is one function and one row of the table; a third party's metric is an entry point in
+`sweeper.objectives` that gives a row, and is there for the sweeps whose specification names it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.errors import UserError
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
 from sweeper.core.place import Place
+from sweeper.core.registry import Registry
 
 BASELINE = 0
 """The baseline's number."""
@@ -29,7 +38,8 @@ class TrialRecord:
         quality: The loss of this trial's numerics key: its own pass, or one it was answered from.
         violations: Constraint name -> amount by which it is violated (<= 0 holds).
         derived: Metrics that rest on more than the trial itself, by name: on the production run asked
-            for, on the baseline's loss. Infinite where the trial would never get there.
+            for, on the baseline's loss. Infinite where the trial would never get there. Metrics of other
+            distributions that the sweep names are here as well.
         notes: How a derived metric came about: `time_to_loss_how` is `measured` or `extrapolated`.
         folder: Where its files are.
         place: Where it ran, and beside how many others.
@@ -70,15 +80,20 @@ class TrialRecord:
         told = self.quality.metrics if self.quality is not None else {}
         return {f"val_{name}": value for name, value in told.items() if f"val_{name}" not in METRICS}
 
+    @property
+    def added(self) -> list[str]:
+        """Names of the metrics that it has from other distributions."""
+        return [name for name in self.derived if name not in METRICS]
+
     def metric(self, name: str) -> float | None:
-        """Returns the metric `name` of the table, or None where this trial does not have it."""
-        value = METRICS[name].of(self)
+        """Returns the metric `name`, or None where this trial does not have it."""
+        value = METRICS[name].of(self) if name in METRICS else self.derived.get(name)
         return value if value is not None and math.isfinite(value) else None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All that it has: of the table, then `told`."""
-        found = {name: self.metric(name) for name in METRICS}
+        """All that it has: of the table, of other distributions, then `told`."""
+        found = {name: self.metric(name) for name in (*METRICS, *self.added)}
         return {name: value for name, value in found.items() if value is not None} | dict(self.told)
 
 
@@ -104,8 +119,10 @@ class Metric:
     Attributes:
         unit: As printed.
         direction: `maximize` or `minimize`: which way is better.
-        of: How it is computed from a record; None where it is absent.
+        of: How it is computed from a record; None where it is absent. It depends on nothing but the
+            record, and is asked of a trial whenever more is known of it.
         digits: Significant digits worth logging.
+        rests_on_loss: It needs the quality pass: a trial's own, or one it shares.
     """
 
     name: str
@@ -113,6 +130,7 @@ class Metric:
     direction: str
     of: Callable[[TrialRecord], float | None]
     digits: int = 4
+    rests_on_loss: bool = False
 
 
 def _of_measurement(read: Callable[[Measurement], float | None]) -> Callable[[TrialRecord], Any]:
@@ -132,6 +150,10 @@ def _summaries(name: str, unit: str, direction: str) -> Iterator[Metric]:
     yield Metric(name, unit, direction, _series(name))
     for part in ("p50", "p95"):
         yield Metric(f"{name}_{part}", unit, direction, _series(name, part))
+
+
+def _val_loss(record: TrialRecord) -> float | None:
+    return record.quality.val_loss if record.quality else None
 
 
 def _data_pct(m: Measurement) -> float | None:
@@ -155,9 +177,9 @@ _TABLE = (
     Metric("throughput", "samples/s", "maximize", _of_measurement(lambda m: m.throughput)),
     Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds or None)),
     Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms or None)),
-    Metric("val_loss", "", "minimize", lambda r: r.quality.val_loss if r.quality else None, 6),
+    Metric("val_loss", "", "minimize", _val_loss, 6, rests_on_loss=True),
     Metric("projected_hours", "h", "minimize", _of_derived("projected_hours")),
-    Metric("time_to_loss_s", "s", "minimize", _of_derived("time_to_loss_s")),
+    Metric("time_to_loss_s", "s", "minimize", _of_derived("time_to_loss_s"), rests_on_loss=True),
     Metric("data_pct", "%", "minimize", _of_measurement(_data_pct)),
     Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
     Metric("compile_s", "s", "minimize", _of_measurement(lambda m: None if m.told_by else m.compile_seconds)),
@@ -177,8 +199,76 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 
 TOLD_DIGITS = 4
 
-LOSS_METRICS = ("val_loss", "time_to_loss_s")
-"""Those that rest on the quality pass, a trial's own or one it shares, and on the baseline's."""
+LOSS_METRICS = tuple(metric.name for metric in _TABLE if metric.rests_on_loss)
+
+OBJECTIVES = Registry("objectives", "objectives", Metric, METRICS)
+"""Every metric that a specification can name here."""
+
+
+_ABSENT = Metric("", "", "maximize", lambda record: None)
+
+
+def find_metric(name: str) -> Metric:
+    """Returns the row of a metric that a sweep is to aim for or to keep within limits.
+
+    Raises:
+        UserError: There is no such metric here, or its entry point is broken.
+    """
+    found = OBJECTIVES.get(name)
+    if found.name != name:
+        raise UserError(
+            f"an entry point in `{OBJECTIVES.group}` must be named as the metric it gives, but `{name}` of "
+            f"{OBJECTIVES.provider(name)} gives `{found.name}`. Rename one of them."
+        )
+    return found
+
+
+def metric_row(name: str) -> Metric:
+    """Returns the row of a metric; one that no trial has where it is not known here.
+
+    A sweep's folder may name a metric whose distribution is gone: it must still be listed and shown.
+    """
+    return METRICS.get(name) or _added_row(name, tuple(sys.path))
+
+
+def is_known_metric(name: str) -> bool:
+    """Returns whether a metric is built in, or its distribution is installed here."""
+    return metric_row(name) is not _ABSENT
+
+
+@functools.cache
+def _added_row(name: str, paths: tuple[str, ...]) -> Metric:
+    try:
+        return find_metric(name)
+    except UserError:
+        return _ABSENT
+
+
+def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
+    """Returns a measured `record` with those metrics of `names` that other distributions add.
+
+    Raises:
+        UserError: One of them fails, or gives something else than a number.
+    """
+    found: dict[str, float] = {}
+    for name in names:
+        if name not in METRICS and record.measurement is not None:
+            value = _asked(metric_row(name), record)
+            if value is not None:
+                found[name] = value
+    return dataclasses.replace(record, derived={**record.derived, **found}) if found else record
+
+
+def _asked(metric: Metric, record: TrialRecord) -> float | None:
+    try:
+        value = metric.of(record)
+        return None if value is None else float(value)
+    except Exception as error:
+        raise UserError(
+            f"the metric `{metric.name}` ({OBJECTIVES.provider(metric.name)}) must give a number or None, "
+            f"but of trial {record.number} it raised {type(error).__name__}: {error}. Repair it there, and "
+            "run the sweep again: it continues."
+        ) from error
 
 
 def rounded(value: float, digits: int) -> float:

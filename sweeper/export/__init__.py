@@ -2,16 +2,14 @@
 
 from sweeper.export.document import Setting, exported
 from sweeper.export.flags import read_map
-from sweeper.export.formats import FORMATS, Options, check_format, rendered
+from sweeper.export.formats import Options, rendered
 from sweeper.export.job_script import reads_export
 from sweeper.export.reading import SCHEMA, pass_env, read
 
 __all__ = [
-    "FORMATS",
     "SCHEMA",
     "Options",
     "Setting",
-    "check_format",
     "exported",
     "pass_env",
     "read",

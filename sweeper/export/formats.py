@@ -1,14 +1,16 @@
-"""The formats of an export, and what each needs besides it."""
+"""Writes an export in each of the built-in formats (`sweeper.core.export_formats` has the table)."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.core.errors import UserError, did_you_mean
+from sweeper.core.errors import UserError
+from sweeper.core.export_formats import FORMATS
+from sweeper.core.registry import resolve
 from sweeper.export.flags import flags
 from sweeper.export.job_script import job_script
 from sweeper.export.python_lines import python_lines
@@ -31,7 +33,8 @@ class Options:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-def _as_yaml(value: Mapping[str, Any], options: Options) -> str:
+def as_yaml(value: Mapping[str, Any], options: Options) -> str:
+    """Returns an export as YAML, with a header for a person."""
     return "".join(f"# {line}\n" for line in _header(value)) + to_yaml(value)
 
 
@@ -44,12 +47,17 @@ def _header(value: Mapping[str, Any]) -> Iterator[str]:
     yield "Run it:      sweeper train FILE, with the name of this file"
 
 
-def _as_json(value: Mapping[str, Any], options: Options) -> str:
+def as_json(value: Mapping[str, Any], options: Options) -> str:
+    """Returns an export as JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def _as_arguments(value: Mapping[str, Any], options: Options) -> str:
-    """Returns a command line as a shell takes it, the files it needs in comments before it."""
+def as_arguments(value: Mapping[str, Any], options: Options) -> str:
+    """Returns a command line as a shell takes it, the files it needs in comments before it.
+
+    Raises:
+        UserError: `--map` is given for a script, or a flag of it names no setting.
+    """
     if "command" not in value:
         return shlex.join(flags(value, options.flags)) + "\n"
     if options.flags:
@@ -65,29 +73,37 @@ def _as_arguments(value: Mapping[str, Any], options: Options) -> str:
     return "\n".join([*lines, " ".join([*own, shlex.join(value["command"])])]) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Mapping[str, Any], Options], str]] = {
-    "yaml": _as_yaml,
-    "json": _as_json,
-    "args": _as_arguments,
-    "sbatch": lambda value, options: job_script(value, options.runs),
-    "python": lambda value, options: python_lines(value, options.reasons),
-}
-"""The formats of `sweeper export`; a new one is a line here."""
+def as_job_script(value: Mapping[str, Any], options: Options) -> str:
+    """Returns a SLURM job that trains what was exported."""
+    return job_script(value, options.runs)
 
 
-def check_format(form: str) -> None:
-    """Raises a UserError where there is no such format."""
-    if form not in FORMATS:
-        raise UserError(
-            f"`--format` must be one of {', '.join(FORMATS)}, but got {form!r}.{did_you_mean(form, FORMATS)}"
-        )
+def as_python(value: Mapping[str, Any], options: Options) -> str:
+    """Returns an export as lines of a plain PyTorch script.
+
+    Raises:
+        UserError: It is the export of a script, or a plain script cannot load as it does.
+    """
+    return python_lines(value, options.reasons)
 
 
 def rendered(value: Mapping[str, Any], form: str, options: Options | None = None) -> str:
     """Returns an export as text.
 
     Raises:
-        UserError: The format is unknown, or is none for this export.
+        UserError: The format is unknown, is none for this export, or comes from another distribution
+            and fails.
     """
-    check_format(form)
-    return FORMATS[form](value, options or Options())
+    render = resolve(FORMATS.get(form).render)
+    try:
+        text: str = render(value, options or Options())
+    except UserError:
+        raise
+    except Exception as error:
+        if not (owner := FORMATS.provider(form)):
+            raise
+        raise UserError(
+            f"`--format {form}` comes from {owner}, but it failed: {type(error).__name__}: {error}. "
+            "Report it there, or use another format."
+        ) from error
+    return text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sweeper.analysis.words import bare, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.material import Material
 from sweeper.report.table import Table, cells, columns
 
@@ -49,7 +49,7 @@ TITLES = {
 
 def title_of(name: str) -> str:
     """Returns what a metric is called above a column or before a row, with its unit."""
-    unit = METRICS[name].unit if name in METRICS else ""
+    unit = metric_row(name).unit
     return TITLES.get(name, name) + (f", {unit}" if unit not in ("", "s") else "")
 
 
@@ -151,4 +151,4 @@ def _at_confirmed_speed(m: Material, record: TrialRecord, name: str) -> float | 
         return m.summary.projected_hours(record)
     if name == "val_loss" and record is m.baseline:
         return m.decision.baseline.loss if m.decision.baseline else None
-    return record.metric(name) if name in METRICS else None
+    return record.metric(name)

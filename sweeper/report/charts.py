@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from sweeper.analysis.words import figure, metric, times, value_of
 from sweeper.core.config import Scalar
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.chart import MOST_TICKS, Axis, Chart, Marks, log_ticks
 from sweeper.report.material import Material
 from sweeper.report.trials import OUTCOMES, evenly, outcome_of, tone_of
@@ -148,7 +148,7 @@ def front(m: Material) -> Chart | None:
 
 
 def _named(name: str) -> str:
-    return f"{name}, {METRICS[name].unit}".removesuffix(", ")
+    return f"{name}, {metric_row(name).unit}".removesuffix(", ")
 
 
 def _speeds(m: Material) -> dict[int, float]:

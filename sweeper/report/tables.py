@@ -12,7 +12,7 @@ from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
 from sweeper.analysis.words import ABSENT, bare, figure, loss, seconds, times, value_of
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.beside import title_of
 from sweeper.report.material import Material
 from sweeper.report.table import Cell, Table, cells, columns
@@ -68,7 +68,7 @@ def _front(m: Material) -> Table:
         )
         for row in m.summary.front
     ]
-    titles = (f"#{name}, {METRICS[name].unit}".removesuffix(", ") for name in m.summary.objectives)
+    titles = (f"#{name}, {metric_row(name).unit}".removesuffix(", ") for name in m.summary.objectives)
     return Table(
         caption="Beaten by no other trial (Pareto front)",
         columns=columns("trial", *titles),
@@ -160,8 +160,7 @@ def all_trials(m: Material) -> Table:
         for name in dict.fromkeys(
             ["gpu_mem_peak_gib", "projected_hours", *m.summary.objectives, *m.spec.constraints]
         )
-        if name in METRICS
-        and name not in ("throughput", "epoch_seconds", "val_loss", used)
+        if name not in ("throughput", "epoch_seconds", "val_loss", used)
         and any(r.metric(name) is not None for r in m.ended)
     ]
     shown = ["throughput", "epoch_seconds", "val_loss", *([used] if used else []), *extra]

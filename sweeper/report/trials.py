@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.analysis.words import metric
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.record import TrialRecord
 
 OUTCOMES = {"good": "feasible", "beyond": "beyond a limit", "failed": "failed"}
 """The tones of outcomes, and what they mean."""
@@ -42,7 +42,7 @@ def why_not(record: TrialRecord) -> str:
 
 
 def _value(record: TrialRecord, name: str) -> float | None:
-    return record.metric(name) if name in METRICS else None
+    return record.metric(name)
 
 
 def evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:

@@ -1,6 +1,7 @@
 """Asking a sampler that needs torch, in a process of its own: the supervisor must not import it.
 
-stdin, a line a question     {"seed": N, "directions": [...], "distributions": {NAME: JSON}, "trials": [...]}
+stdin, a line a question     {"sampler": [PATH, SEED, POINT, TRIALS], "directions": [...],
+                              "distributions": {NAME: JSON}, "trials": [...]}
 stdout, a line an answer     {NAME: VALUE}, or {"failed": WHY}
 """
 
@@ -12,7 +13,6 @@ import os
 import select
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,17 +22,19 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
 from sweeper.core.errors import EnvironmentStopError
+from sweeper.search.samplers import make
 
 TIMEOUT_SECONDS = 300.0
-LOCAL_SEARCHES = 2
-"""Points from where Optuna climbs to the one to ask for; 10 by default, nine tenths of a GP's time."""
 
 
 class Helper:
-    """A process that answers what Optuna's GPSampler suggests; torch is imported in it once."""
+    """A process that answers what a sampler suggests; torch is imported in it once."""
 
-    def __init__(self, directions: Sequence[str], distributions: Mapping[str, BaseDistribution]) -> None:
-        """Starts the process."""
+    def __init__(
+        self, name: str, directions: Sequence[str], distributions: Mapping[str, BaseDistribution]
+    ) -> None:
+        """Starts the process; `name` is the sampler's, for messages."""
+        self._name = name
         self._known = {
             "directions": list(directions),
             "distributions": {key: distribution_to_json(each) for key, each in distributions.items()},
@@ -49,8 +51,11 @@ class Helper:
             start_new_session=True,
         )
 
-    def ask(self, seed: int, trials: Sequence[FrozenTrial]) -> dict[str, Scalar]:
+    def ask(self, sampler: tuple[str, int, int, int], trials: Sequence[FrozenTrial]) -> dict[str, Scalar]:
         """Returns the suggestion after `trials`; those that run are taken for mediocre (constant liar).
+
+        Args:
+            sampler: What `sweeper.search.samplers.make` is to be called with.
 
         Raises:
             EnvironmentStopError: The process failed.
@@ -70,14 +75,14 @@ class Helper:
         ]
         answer = ""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"seed": seed, **self._known, "trials": told}) + "\n")
+            self._process.stdin.write(json.dumps({"sampler": sampler, **self._known, "trials": told}) + "\n")
             self._process.stdin.flush()
             if select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
                 answer = self._process.stdout.readline()
         found: dict[str, Scalar] = json.loads(answer or '{"failed": "it ended, or took too long"}')
         if "failed" in found:
             raise EnvironmentStopError(
-                f"`search.sampler: gp` failed: {found['failed']}. Name another sampler."
+                f"`search.sampler: {self._name}` failed: {found['failed']}. Name another sampler."
             )
         return found
 
@@ -91,11 +96,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Scalar]:
     distributions = {key: json_to_distribution(each) for key, each in request["distributions"].items()}
     study = optuna.create_study(directions=request["directions"])
     study.add_trials(create_trial(**each, distributions=distributions) for each in request["trials"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        made = optuna.samplers.GPSampler(seed=request["seed"])
-    made._n_local_search = LOCAL_SEARCHES
-    study.sampler = made
+    study.sampler = make(*request["sampler"])
     return dict(study.ask(distributions).params)
 
 

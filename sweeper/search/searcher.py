@@ -17,19 +17,19 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
+from sweeper.core.errors import UserError
 from sweeper.core.record import SearchResult
+from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distribution, drawn
 from sweeper.search.helper import Helper
 from sweeper.search.history import RUNNING, History, Past
 from sweeper.search.presets import Hints, presets
-from sweeper.search.samplers import IN_A_HELPER, mixed, sampler
+from sweeper.search.samplers import make, mixed
 from sweeper.spec import SweepSpec
 from sweeper.spec.space import same
 
 NUMBER = "sweeper.number"
-CMA = "cma:"
-"""Beginning of the attributes in which CMA-ES keeps where it stands."""
 REPEATS_BEFORE_LISTING = 4
 SOBOL_POINTS = 2
 LISTED_AT_MOST = 50_000
@@ -39,9 +39,6 @@ GP_LATEST, GP_RUNNING = 50, 50
 """What a GP is shown: its effort grows with the cube of it."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-_SAID = {"qmc": "spread over the space (Sobol)", "random": "drawn at random"}
 
 
 class SpaceExhaustedError(Exception):
@@ -60,9 +57,10 @@ class Searcher:
     ) -> None:
         self._spec, self._told = spec, told
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
-        starts = presets(spec, hints) if spec.search.sampler == "auto" else []
+        starts = presets(spec, hints) if spec.search.sampler == AUTO else []
         self._starts = {spec.config(each.params).key(): each for each in starts}
         self._directions = [objective.direction for objective in spec.objectives]
+        self._keeps = SAMPLERS.get(spec.search.sampler).keeps
         self._climb = Climb(spec) if len(self._directions) == 1 else None
         self._history = History(self._directions)
         self._running: dict[int, FrozenTrial] = {}
@@ -145,9 +143,15 @@ class Searcher:
             params=dict(told.params),
             distributions=self._distributions,
             user_attrs={NUMBER: number},
-            system_attrs={key: each for key, each in (attributes or {}).items() if key.startswith(CMA)},
+            system_attrs=self._state_in(attributes or {}),
             constraints=dict(told.constraints),
         )
+
+    def _state_in(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those of a trial's attributes in which the sampler keeps its state."""
+        if not self._keeps:
+            return {}
+        return {key: each for key, each in attributes.items() if key.startswith(self._keeps)}
 
     def ask(self, number: int, taken: Container[str]) -> Asked:
         """Returns parameters for trial `number` whose configuration is not in `taken` (keys), and why those.
@@ -175,46 +179,63 @@ class Searcher:
         return next((Asked(dict(each.params), f"start: {each.why}") for each in left), None)
 
     def _next_climb(self, number: int, taken: Container[str]) -> Asked | None:
-        if self._sampler() != "climb" or self._climb is None:
+        if self._sampler() != CLIMB or self._climb is None:
             return None
         return self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
 
     def _sampler(self) -> str:
         """Returns the sampler's name; what `auto` stands for depends on how far the search is."""
         name = self._spec.search.sampler
-        if name != "auto":
+        if name != AUTO:
             return name
-        return "qmc" if len(self._told) < len(self._starts) + SOBOL_POINTS else "climb"
+        return SOBOL if len(self._told) < len(self._starts) + SOBOL_POINTS else CLIMB
 
     def _suggested(self, number: int, taken: Container[str]) -> Asked | None:
-        """Returns what Optuna suggests; None where it only has what was asked for already."""
+        """Returns what the sampler suggests; None where it only has what was asked for already.
+
+        Raises:
+            UserError: A sampler of another distribution fails, or leaves the space.
+        """
         search, name = self._spec.search, self._sampler()
+        traits = SAMPLERS.get(name)
         running = list(self._running.values())[-RUNNING:]
-        if name == IN_A_HELPER:
-            self._helper = self._helper or Helper(self._directions, self._distributions)
+        if traits.needs_torch:
+            self._helper = self._helper or Helper(name, self._directions, self._distributions)
             shown = [*self._history.trials(GP_LATEST), *running[-GP_RUNNING:]]
-            params = self._helper.ask(mixed(search.seed, number, 0), shown)
+            asked = (traits.make, mixed(search.seed, number, 0), number, search.trials)
+            params = self._inside(name, self._helper.ask(asked, shown))
             if self._spec.config(params).key() not in taken:
                 self._running[number] = create_trial(
                     state=TrialState.RUNNING, params=params, distributions=self._distributions
                 )
-                return Asked(params, f"asked of {name}")
-            name = "climb"
+                return Asked(params, traits.why or f"asked of {name}")
+            name, traits = CLIMB, SAMPLERS.get(CLIMB)
         shown = [*self._history.trials(), *running]
         for attempt in range(REPEATS_BEFORE_LISTING):
-            study = optuna.create_study(
-                storage=Past(shown),
-                sampler=sampler(name, search.seed, number, attempt, search.trials),
-                directions=self._directions,
-            )
-            with warnings.catch_warnings():
-                # CMA-ES says that it passes over constraints: it learns from the values it is told.
-                warnings.simplefilter("ignore", UserWarning)
-                params = dict(study.ask(self._distributions).params)
+            seed, point = mixed(search.seed, number, attempt), number + attempt * search.trials
+            with _blaming(name):
+                study = optuna.create_study(
+                    storage=Past(shown),
+                    sampler=make(traits.make, seed, point, search.trials),
+                    directions=self._directions,
+                )
+                with warnings.catch_warnings():
+                    # CMA-ES says that it passes over constraints: it learns from the values it is told.
+                    warnings.simplefilter("ignore", UserWarning)
+                    params = self._inside(name, dict(study.ask(self._distributions).params))
             if self._spec.config(params).key() not in taken:
                 self._running[number] = study.get_trials(deepcopy=False)[-1]
-                return Asked(params, _SAID.get(name, f"asked of {name}"))
+                return Asked(params, traits.why or f"asked of {name}")
         return None
+
+    def _inside(self, name: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
+        for key, parameter in self._spec.space.items():
+            if not parameter.contains(params[key]):
+                raise UserError(
+                    f"`search.sampler: {name}` ({SAMPLERS.provider(name) or 'built in'}) must suggest values "
+                    f"of the space, but for `{key}` it suggests {params[key]!r}. Name another sampler."
+                )
+        return params
 
     def _untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
         """Draws one of the configurations that are left: from a list of them, where that is not too long.
@@ -264,6 +285,22 @@ class Searcher:
         trial = self._frozen(number, placed, attributes)
         self._history.add(number, trial)
         return trial
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Raises what another distribution's sampler raises as a UserError that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not (owner := SAMPLERS.provider(name)):
+            raise
+        raise UserError(
+            f"`search.sampler: {name}` comes from {owner}, but it failed: {type(error).__name__}: {error}. "
+            "Repair it there, or name another sampler; the sweep continues where it was."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.launchers import LAUNCHERS
-from sweeper.core.record import LOSS_METRICS, METRICS
+from sweeper.core.record import METRICS, OBJECTIVES, find_metric, metric_row
 from sweeper.core.registry import Registry
+from sweeper.core.samplers import SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
@@ -68,6 +69,16 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             registry.check(value)
         except UserError as error:
             yield Mistake(path, str(error))
+
+    sampler = _mapping(tree.get("search")).get("sampler")
+    if isinstance(sampler, str):
+        try:
+            SAMPLERS.get(sampler)
+        except UserError as error:
+            yield Mistake(("search", "sampler"), str(error))
+    for path, name in _metrics(tree):
+        if text := _unknown_metric(name):
+            yield Mistake(path, text, at_key=path[0] == "constraints")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -208,19 +219,13 @@ def _condition(condition: Any, target: Any, name: str, path: Path) -> Iterator[M
 
 
 def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    named: list[tuple[Path, Any]] = [
-        (("constraints", name), name) for name in _mapping(tree.get("constraints"))
-    ]
-    for index, entry in enumerate(_list(tree.get("objectives"))):
-        named += [(("objectives", index, key), metric) for key, metric in _mapping(entry).items()]
+    named = list(_metrics(tree))
     for path, metric in named:
-        if isinstance(metric, str) and metric not in METRICS and path[-1] in (metric, "maximize", "minimize"):
-            remedy = did_you_mean(metric, METRICS) or f" Known metrics: {', '.join(METRICS)}."
-            yield Mistake(path, f"`{metric}` is not a metric.{remedy}", at_key=path[0] == "constraints")
-        elif isinstance(metric, str) and (text := _lacking(metric, tree)):
+        if text := _lacking(metric, tree):
             yield Mistake(path, text, at_key=path[0] == "constraints")
+    on_loss = any(metric_row(metric).rests_on_loss for _, metric in named)
     work = [name for name in _mapping(tree.get("space")) if name.partition(".")[0] in OPEN_SECTIONS]
-    if work and all(metric not in LOSS_METRICS for _, metric in named):
+    if work and not on_loss:
         text = (
             "A space with `model.*` or `data.*` needs a constraint or an objective on val_loss, but got"
             f" {work[0]} without one. Add `constraints: {{val_loss: {{max_ratio_to_baseline: 1.02}}}}`."
@@ -228,12 +233,38 @@ def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake(("space", work[0], "val_loss"), text, at_key=True)
     rule = _mapping(tree.get("confirm")).get("pick")
     several = len(_list(tree.get("objectives"))) > 1
-    if rule == "lowest_loss" and several and all(metric not in LOSS_METRICS for _, metric in named):
+    if rule == "lowest_loss" and several and not on_loss:
         text = (
             "`confirm.pick: lowest_loss` needs an objective or a constraint on val_loss, but got none."
             " Add one, or use `pick: knee`."
         )
         yield Mistake(("confirm", "pick"), text)
+
+
+def _metrics(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yields what is aimed for and limited, with its place."""
+    for name in _mapping(tree.get("constraints")):
+        if isinstance(name, str):
+            yield ("constraints", name), name
+    for index, entry in enumerate(_list(tree.get("objectives"))):
+        for key, metric in _mapping(entry).items():
+            if isinstance(metric, str) and key in ("maximize", "minimize"):
+                yield ("objectives", index, key), metric
+
+
+def _unknown_metric(name: str) -> str:
+    """Returns why a metric cannot be named here; empty where it can."""
+    if name in METRICS:
+        return ""
+    try:
+        known = OBJECTIVES.names()
+        if name not in known:
+            remedy = did_you_mean(name, known) or f" Known metrics: {', '.join(known)}."
+            return f"`{name}` is not a metric.{remedy}"
+        find_metric(name)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _lacking(metric: str, tree: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from sweeper.core.machine import too_large
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import LimitedStage
 from sweeper.core.quantities import QUANTITIES
+from sweeper.core.samplers import AUTO
 from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.spec.space import FiniteFloat, Section, Sparse
 
@@ -94,7 +95,7 @@ class Objective(Sparse):
 
     @property
     def metric(self) -> str:
-        """The metric's name in `sweeper.core.record.METRICS`."""
+        """The metric's name (`sweeper.core.record.find_metric`)."""
         return self.maximize or self.minimize or ""
 
     @property
@@ -221,6 +222,7 @@ class Search(Section):
     """How many configurations are tried, for how long, chosen by whom, and when it is enough.
 
     Attributes:
+        sampler: A name of `sweeper.core.samplers.SAMPLERS`.
         minutes: Of the whole sweep, confirmation included; null is no limit.
         patience: The search ends after so many trials in a row without a better one.
         regret: It ends once the best so far is expected to lie within this share of the best there is.
@@ -228,7 +230,7 @@ class Search(Section):
             configuration to be run.
     """
 
-    sampler: Literal["auto", "tpe", "gp", "cmaes", "random", "qmc", "climb"] = "auto"
+    sampler: str = AUTO
     trials: Count = 40
     minutes: Positive | None = 20.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

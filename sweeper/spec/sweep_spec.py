@@ -168,6 +168,10 @@ class SweepSpec(Section):
         """Returns the names in the space."""
         return tuple(self.space)
 
+    def metrics(self) -> list[str]:
+        """Returns the metrics that are aimed for, then those that are limited."""
+        return list(dict.fromkeys([*(each.metric for each in self.objectives), *self.constraints]))
+
     def size(self) -> int | None:
         """Returns the number of combinations, `when` left aside; None where it is infinite."""
         sizes = [parameter.size() for parameter in self.space.values()]

@@ -21,7 +21,7 @@ from sweeper.core.codec import decode
 from sweeper.core.files import ours
 from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
-from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.core.record import BASELINE, TrialRecord, is_known_metric
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
 from sweeper.sweep.runner import is_tried_again
@@ -249,6 +249,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         device=sweep.about["device"],
         reason=result.get("reason", ""),
         synthetic=sweep.about["synthetic"],
+        unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
         tied=tuple(sweep.name_of(table.records[number]) for number in result.get("tied", ())),

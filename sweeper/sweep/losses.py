@@ -7,7 +7,7 @@ import dataclasses
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
-from sweeper.core.record import BASELINE, LOSS_METRICS
+from sweeper.core.record import BASELINE, metric_row
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.loading import NUM_SEEDS, quality_of
@@ -84,8 +84,7 @@ def losses_over_seeds(
 
 def looks_at_loss(spec: SweepSpec) -> bool:
     """Returns whether an objective or a constraint rests on the loss, so that trials need a quality pass."""
-    goals = {*spec.constraints, *(objective.metric for objective in spec.objectives)}
-    return not goals.isdisjoint(LOSS_METRICS)
+    return any(metric_row(name).rests_on_loss for name in spec.metrics())
 
 
 def trained_samples(baseline: Measurement) -> int:

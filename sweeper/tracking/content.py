@@ -16,7 +16,7 @@ from sweeper.core.environment import secrets
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
 from sweeper.core.place import said
-from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, rounded
+from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, metric_row, rounded
 from sweeper.core.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
 
@@ -186,10 +186,10 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
         return
     digits = METRICS["throughput"].digits
     # The loss may come from another trial of the same numerics, or from a pass of its own.
-    for name in LOSS_METRICS:
+    for name in (*LOSS_METRICS, *record.added):
         late = record.metric(name)
         if late is not None:
-            yield Point(f"{_prefix(record)}/{name}", rounded(late, METRICS[name].digits), end_ms)
+            yield Point(key(f"{_prefix(record)}/{name}"), rounded(late, metric_row(name).digits), end_ms)
     for name, value in record.told.items():
         yield Point(key(f"{_prefix(record)}/{name}"), rounded(value, _DIGITS), end_ms)
     if view.x_baseline is not None:

@@ -76,7 +76,7 @@ def test_a_sampler_sees_what_runs_and_no_more_than_so_many(tmp_path, monkeypatch
             seen.append([each.state for each in study.get_trials(deepcopy=False)[:-1]])
             return {}
 
-    monkeypatch.setattr(searcher, "sampler", lambda name, seed, number, *_: Looking(seed=number))
+    monkeypatch.setattr(searcher, "make", lambda path, seed, *_: Looking(seed=seed))
     spec = spec_of(space=CONTINUOUS, search={"trials": 1000, "sampler": "random"})
     told: dict[int, SearchResult] = {}
     search = Searcher(tmp_path / "study.log", spec, told)

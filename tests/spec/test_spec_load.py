@@ -179,8 +179,8 @@ TAIL = "baseline: {}\n"
         ),
         (
             "space: {}\nsearch: {sampler: tep}",
-            "f.yaml:4:19: `search.sampler` must be 'auto', 'tpe', 'gp', 'cmaes', 'random', 'qmc'"
-            " or 'climb', but got 'tep'. Did you mean `tpe`?",
+            "f.yaml:4:19: `search.sampler` must be one of auto, tpe, gp, cmaes, random, qmc,"
+            " climb, but got 'tep'. Did you mean `tpe`?",
         ),
         (
             "space: {}\nsearch: {minutes: 0}",

@@ -1,0 +1,78 @@
+"""The formats of `sweeper export` and their traits, known without what writes them.
+
+A new format is one function and one row of the table; a third party's format is an entry point in
+`sweeper.export_formats` that gives a row. No module but this one decides anything by a format's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sweeper.core.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFormat:
+    """One format of an export.
+
+    Attributes:
+        render: Import string of a function `(value, options) -> str`: the export as plain values,
+            and `sweeper.export.Options`. It raises a UserError where there is no such text.
+        about: What it is, in a few words, for `--help`.
+        suffix: Of the file in the sweep's folder, as `.yaml`; empty where it is printed unless `--out`
+            names a file.
+        reads_back: `sweeper train` reads the text: it is YAML or JSON, and nothing is lost.
+        runs_export: The text trains from an export in YAML, which is written beside it.
+        takes_map: It writes one's own flags (`--map`).
+        takes_patch: With `--patch SCRIPT.py`, what to change there is written in place of its text.
+        gives_reasons: It says why a value is there; `Options.reasons` is filled for it.
+    """
+
+    render: str
+    about: str = ""
+    suffix: str = ""
+    reads_back: bool = False
+    runs_export: bool = False
+    takes_map: bool = False
+    takes_patch: bool = False
+    gives_reasons: bool = False
+
+
+YAML = "yaml"
+"""The default, and what the text of a format that `runs_export` trains from."""
+
+BUILTIN: Mapping[str, ExportFormat] = {
+    YAML: ExportFormat(render="sweeper.export.formats:as_yaml", suffix=".yaml", reads_back=True),
+    "json": ExportFormat(render="sweeper.export.formats:as_json", suffix=".json", reads_back=True),
+    "args": ExportFormat(render="sweeper.export.formats:as_arguments", about="flags", takes_map=True),
+    "sbatch": ExportFormat(
+        render="sweeper.export.formats:as_job_script",
+        about="a SLURM job",
+        suffix=".sbatch",
+        runs_export=True,
+    ),
+    "python": ExportFormat(
+        render="sweeper.export.formats:as_python",
+        about="lines to paste",
+        takes_patch=True,
+        gives_reasons=True,
+    ),
+}
+FORMATS = Registry("export_formats", "--format", ExportFormat, BUILTIN)
+"""Every format that can be written here."""
+
+
+def described() -> str:
+    """Returns the built-in formats for `--help`: `yaml, args (flags), ...`."""
+    return ", ".join(f"{name} ({row.about})" if row.about else name for name, row in BUILTIN.items())
+
+
+def printed() -> Iterator[str]:
+    """Yields the built-in formats that are printed."""
+    return (name for name, row in BUILTIN.items() if not row.suffix)
+
+
+def taking(option: str) -> str:
+    """Returns the built-in formats for which the trait `option` holds: `args or python`."""
+    return " or ".join(name for name, row in BUILTIN.items() if getattr(row, option))

@@ -1,0 +1,50 @@
+"""The samplers of `search.sampler` and their traits, known without Optuna.
+
+A new sampler is one function and one row of the table; a third party's sampler is an entry point in
+`sweeper.samplers` that gives a row. Only the searcher decides anything by the names of `auto` and `climb`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweeper.core.registry import Registry
+
+AUTO, CLIMB, SOBOL = "auto", "climb", "qmc"
+"""What `auto` consists of: the usual starts, some points of SOBOL, then CLIMB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerTraits:
+    """One sampler.
+
+    Attributes:
+        make: Import string of a function `(seed, point, trials) -> optuna.samplers.BaseSampler`. It is
+            called for every ask, so the sampler may keep nothing but what is in the study's trials.
+            `seed` is of this ask alone; `point` counts the asks, for a sequence that has no seed per ask;
+            `trials` is how many are searched.
+        why: What the report says of a trial that it asked for; `asked of NAME` where empty.
+        needs_torch: It is asked in a process of its own, as the supervisor must not import torch.
+        keeps: Beginning of the trials' system attributes in which it keeps its state; empty for none.
+    """
+
+    make: str
+    why: str = ""
+    needs_torch: bool = False
+    keeps: str = ""
+
+
+_TPE = "sweeper.search.samplers:tpe"
+BUILTIN: Mapping[str, SamplerTraits] = {
+    AUTO: SamplerTraits(make=_TPE),
+    "tpe": SamplerTraits(make=_TPE),
+    "gp": SamplerTraits(make="sweeper.search.samplers:gp", needs_torch=True),
+    "cmaes": SamplerTraits(make="sweeper.search.samplers:cmaes", keeps="cma:"),
+    "random": SamplerTraits(make="sweeper.search.samplers:at_random", why="drawn at random"),
+    SOBOL: SamplerTraits(make="sweeper.search.samplers:qmc", why="spread over the space (Sobol)"),
+    # TPE is asked where there is nothing left to climb, and with several objectives.
+    CLIMB: SamplerTraits(make=_TPE),
+}
+SAMPLERS = Registry("samplers", "search.sampler", SamplerTraits, BUILTIN)
+"""Every sampler that can be named here."""
