@@ -25,7 +25,7 @@ from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.opening import find_sweep
-from sweeper.sweep.starting import Launch, supervised
+from sweeper.sweep.starting import Launch, OpenSweep, supervised
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trials import TrialRunner
 from sweeper.tracking import NullTracker
@@ -103,9 +103,8 @@ def confirm_again(
     try:
         # One process after the other: no cluster needs more than a worker for that.
         with contextlib.ExitStack() as stack:
-            context = stack.enter_context(
-                supervised(home, journal, lock, unlimited, marks, NullTracker(), observer, launch, most=1)
-            )
+            opened = OpenSweep(home=home, journal=journal, lock=lock, spec=unlimited, fingerprint=marks)
+            context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
             number = int(result["winner"])

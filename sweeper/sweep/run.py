@@ -21,7 +21,7 @@ from sweeper.sweep.opening import cannot_write, open_sweep
 from sweeper.sweep.phases import run_phases
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.showing import MADE, info, made_files, show
-from sweeper.sweep.starting import Launch, supervised
+from sweeper.sweep.starting import Launch, OpenSweep, supervised
 from sweeper.tracking import Tracker
 
 STUDY_SECONDS = 10.0
@@ -102,7 +102,8 @@ def run_sweep(
                 observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
             spec = _extended(journal, spec)
             observer.line(f"Continuing `{journal.name}`: {_count(journal)} trials are done.")
-        with supervised(home, journal, lock, spec, marks, tracker, observer, launch) as context:
+        opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
+        with supervised(opened, tracker, observer, launch) as context:
             run_phases(context)
             stopped = context.stopping.asked
             sweep = load_sweep(journal)

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,86 +41,97 @@ Launch = Callable[[Path], Launcher]
 """Makes, from a sweep's folder, what its jobs run on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSweep:
+    """A sweep whose folder is locked by this process.
+
+    Attributes:
+        spec: What was asked for.
+        fingerprint: What makes it this sweep.
+    """
+
+    home: Path
+    journal: Journal
+    lock: SweepLock
+    spec: SweepSpec
+    fingerprint: Mapping[str, Any]
+
+
 @contextlib.contextmanager
 def supervised(
-    home: Path,
-    journal: Journal,
-    lock: SweepLock,
-    spec: SweepSpec,
-    marks: Mapping[str, Any],
-    tracker: Tracker,
-    observer: Observer,
-    launch: Launch | None,
-    most: int | None = None,
+    sweep: OpenSweep, tracker: Tracker, observer: Observer, launch: Launch | None, most: int | None = None
 ) -> Iterator[SweepContext]:
-    """Yields what a sweep whose folder is open runs with; a new sweep has begun then.
+    """Yields what an open sweep runs with; a new sweep has begun then.
 
     Args:
+        launch: In place of the launcher that `execution` names.
         most: Jobs at once, where they are to be fewer than `execution` allows.
 
     Raises:
         UserError: The data or the code cannot be used.
         EnvironmentStopError: The machine cannot run it.
     """
+    journal, spec = sweep.journal, sweep.spec
     began = time.monotonic()
     end_earlier_run(journal.folder)
-    prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
-    model = journal.read()["about"].get("model", "") if journal.begun else ""
-    launcher = (
-        launch(journal.folder)
-        if launch
-        else launcher_for(journal.folder, spec, most=most, model=model, say=observer.line)
-    )
+    prepared = prepared_folder(sweep.home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
+    launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
     with contextlib.closing(launcher):
         machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
         if spec.execution.is_remote:
             # The time in the queue for the first worker is the cluster's, not the sweep's.
             began = time.monotonic()
-        observer.line(f"Running on {machine.line}.")
-        for note in (*launcher.notes, *data["notes"]):
-            observer.line(note)
-        about = {
-            "device": machine.line,
-            # As workers name it: the driver and torch differ where a GPU is divided (MIG).
-            "model": launcher.model or machine.devices[0].name,
-            "synthetic": data["synthetic"],
-            "notes": list(data["notes"]),
-            **provenance(),
-        }
-        begun_spec = spec
-        spec, lines = setup.restricted(spec, machine, data)
-        for line in lines:
+        possible, left = setup.restricted(spec, machine, data)
+        for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
             observer.line(line)
         if not journal.begun:
-            journal.begin(begun_spec, marks, about)
+            journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
             passing("begun")
-        info = info_of(journal, begun_spec, marks, journal.read()["about"])
+        info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
         publisher = Publisher(tracker, info, journal.folder)
         publisher.open()
+        cache = sweep.home.resolve() / "cache" / "compile"
         template = dataclasses.replace(
-            template_of(spec, home), prepared=str(prepared), cache=str(home.resolve() / "cache" / "compile")
+            template_of(possible, sweep.home), prepared=str(prepared), cache=str(cache)
         )
         gpus = uuids_of([slot.device for slot in machine.slots])
         with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
-            mirror = mirror_of(journal, begun_spec)
-            context = SweepContext(
-                journal=journal,
-                lock=lock,
-                spec=spec,
-                machine=machine,
-                launcher=launcher,
-                publisher=publisher,
-                observer=observer,
-                template=template,
-                varied=varied(begun_spec),
-                began=began,
-                stopping=stopping,
-                mirror=mirror,
-            )
+            mirror = mirror_of(journal, spec)
             try:
-                yield context
+                yield SweepContext(
+                    journal=journal,
+                    lock=sweep.lock,
+                    spec=possible,
+                    machine=machine,
+                    launcher=launcher,
+                    publisher=publisher,
+                    observer=observer,
+                    template=template,
+                    varied=varied(spec),
+                    began=began,
+                    stopping=stopping,
+                    mirror=mirror,
+                )
             finally:
                 mirror.finish(0.0)
+
+
+def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launcher:
+    journal = sweep.journal
+    model = journal.read()["about"].get("model", "") if journal.begun else ""
+    return launcher_for(journal.folder, sweep.spec, most=most, model=model, say=observer.line)
+
+
+def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a sweep keeps of where it was begun, and on what data."""
+    return {
+        "device": machine.line,
+        # As workers name it: the driver and torch differ where a GPU is divided (MIG).
+        "model": launcher.model or machine.devices[0].name,
+        "synthetic": data["synthetic"],
+        "notes": list(data["notes"]),
+        **provenance(),
+    }
 
 
 def template_of(spec: SweepSpec, home: Path) -> Job:
