@@ -6,9 +6,10 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sweeper.doctor.finding import Check, State
+from sweeper.telemetry.gpus import GpuFacts
 
 PCI = Path("/sys/bus/pci/devices")
 DRIVER = Path("/proc/driver/nvidia")
@@ -18,46 +19,6 @@ _OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
 
 # Chips with memory shared with the processor run no other chip's machine code, and theirs runs nowhere else.
 _INTEGRATED = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)}
-
-
-class Gpu(Protocol):
-    """A GPU as NVML describes it. `foreign` are the processes, not ours, that compute on it."""
-
-    @property
-    def index(self) -> int:
-        """NVML's index."""
-
-    @property
-    def name(self) -> str:
-        """The model; empty where it is not told, as in what follows."""
-
-    @property
-    def memory_gib(self) -> float:
-        """Its memory."""
-
-    @property
-    def driver(self) -> str:
-        """The driver's version."""
-
-    @property
-    def cuda_driver_version(self) -> str:
-        """The newest CUDA the driver knows, such as `13.0`."""
-
-    @property
-    def persistence(self) -> bool | None:
-        """Whether the driver stays up while nobody uses it; None where it is not told."""
-
-    @property
-    def compute_mode(self) -> str:
-        """`default`, `exclusive process`, `exclusive thread` or `prohibited`."""
-
-    @property
-    def mig(self) -> bool:
-        """Whether it is split into instances."""
-
-    @property
-    def foreign(self) -> Sequence[int]:
-        """Processes that compute on it."""
 
 
 def present() -> bool:
@@ -88,7 +49,7 @@ def num_visible(num_gpus: int, visible: str | None) -> int:
     return min(num_gpus, len(list(names)))
 
 
-def look(problem: str, gpus: Sequence[Gpu], *, is_present: bool) -> Iterator[Check]:
+def look(problem: str, gpus: Sequence[GpuFacts], *, is_present: bool) -> Iterator[Check]:
     """Yields a check for each GPU, or says that there is none.
 
     Args:
@@ -104,7 +65,7 @@ def look(problem: str, gpus: Sequence[Gpu], *, is_present: bool) -> Iterator[Che
         yield _gpu(gpu)
 
 
-def _gpu(gpu: Gpu) -> Check:
+def _gpu(gpu: GpuFacts) -> Check:
     exclusive = gpu.compute_mode.startswith("exclusive")
     parts = (
         gpu.name or "not named by its driver",
@@ -181,7 +142,9 @@ def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
     return first + command.format(what="torch", cuda="cu130")
 
 
-def torch_build(torch: Mapping[str, str], gpus: Sequence[Gpu], num_seen: int, visible: str | None) -> Check:
+def torch_build(
+    torch: Mapping[str, str], gpus: Sequence[GpuFacts], num_seen: int, visible: str | None
+) -> Check:
     """Returns whether torch can use the GPUs that the driver knows.
 
     Args:

@@ -17,6 +17,7 @@ from sweeper.core.measurement import Failure, Report
 from sweeper.doctor import gpus as nvidia
 from sweeper.doctor.finding import Ceiling, Check, State
 from sweeper.execution.local import TRIAL_ENV
+from sweeper.telemetry.gpus import GpuFacts
 
 TIMEOUT_SECONDS = 50.0
 """For all but the GPUs: torch's start, the host, the loader, the disk and the compiler."""
@@ -93,7 +94,7 @@ def ceilings_of(values: Mapping[str, Any]) -> tuple[Ceiling, ...]:
     return tuple(Ceiling(each["name"], each["value"], each["unit"]) for each in values["ceilings"])
 
 
-def assess(values: Mapping[str, Any], gpus: Sequence[nvidia.Gpu], visible: str | None) -> Iterator[Check]:
+def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | None) -> Iterator[Check]:
     """Yields what follows from a report of the ceilings job.
 
     Args:
