@@ -2,17 +2,16 @@
 
 from typing import Any
 
+from sweeper._version import __version__
 from sweeper.metering import Meter, meter
 
-__all__ = ["Meter", "load", "meter"]
-__version__ = "0.1.0"
+__all__ = ["Meter", "__version__", "load", "meter"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `load` (`sweeper.tables`) where it is used: a script that only meters needs none of it."""
+    """Imports `load` where it is used: a script that only meters needs none of it."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from sweeper.tables import load
 
-    # By its name: nothing below may seem to rest on it.
-    return importlib.import_module("sweeper.tables").load
+    return load

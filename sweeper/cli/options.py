@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper import __version__
+from sweeper._version import __version__
 from sweeper.core.errors import UserError
 
 MOST_SHOWN = 80

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sweeper import __version__
+from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.summary import Summary
 from sweeper.core.codec import encode

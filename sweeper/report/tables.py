@@ -6,7 +6,7 @@ import datetime
 import math
 from collections.abc import Iterator, Sequence
 
-from sweeper import __version__
+from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper import __version__
+from sweeper._version import __version__
 from sweeper.analysis.decision import Decision
 from sweeper.analysis.summary import Summary
 from sweeper.spec import SweepSpec

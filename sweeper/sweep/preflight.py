@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper import __version__
+from sweeper._version import __version__
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.files import make_folder, read_json, write_json

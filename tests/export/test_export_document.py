@@ -9,7 +9,7 @@ import pytest
 from exports import A10, export_of
 from replays import PIPELINE, Bench, failing, spec_of, surface
 
-from sweeper import __version__
+from sweeper._version import __version__
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError
