@@ -23,6 +23,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import SERIES, TELEMETRY_LOG, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import DeviceInfo, FailureKind, Measurement, Window
 from sweeper.core.progress import OwnSteps
+from sweeper.telemetry import probes
 from sweeper.telemetry.sampler import Sampler, summarise
 from sweeper.testing.noop import made_up
 from sweeper.trainer.group import Group
@@ -74,7 +75,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
     def run(
         runner: Callable, probe: Gpu, name: str = "job", devices: int = 1, **plan
     ) -> tuple[Measurement, float]:
-        monkeypatch.setattr(keeper, "NvmlProbe", lambda: probe)
+        monkeypatch.setitem(probes.BUILTIN, "nvml", lambda: probe)
         monkeypatch.setattr(keeper, "Sampler", functools.partial(Sampler, interval_seconds=0.005))
         job = Job(
             uid="w",
