@@ -162,7 +162,11 @@ def test_a_run_that_leaves_a_process_fails(pytest_run: Run, workers: str):
 
 @pytest.mark.parametrize(
     "waits",
-    ["time.sleep(60)", "start().wait()", "with start(): time.sleep(60)"],
+    [
+        "time.sleep(60)",
+        "start().wait()",
+        pytest.param("with start(): time.sleep(60)", marks=pytest.mark.slow),
+    ],
     ids=["itself", "a child", "a child at the end, too"],
 )
 def test_a_test_that_takes_too_long_fails_and_is_ended(pytest_run: Run, waits: str):

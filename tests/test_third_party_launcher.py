@@ -146,6 +146,7 @@ def test_the_suite_can_be_run_from_outside(folder, tmp_path):
     assert "7 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_to_its_end_on_it(folder, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "space.yaml").write_text(SPACE)

@@ -104,6 +104,7 @@ def ask(queue, samples, functions):
 """
 
 
+@pytest.mark.slow
 def test_both_are_imported_side_by_side_and_can_be_pickled(
     own: Path, tmp_path_factory: pytest.TempPathFactory
 ):

@@ -278,6 +278,7 @@ def doctor(home: Path, *arguments: str, **environment: str) -> tuple[subprocess.
     return done, time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_a_real_examination_of_a_damaged_home(tmp_path):
     home = tmp_path / "home"
     home.mkdir()

@@ -27,6 +27,7 @@ def heard(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n == "with_overrides" else pytest.param(n, marks=pytest.mark.slow) for n in SCRIPTS]
 )

@@ -21,8 +21,11 @@ from sweeper.testing.sampler_conformance import NUM_KNOWN, SamplerConformance, S
 LACKS = pytest.mark.skipif(importlib.util.find_spec("cmaes") is None, reason="cmaes is not installed")
 
 
+MARKS = {"cmaes": LACKS, "gp": pytest.mark.slow}
+
+
 class TestBuiltin(SamplerConformance):
-    @pytest.fixture(params=[pytest.param(name, marks=LACKS if name == "cmaes" else ()) for name in BUILTIN])
+    @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in BUILTIN])
     def sampler(self, request) -> str:
         return request.param
 

@@ -94,6 +94,7 @@ class TurnTaking(ReplayLauncher):
         return super()._answer(job)
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     launcher = TurnTaking()
     spec = spec_of(confirm={"rounds": 4, "top": 2})

@@ -125,6 +125,7 @@ def test_what_raises_and_what_crashes_leaves_and_is_remembered(home: Path):
     assert set(kinds_of(second)) <= {"rows", "resident"}
 
 
+@pytest.mark.slow
 def test_what_hangs_is_cut_off_and_what_is_killed_is_lost_and_both_stay(home: Path, monkeypatch):
     monkeypatch.setattr(preflight, "LIMIT_SECONDS", 2.0)
     monkeypatch.setattr(preflight, "SLOWER", 0.0)

@@ -33,6 +33,7 @@ def build(config, prepared):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatch, num_workers):
     name = f"rows_with_a_bug_{num_workers}"
