@@ -22,7 +22,7 @@ class Side:
     Attributes:
         name: The trial's run name.
         throughput: Samples per second, over the rounds of confirmation where there were any.
-        epoch_seconds: At that throughput; None where the samples of an epoch are not known.
+        epoch_seconds: Seconds per epoch at that throughput; None if the number of samples is unknown.
         hours: Of the production run, at that throughput; None where none was asked for.
         loss: After the samples of the quality pass, the baseline's as the mean over its seeds; None where it
             was not measured.

@@ -25,7 +25,7 @@ class ExportFormat:
         reads_back: `sweeper train` reads the text: it is YAML or JSON, and nothing is lost.
         runs_export: The text trains from an export in YAML, which is written beside it.
         takes_map: It writes one's own flags (`--map`).
-        takes_patch: With `--patch SCRIPT.py`, what to change there is written in place of its text.
+        takes_patch: It allows `--patch SCRIPT.py`, which prints the changes to make in that script.
         gives_reasons: It says why a value is there; `Options.reasons` is filled for it.
     """
 

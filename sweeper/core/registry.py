@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sweeper.core.errors import UserError, did_you_mean
@@ -50,9 +50,18 @@ class Registry(Generic[T]):
         setting: What the user writes a name of it into, for messages: `loader.kind`.
         expects: The type of what a name stands for.
         builtin: An import string for each built-in name, or the thing itself where it costs nothing to make.
+        name_of: Returns the name that a thing carries itself, if any; its entry point must have the same.
     """
 
-    def __init__(self, seam: str, setting: str, expects: type[T], builtin: Mapping[str, str | T]) -> None:
+    def __init__(
+        self,
+        seam: str,
+        setting: str,
+        expects: type[T],
+        builtin: Mapping[str, str | T],
+        name_of: Callable[[T], str] | None = None,
+    ) -> None:
+        self._name_of = name_of
         self.group, self.setting, self.expects, self.builtin = f"sweeper.{seam}", setting, expects, builtin
 
     def names(self) -> tuple[str, ...]:
@@ -105,6 +114,11 @@ class Registry(Generic[T]):
             raise UserError(
                 f"an entry point in `{self.group}` must give a {self.expects.__name__}, but "
                 f"{first.value!r} of {_owner(first)} gives {loaded!r}."
+            )
+        if self._name_of is not None and (given := self._name_of(loaded)) != name:
+            raise UserError(
+                f"an entry point in `{self.group}` must be named as what it gives, but `{name}` of "
+                f"{_owner(first)} gives `{given}`. Rename one of them."
             )
         return loaded
 
