@@ -150,8 +150,8 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
     unfinished, records = [], []
     for entry in entries:
         outcome = entry.outcome
-        with ours(entry.folder / OUTCOME, RUNS_AGAIN):
-            if isinstance(outcome, Report):
+        if isinstance(outcome, Report):
+            with ours(entry.folder / OUTCOME, RUNS_AGAIN):
                 raise ValueError("it is no trial's")
         if entry.result is None and is_tried_again(entry.job, outcome):
             outcome = None
