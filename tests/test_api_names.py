@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +48,7 @@ def modules(distribution: str) -> dict[str, dict[str, set[str]]]:
     return found
 
 
+@cache
 def missing(name: str) -> list[str]:
     """Returns the releases of torch without `name`; none where its module is not recorded."""
     parts = name.split(".")
@@ -74,9 +75,10 @@ def _known(parts: list[str], known: dict[str, set[str]]) -> bool:
 
 def uses(tree: ast.AST, place: str) -> Iterator[Use]:
     """Yields the dotted names below `torch` that a module's code and its texts of code have."""
-    aliases = dict(_aliases(tree))
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    aliases = dict(_aliases(nodes))
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         at = f"{place}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             yield from ((f"{node.module}.{each.name}", at) for each in node.names)
@@ -91,9 +93,9 @@ def uses(tree: ast.AST, place: str) -> Iterator[Use]:
             yield name, at
 
 
-def _aliases(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _aliases(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     yield "torch", "torch"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             yield from ((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
         elif isinstance(node, ast.Import):
@@ -121,26 +123,22 @@ def _asked(node: ast.Call, aliases: dict[str, str]) -> str:
 
 @cache
 def sources() -> dict[str, ast.Module]:
+    """Returns the modules that have a name of either distribution: their text says its name."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    return {place: ast.parse(text) for place, text in texts.items() if re.search("torch|nvml", text, re.I)}
 
 
-def absent(tree: ast.AST, place: str) -> list[str]:
+def absent(used: Iterable[Use]) -> list[str]:
     """Returns a line for each name that some release lacks."""
-    return [
-        f"{at}: {name} is not in torch {', '.join(gone)}"
-        for name, at in uses(tree, place)
-        if (gone := missing(name))
-    ]
+    return [f"{at}: {name} is not in torch {', '.join(gone)}" for name, at in used if (gone := missing(name))]
 
 
 def test_torch_has_each_name_in_every_release():
     own = Path(__file__).name
-    found = [
-        line for place, tree in sources().items() if Path(place).name != own for line in absent(tree, place)
-    ]
-    assert found == []
-    names = {name for place, tree in sources().items() for name, _ in uses(tree, place)}
+    used = {place: list(uses(tree, place)) for place, tree in sources().items()}
+    assert [line for place, each in used.items() if Path(place).name != own for line in absent(each)] == []
+    names = {name for each in used.values() for name, _ in each}
     assert {
         "torch.cuda.set_sync_debug_mode",
         "torch.backends.cudnn.rnn.fp32_precision",
@@ -212,7 +210,7 @@ def test_all_supported_releases_are_recorded():
     ],
 )
 def test_a_name_that_does_not_exist_is_found(code: str, name: str):
-    assert absent(ast.parse(code), "here") == [
+    assert absent(uses(ast.parse(code), "here")) == [
         f"here:{code.count(chr(10)) + 1}: {name} is not in torch 2.9, 2.10, 2.11, 2.12, 2.13"
     ]
 
@@ -226,7 +224,7 @@ def test_a_name_that_does_not_exist_is_found(code: str, name: str):
     ],
 )
 def test_a_name_that_some_releases_lack_is_found(code: str, releases: str):
-    (line,) = absent(ast.parse(code), "here")
+    (line,) = absent(uses(ast.parse(code), "here"))
     assert line.endswith(f"is not in torch {releases}")
 
 
@@ -241,7 +239,7 @@ def test_a_name_that_some_releases_lack_is_found(code: str, releases: str):
     ],
 )
 def test_a_name_that_exists_is_not_found(code: str):
-    assert absent(ast.parse(code), "here") == []
+    assert absent(uses(ast.parse(code), "here")) == []
 
 
 def test_a_name_of_nvml_that_does_not_exist_is_found():

@@ -74,7 +74,8 @@ def pytest_run(tmp_path: Path) -> Run:
         return subprocess.run(
             ["bash", "-c", f'{prefix} exec "$@"', "-", *words],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            # Not beside the folders of other runs: it would remove the older of them.
+            env={**os.environ, "PYTHONPATH": str(TESTS), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)},
             capture_output=True,
             text=True,
             check=False,

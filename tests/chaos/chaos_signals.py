@@ -84,14 +84,16 @@ def wait_until_ready(pid: int) -> None:
         time.sleep(0.001)
 
 
-def signals(count: int, seed: int, place: Path, template: Path) -> dict[str, Any]:
+def signals(count: int, seed: int, place: Path, template: Path, every: int = COLD) -> dict[str, Any]:
     """Sends `count` signals or pairs of them, each to a sweep of its own; returns what came of it.
 
     Args:
         place: Where the sweeps are; what went wrong is kept there.
         template: An MLflow database to begin with.
+        every: Every so many-th life is a fresh interpreter; 0 for none.
     """
-    longest = {cold: _calm_seconds(place / f"calm-{cold}", template, cold) for cold in (False, True)}
+    kinds = {_is_cold(index, every) for index in range(count)}
+    longest = {cold: _calm_seconds(place / f"calm-{cold}", template, cold) for cold in sorted(kinds)}
     rng = random.Random(seed)
     codes: Counter[str] = Counter()
     slowest: dict[str, float] = {}
@@ -101,7 +103,7 @@ def signals(count: int, seed: int, place: Path, template: Path) -> dict[str, Any
         made = stage(place / name, trials=TRIALS, template=template)
         number = rng.choice([signal.SIGINT, signal.SIGTERM])
         gap = rng.uniform(0.0, 0.5) if index % 2 else None
-        cold = index % COLD == 0
+        cold = _is_cold(index, every)
         moment = rng.uniform(0.0, longest[cold])
         what = f"{number.name}{' twice' if gap is not None else ''}"
         code, seconds, faults = _one(made, number, gap, moment, cold)
@@ -120,6 +122,10 @@ def signals(count: int, seed: int, place: Path, template: Path) -> dict[str, Any
         "slowest_s": dict(sorted(slowest.items())),
         "violations": violations,
     }
+
+
+def _is_cold(index: int, every: int) -> bool:
+    return bool(every) and index % every == 0
 
 
 def _calm_seconds(folder: Path, template: Path, cold: bool) -> float:

@@ -1,4 +1,4 @@
-"""A minute of chaos with fixed seeds (and `test_chaos_faults`); `make soak` runs the long counts."""
+"""Chaos with fixed seeds (and `test_chaos_faults`): a sample, a minute, and `make soak` has the long counts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ import pytest
 from chaos.chaos_harness import harness
 
 
-def test_kills_and_signals():
-    found = harness("chaos_minute.py")
+@pytest.mark.parametrize(
+    ("num_supervisors", "num_trials", "num_signals", "words"),
+    [
+        pytest.param(2, 2, 2, (18,), id="sample"),
+        pytest.param(8, 6, 4, (1, "cold"), id="minute", marks=pytest.mark.slow),
+    ],
+)
+def test_kills_and_signals(
+    num_supervisors: int, num_trials: int, num_signals: int, words: tuple[object, ...]
+):
+    found = harness("chaos_minute.py", num_supervisors, num_trials, num_signals, *words)
     assert [each["violations"] for each in found.values()] == [[], [], []]
     supervisors, trials, signals = found.values()
     # A kill that meets nothing tells nothing.
-    assert supervisors["inside"] >= 6
-    assert len(supervisors["windows"]) >= 4
-    assert trials["inside"] >= 6
+    assert supervisors["inside"] >= 0.75 * num_supervisors
+    assert len(supervisors["windows"]) >= num_supervisors / 2
+    assert trials["inside"] == num_trials
     assert len(trials["windows"]) >= 2
     assert any(what.endswith((": 130", ": 143")) for what in signals["codes"])
 

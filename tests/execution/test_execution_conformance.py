@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from execution.quick_node import QUICK
 
 from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
@@ -14,8 +15,8 @@ from sweeper.testing.conformance import LauncherConformance
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
-    """One for the whole suite, whose last test closes it."""
-    launcher = LocalLauncher(tmp_path_factory.mktemp("home"), capacity=3)
+    """One for the whole suite, whose last test closes it; none of the jobs needs torch."""
+    launcher = QUICK(tmp_path_factory.mktemp("home"), capacity=3)
     yield launcher
     launcher.close()
 

@@ -1,4 +1,4 @@
-"""One real server that runs scripts."""
+"""One real server that runs scripts; it imports no torch, which none of them needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from execution.quick_node import QUICK
 
 from sweeper.core.job import Job, write_job
 from sweeper.execution.local import LocalLauncher, leftovers
@@ -15,7 +16,7 @@ from sweeper.execution.local import LocalLauncher, leftovers
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
     home = tmp_path_factory.mktemp("home")
-    launcher = LocalLauncher(home)
+    launcher = QUICK(home)
     yield launcher
     # No trial has left a process behind: only the server is there.
     assert list(leftovers(home)) == [launcher._process.pid]

@@ -1,4 +1,7 @@
-"""A real server, whose keepers run the jobs of a module; by fork and by exec."""
+"""A real server, whose keepers run the jobs of a module; by fork and by exec.
+
+A module whose jobs need no torch says so: `LAUNCHER = QUICK`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ def launcher(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalLauncher]:
     home = tmp_path_factory.mktemp("home")
-    launcher = LocalLauncher(home, capacity=2, isolation=request.param)
+    make = getattr(request.module, "LAUNCHER", LocalLauncher)
+    launcher = make(home, capacity=2, isolation=request.param)
     yield launcher
     # None of the module's trials has left a process behind: only the server is there.
     assert list(leftovers(home)) == [launcher._process.pid]

@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from execution.quick_node import QUICK
 
 from sweeper.core.job import LOG, Job, read_outcome, write_job
 from sweeper.core.measurement import FailureKind, Measurement
@@ -21,6 +22,7 @@ from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 from sweeper.worker import locking
 from sweeper.worker.locking import DeviceBusyError, lock_devices
 
+LAUNCHER = QUICK
 NOBODY = 65534
 
 
