@@ -109,13 +109,16 @@ class Journal:
             _ = document["about"]["device"], document["about"]["synthetic"]
         return document
 
-    def spec(self) -> SweepSpec:
+    def spec(self, document: Mapping[str, Any] | None = None) -> SweepSpec:
         """Returns the specification in sweep.yaml.
+
+        Args:
+            document: What `read` gave, where it has been read before.
 
         Raises:
             EnvironmentStopError: It was spoilt.
         """
-        document = self.read()
+        document = self.read() if document is None else document
         with ours(self.folder / SWEEP, _RESTORE):
             spec = SweepSpec.from_dict(document["spec"], is_stored=True)
         return spec

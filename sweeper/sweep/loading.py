@@ -124,7 +124,8 @@ def varied(spec: SweepSpec) -> tuple[str, ...]:
 
 def load_sweep(journal: Journal) -> LoadedSweep:
     """Reads a sweep's folder; nothing is run and nothing is written."""
-    document, spec = journal.read(), journal.spec()
+    document = journal.read()
+    spec = journal.spec(document)
     table = TrialTable(spec)
     losses: list[float] = []
     for i in range(NUM_SEEDS):
@@ -304,7 +305,8 @@ def listed(journal: Journal) -> Listed:
     Raises:
         EnvironmentStopError: One of the files that are read was spoilt.
     """
-    document, spec = journal.read(), journal.spec()
+    document = journal.read()
+    spec = journal.spec(document)
     state, result = _state_of(journal)
     searched = journal.num_trials() - len(spec.references())
     with ours(journal.folder / (RESULT if state == "finished" else STOPPED), ENDS_ANEW):

@@ -1,4 +1,4 @@
-"""Chaos with fixed seeds (and `test_chaos_faults`): a sample, a minute, and `make soak` has the long counts."""
+"""Chaos with fixed seeds (and `test_chaos_faults`): a sample, a minute; `make soak` has the long counts."""
 
 from __future__ import annotations
 
