@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # In the order of their names: sorted by how many tests they have, the longest files of all come last.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# The tests start a thousand interpreters: modules are compiled once, and not by each of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup services sweep test check bench soak clean
 

@@ -15,13 +15,22 @@ from sweeper.core.files import write_atomic
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
+from sweeper.sweep import keeping
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.keeping import LEAST_PROCESSES, WINDOWS, is_dear
 from sweeper.sweep.run import run_sweep
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
+from sweeper.trainer import turns as taking
 from sweeper.trainer.turns import GO, READY, Turns, number_in
+
+
+@pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has both sides look for a turn often: a hundred of them are taken."""
+    for module in (keeping, taking):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.002)
 
 
 def record(startup: float, first: float, peak: float | None = None) -> TrialRecord:
@@ -94,7 +103,7 @@ class TurnTaking(ReplayLauncher):
         return super()._answer(job)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("attentive")
 def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     launcher = TurnTaking()
     spec = spec_of(confirm={"rounds": 4, "top": 2})
@@ -121,6 +130,7 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     assert len({tuple(first[start : start + 3]) for start in range(0, len(first), 3)}) > 1
 
 
+@pytest.mark.usefixtures("attentive")
 def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench):
     class Failing(TurnTaking):
         def _answer(self, job):

@@ -90,7 +90,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
 def refusing() -> Iterator[tuple[type[Refusing], str]]:
     handler = type("Handler", (Refusing,), {"asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield handler, f"http://me:{SECRET}@127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
