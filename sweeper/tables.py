@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.core.files import read_json
-from sweeper.core.job import CONFIG
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.core.template import shown
 from sweeper.sweep.loading import LoadedSweep, load_sweep
@@ -69,7 +67,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         **{name: [record.told.get(name) for record in records] for name in _told(records)},
         **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
         "failure": [record.failure.message if record.failure else None for record in records],
-        "started": [_asked_at(record) for record in records],
+        "started": [record.asked_at for record in records],
         "finished": [record.outcome.finished_at if record.outcome else None for record in records],
         "uid": [record.uid for record in records],
     }
@@ -105,11 +103,6 @@ def _outcome(record: TrialRecord) -> str:
     if record.outcome is None:
         return "running"
     return str(record.failure.kind) if record.failure else "measured"
-
-
-def _asked_at(record: TrialRecord) -> float | None:
-    found: Mapping[str, Any] = read_json(Path(record.folder) / CONFIG)
-    return found.get("asked_at")
 
 
 def written(table: pd.DataFrame, form: str) -> bytes:

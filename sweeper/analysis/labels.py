@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
@@ -41,8 +42,13 @@ _ORDER = (
 def label(config: TrialConfig, varied: Collection[str]) -> str:
     """Returns a name such as `bs2048 work w4 pf2 bf16 h256` of the names in `varied`."""
     flat = config.canonical().flatten()
-    names = [n for n in _ORDER if n in varied] + sorted(n for n in varied if n not in _ORDER)
+    names = _in_order(tuple(varied))
     return " ".join(filter(None, (_part(name, flat) for name in names if name in flat)))
+
+
+@functools.lru_cache(maxsize=8)
+def _in_order(varied: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(n for n in _ORDER if n in varied), *sorted(n for n in varied if n not in _ORDER))
 
 
 def _part(name: str, flat: Mapping[str, Scalar]) -> str:

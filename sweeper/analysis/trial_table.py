@@ -6,7 +6,7 @@ Nothing here reads or writes a file, and nothing grows with the number of trials
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sweeper.analysis.finalists import is_speed
 from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
@@ -114,8 +114,12 @@ class TrialTable:
 
     def judge_all(self) -> None:
         """Judges every record anew: the limits have become known."""
+        if BASELINE in self.records:
+            self._judge(BASELINE)
+        # They rest on the baseline alone.
+        limits = self.limits()
         for number in self.records:
-            self._judge(number)
+            self._judge(number, limits)
         self._take_stock()
 
     def _take_stock(self) -> None:
@@ -123,8 +127,12 @@ class TrialTable:
         for number in self.ended:
             self._extremes.add(self.records[number])
 
-    def _judge(self, number: int) -> TrialRecord:
-        """Returns a record with its loss, derived metrics and violations."""
+    def _judge(self, number: int, limits: Sequence[Limit] | None = None) -> TrialRecord:
+        """Returns a record with its loss, derived metrics and violations.
+
+        Args:
+            limits: Those of the sweep, where they are known and do not rest on this record.
+        """
         record = with_quality(self.records[number], self._qualities, self.quality_samples)
         # Entered after each part: where it is the baseline's, the next part rests on it.
         self.records[number] = record
@@ -132,7 +140,7 @@ class TrialTable:
         record = with_derived(record, self.yardstick, production.samples if production else None)
         record = with_added(record, self._metrics)
         self.records[number] = record
-        record = judge(record, self.limits(), self._spec)
+        record = judge(record, self.limits() if limits is None else limits, self._spec)
         self.records[number] = record
         return record
 

@@ -43,7 +43,9 @@ def report(
     ] = "html",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="File to write, a folder for png. Default: in the sweep's folder."),
+        typer.Option(
+            "--out", help="File to write, `-` to print it, a folder for png. Default: in the sweep's folder."
+        ),
     ] = None,
 ) -> None:
     """Write a sweep's report: the decision first, then figures; one page that needs no network.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper.analysis.pareto import RULES, pick
 from sweeper.analysis.summary import Summary
-from sweeper.cli.screen import console
+from sweeper.cli.screen import STDOUT, console
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
@@ -23,7 +23,6 @@ from sweeper.patching import advice_on
 from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.opening import cannot_write, find_sweep
 
-STDOUT = Path("-")
 GIB = 2**30
 
 

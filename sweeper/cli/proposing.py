@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from sweeper.cli.screen import console
+from sweeper.cli.screen import STDOUT, console
 from sweeper.core.errors import UserError
 from sweeper.core.files import write_atomic
 from sweeper.script.command_line import parted
@@ -18,8 +18,6 @@ from sweeper.script.proposing import help_of, propose
 from sweeper.sweep.first_space import first_space, machine_here, name_of, searched
 from sweeper.sweep.offered import offered
 from sweeper.sweep.opening import cannot_write
-
-STDOUT = Path("-")
 
 
 def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from sweeper.cli.screen import console
+from sweeper.cli.screen import STDOUT, console
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.report import FORMATS, write
+from sweeper.report import FORMATS, text, write
 from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.opening import cannot_write, find_sweep
 
 
 def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
-    """Writes the report of a sweep and prints the paths."""
+    """Writes the report of a sweep and prints the paths; or prints the report itself, for `-`."""
     if form not in FORMATS:
         raise UserError(
             f"`--format` must be one of {', '.join(FORMATS)}, but got {form!r}.{did_you_mean(form, FORMATS)}"
         )
     sweep = load_sweep(find_sweep(home, name))
-    if out is not None and form == "png" and out.exists() and not out.is_dir():
-        raise UserError(f"`--out` must be a folder for `--format png`, but got the file {str(out)!r}.")
+    if out == STDOUT and form != "png":
+        sys.stdout.write(text(sweep, form))
+        return
+    if out is not None and form == "png" and (out == STDOUT or (out.exists() and not out.is_dir())):
+        what = "standard output" if out == STDOUT else f"the file {str(out)!r}"
+        raise UserError(f"`--out` must be a folder for `--format png`, but got {what}.")
     if out is not None and form != "png" and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"`--out` must be a file in a folder that exists, but got {str(out)!r}.")
     try:

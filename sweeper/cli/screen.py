@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 from rich.console import Console
@@ -20,6 +21,9 @@ from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.words import figure, loss, seconds, times
 from sweeper.core.record import TrialRecord, metric_row
 from sweeper.sweep.observer import Status
+
+STDOUT = Path("-")
+"""As a file to write to."""
 
 MOST_SHOWN = 3
 """Trials that run, by name; of more, the number is enough."""

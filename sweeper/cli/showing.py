@@ -14,7 +14,7 @@ from sweeper.analysis.summary import to_json, trial_json
 from sweeper.analysis.words import times
 from sweeper.cli.planning import space_lines
 from sweeper.cli.running import home_option
-from sweeper.cli.screen import console, print_summary, trial_line
+from sweeper.cli.screen import STDOUT, console, print_summary, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
@@ -134,8 +134,8 @@ def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
     """Writes a sweep's trials as a table: to standard output, but for Parquet, which is no text."""
     sweep = load_sweep(find_sweep(home, name))
     content = written(frame(sweep), form)
-    path = out or (sweep.journal.folder / "trials.parquet" if form == "parquet" else Path("-"))
-    if path == Path("-"):
+    path = out or (sweep.journal.folder / "trials.parquet" if form == "parquet" else STDOUT)
+    if path == STDOUT:
         sys.stdout.buffer.write(content)
         return
     if path.is_dir() or not path.parent.is_dir():

@@ -106,20 +106,30 @@ _decoder: Callable[[Any], Callable[[Any], Any]] = cache(_decoder_of)
 """Made once: a sweep has thousands of files."""
 
 
+def _types_kept(hint: Any) -> frozenset[type]:
+    """Returns the types whose values `hint` takes as they are: most values need no decoder."""
+    if get_origin(hint) in (Union, UnionType):
+        return _types_kept_by_any(get_args(hint))
+    return frozenset((hint,)) if hint in (*_PLAIN, float) else frozenset()
+
+
+def _types_kept_by_any(hints: tuple[Any, ...]) -> frozenset[type]:
+    return frozenset[type]().union(*map(_types_kept, hints))
+
+
 def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
     hints = get_type_hints(kind)
-    fields = [(name, key, hints[name], _decoder(hints[name])) for name, key in _keys(kind)]
+    fields = [(name, key, _types_kept(hints[name]), _decoder(hints[name])) for name, key in _keys(kind)]
 
     def decoder(value: Any) -> Any:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise _MisfitError(lambda where: f"`{where}` must be an object, but got {value!r}.")
         given: dict[str, Any] = {}
-        for name, key, hint, inner in fields:
+        for name, key, kept, inner in fields:
             if key not in value:
                 continue
             item = value[key]
-            if type(item) is not hint:
-                # Most are.
+            if type(item) not in kept:
                 try:
                     item = inner(item)
                 except _MisfitError as misfit:
@@ -137,11 +147,11 @@ def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
 
 def _union_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
     options = [_decoder(each) for each in args if each is not NoneType]
-    takes_none = NoneType in args
+    kept = _types_kept_by_any(args)
 
     def decoder(value: Any) -> Any:
-        if value is None and takes_none:
-            return None
+        if type(value) in kept:
+            return value
         for option in options:
             try:
                 return option(value)
@@ -162,18 +172,18 @@ def _literal_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _tuple_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
-    inner = [_decoder(each) for each in args if each is not Ellipsis]
+    inner = [(_types_kept(each), _decoder(each)) for each in args if each is not Ellipsis]
 
     def decoder(value: Any) -> Any:
-        if not isinstance(value, list | tuple):
+        if type(value) is not list and not isinstance(value, tuple):
             raise _MisfitError(lambda where: f"`{where}` must be a list, but got {value!r}.")
         decoders = inner * len(value) if args[-1] is Ellipsis else inner
         if len(decoders) != len(value):
             raise _MisfitError(lambda where: f"`{where}` must be a list of {len(inner)}, but got {value!r}.")
         found: list[Any] = []
         try:
-            for one, item in zip(decoders, value, strict=True):
-                found.append(one(item))
+            for (kept, one), item in zip(decoders, value, strict=True):
+                found.append(item if type(item) in kept else one(item))
         except _MisfitError as misfit:
             misfit.steps.append(f"[{len(found)}]")
             raise
@@ -183,15 +193,15 @@ def _tuple_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _mapping_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
-    inner = _decoder(args[1])
+    kept, inner = _types_kept(args[1]), _decoder(args[1])
 
     def decoder(value: Any) -> Any:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise _MisfitError(lambda where: f"`{where}` must be an object, but got {value!r}.")
         found, key = {}, None
         try:
             for key, item in value.items():
-                found[key] = inner(item)
+                found[key] = item if type(item) in kept else inner(item)
         except _MisfitError as misfit:
             misfit.steps.append(f".{key}")
             raise

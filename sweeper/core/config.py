@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
@@ -197,11 +198,7 @@ class TrialConfig:
         """Returns every field under its dotted name; of a script's, its parameters alone."""
         if self.args is not None:
             return dict(sorted(self.args.items()))
-        flat: dict[str, Scalar] = {}
-        for name in FIELDS:
-            top, _, rest = name.partition(".")
-            value = getattr(self, top)
-            flat[name] = getattr(value, rest) if rest else value
+        flat: dict[str, Scalar] = dict(zip(FIELDS, _all_fields(self), strict=True))
         for top in OPEN_SECTIONS:
             flat.update({f"{top}.{key}": value for key, value in sorted(getattr(self, top).items())})
         return flat
@@ -342,6 +339,8 @@ def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
 FIELDS: Mapping[str, Field] = _fields_of(TrialConfig)
 """Every closed field of TrialConfig by its dotted name; `model.*` and `data.*` are open."""
 
+_all_fields = operator.attrgetter(*FIELDS)
+
 
 def field_of(name: str) -> Field | None:
     """Returns the field behind a dotted name, or None for a `model.*` or `data.*` name.
@@ -407,5 +406,7 @@ def _article(kind: type) -> str:
 
 
 def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()[:16]
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

@@ -84,16 +84,16 @@ def read_json(path: Path) -> Any:
         OSError: It cannot be read, or is no regular file.
         ValueError: It is not JSON.
     """
-    with open(path, encoding="utf-8", opener=_without_waiting) as file:
-        status = os.fstat(file.fileno())
+    # Without waiting for the other end of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise OSError(f"it is not a regular file of at most {MOST_BYTES} bytes")
-        return json.load(file)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens without waiting for the other end of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
+        content = os.read(descriptor, status.st_size)
+    finally:
+        os.close(descriptor)
+    return json.loads(content.decode())
 
 
 @contextlib.contextmanager

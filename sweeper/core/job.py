@@ -166,9 +166,12 @@ def read_job(folder: Path) -> Job:
         FileNotFoundError: There is none.
         EnvironmentStopError: Its file was spoilt.
     """
-    with ours(folder / CONFIG, f"Restore it, or remove {folder}"):
-        job = decode(Job, {**read_json(folder / CONFIG), "folder": str(folder)})
-    return dataclasses.replace(job, runner=_RUNNERS_OF_0_1.get(job.runner, job.runner))
+    path = folder / CONFIG
+    with ours(path, f"Restore it, or remove {folder}"):
+        job = decode(Job, {**read_json(path), "folder": str(folder)})
+    if job.runner in _RUNNERS_OF_0_1:
+        job = dataclasses.replace(job, runner=_RUNNERS_OF_0_1[job.runner])
+    return job
 
 
 _OUTCOMES: Mapping[str, type] = {"measurement": Measurement, "failure": Failure, "report": Report}
@@ -195,9 +198,10 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     Raises:
         EnvironmentStopError: Its file was spoilt.
     """
+    path = folder / OUTCOME
     try:
-        with ours(folder / OUTCOME, RUNS_AGAIN):
-            outcome = decode_outcome(read_json(folder / OUTCOME))
+        with ours(path, RUNS_AGAIN):
+            outcome = decode_outcome(read_json(path))
     except FileNotFoundError:
         return None
     return outcome

@@ -41,6 +41,7 @@ class TrialRecord:
             for, on the baseline's loss. Infinite where the trial would never get there. Metrics of other
             distributions that the sweep names are here as well.
         notes: How a derived metric came about: `time_to_loss_how` is `measured` or `extrapolated`.
+        asked_at: Wall time at which it was asked for, in seconds; 0 where that is not known.
         folder: Where its files are.
         place: Where it ran, and beside how many others.
     """
@@ -56,6 +57,7 @@ class TrialRecord:
     violations: Mapping[str, float] = field(default_factory=dict)
     derived: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    asked_at: float = 0.0
     folder: str = ""
     place: Place = field(default_factory=Place)
 

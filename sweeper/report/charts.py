@@ -64,12 +64,13 @@ def history(m: Material) -> Chart | None:
 def effects(m: Material) -> Iterator[Chart]:
     """Yields, of each searched parameter, the throughput at its values, where it has an effect."""
     speeds = _speeds(m)
+    flats = {r.number: r.config.canonical().flatten() for r in m.ended if r.number in speeds}
     for name, parameter in m.spec.space.items():
-        values: dict[int, Scalar] = {}
-        for record in m.ended:
-            flat = record.config.canonical().flatten()
-            if record.number in speeds and name in flat and acts(name, m.spec.space, flat):
-                values[record.number] = flat[name]
+        values: dict[int, Scalar] = {
+            number: flat[name]
+            for number, flat in flats.items()
+            if name in flat and acts(name, m.spec.space, flat)
+        }
         if not values:
             continue
         apart = {record.number for record in (m.baseline, m.best) if record is not None}

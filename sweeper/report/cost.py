@@ -12,9 +12,10 @@ import numpy as np
 from sweeper.core.files import read_json
 from sweeper.core.job import CONFIG, OUTCOME
 from sweeper.report.series import Series, read_series
-from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import LoadedSweep
 
-PLACES = ("setup", "trials", "confirm", "stopped")
+PLACES = ("setup", "confirm", "stopped")
+"""Folders of processes that are no trials."""
 PAUSE_SECONDS = 60.0
 """A longer gap between two processes is a sweep that was stopped and continued."""
 
@@ -36,11 +37,12 @@ class Cost:
     ended: float | None = None
 
 
-def cost_of(journal: Journal) -> Cost:
-    """Returns what the sweep in a folder has cost."""
-    folders = [folder for place in PLACES for folder in _folders(journal.folder / place)]
-    spans = [span for folder in folders if (span := _span(folder)) is not None]
-    drawn = [joules for folder in folders if (joules := joules_of(read_series(folder, _POWER))) is not None]
+def cost_of(sweep: LoadedSweep) -> Cost:
+    """Returns what a sweep has cost."""
+    others = [folder for place in PLACES for folder in _folders(sweep.journal.folder / place)]
+    ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
+    spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]
+    drawn = [joules for folder, *_ in ran if (joules := joules_of(read_series(folder, _POWER))) is not None]
     return Cost(
         seconds=covered(spans),
         processes=len(spans),
@@ -53,16 +55,21 @@ def cost_of(journal: Journal) -> Cost:
 _POWER = ("gpu_energy_j", "gpu_power_w")
 
 
+def _trials(sweep: LoadedSweep) -> Iterator[tuple[Path, float, float]]:
+    """Yields the folder of each trial that has ended, when it was asked for, and when it had ended."""
+    for record in sweep.table.finished():
+        if record.outcome is not None:
+            yield Path(record.folder), record.asked_at, record.outcome.finished_at
+
+
 def _folders(parent: Path) -> Iterator[Path]:
     if parent.is_dir():
         yield from sorted(folder for folder in parent.iterdir() if (folder / OUTCOME).is_file())
 
 
-def _span(folder: Path) -> tuple[float, float] | None:
-    """When a process was asked for, and when it had ended; None where the files do not say."""
-    begin = _number(folder / CONFIG, "asked_at")
-    end = _number(folder / OUTCOME, "finished_at")
-    return (begin, end) if 0 < begin <= end else None
+def _span(folder: Path) -> tuple[float, float]:
+    """When a process was asked for, and when it had ended; 0 where its files do not say."""
+    return _number(folder / CONFIG, "asked_at"), _number(folder / OUTCOME, "finished_at")
 
 
 def _number(path: Path, key: str) -> float:

@@ -65,5 +65,5 @@ def gather(sweep: LoadedSweep) -> Material:
         ended=tuple(sweep.table.finished()),
         decision=sweep.decision,
         sensitivity=sweep.sensitivity,
-        cost=cost_of(sweep.journal),
+        cost=cost_of(sweep),
     )

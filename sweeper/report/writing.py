@@ -37,8 +37,17 @@ def write(sweep: LoadedSweep, form: str, out: Path | None = None) -> list[Path]:
     return _written(gather(sweep), form, out or sweep.journal.folder / FORMATS[form])
 
 
+def text(sweep: LoadedSweep, form: str) -> str:
+    """Returns a report in a format that is text: `html` or `md`."""
+    return _text(gather(sweep), form)
+
+
+def _text(m: Material, form: str) -> str:
+    return html(m) if form == "html" else markdown(m)
+
+
 def _written(m: Material, form: str, out: Path) -> list[Path]:
     if form == "png":
         return pngs(m, out)
-    write_atomic(out, html(m) if form == "html" else markdown(m))
+    write_atomic(out, _text(m, form))
     return [out]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,13 +109,16 @@ class Journal:
             _ = document["about"]["device"], document["about"]["synthetic"]
         return document
 
-    def spec(self) -> SweepSpec:
+    def spec(self, document: Mapping[str, Any] | None = None) -> SweepSpec:
         """Returns the specification in sweep.yaml.
+
+        Args:
+            document: What `read` gave, where it has been read before.
 
         Raises:
             EnvironmentStopError: It was spoilt.
         """
-        document = self.read()
+        document = self.read() if document is None else document
         with ours(self.folder / SWEEP, _RESTORE):
             spec = SweepSpec.from_dict(document["spec"], is_stored=True)
         return spec
@@ -135,18 +139,17 @@ class Journal:
         if not os.path.lexists(parent):
             return
         _require_folder(parent)
-        for folder in sorted(parent.iterdir()):
-            if not (folder.name.isdecimal() and folder.name.isascii()):
+        for name in sorted(os.listdir(parent)):
+            if not (name.isdecimal() and name.isascii()):
                 continue
+            folder = parent / name
             _require_folder(folder)
-            if (folder / CONFIG).exists():
-                yield Entry(
-                    number=int(folder.name),
-                    folder=folder,
-                    job=read_job(folder),
-                    outcome=read_outcome(folder),
-                    result=_search_result(folder / TOLD),
-                )
+            try:
+                job = read_job(folder)
+            except FileNotFoundError:
+                continue
+            outcome, result = read_outcome(folder), _search_result(folder / TOLD)
+            yield Entry(number=int(name), folder=folder, job=job, outcome=outcome, result=result)
 
     def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
         """Returns a trial that was begun, or has ended, not judged yet."""
@@ -159,6 +162,7 @@ class Journal:
             outcome=outcome,
             params=job.params,
             origin=job.origin,
+            asked_at=job.asked_at,
             folder=str(folder),
             place=read_place(folder) if outcome is not None else Place(),
         )
@@ -241,7 +245,7 @@ def _require_mapping(value: Any) -> Mapping[str, Any]:
 
 def _require_folder(path: Path) -> None:
     """Makes sure that nothing is read or written behind a link."""
-    if path.is_symlink() or not path.is_dir():
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
         got = "a link" if path.is_symlink() else "a file"
         raise EnvironmentStopError(
             f"{path} must be a folder of the sweep, but it is {got}. Nothing was changed. Remove it."

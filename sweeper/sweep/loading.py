@@ -124,7 +124,8 @@ def varied(spec: SweepSpec) -> tuple[str, ...]:
 
 def load_sweep(journal: Journal) -> LoadedSweep:
     """Reads a sweep's folder; nothing is run and nothing is written."""
-    document, spec = journal.read(), journal.spec()
+    document = journal.read()
+    spec = journal.spec(document)
     table = TrialTable(spec)
     losses: list[float] = []
     for i in range(NUM_SEEDS):
@@ -150,8 +151,8 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
     unfinished, records = [], []
     for entry in entries:
         outcome = entry.outcome
-        with ours(entry.folder / OUTCOME, RUNS_AGAIN):
-            if isinstance(outcome, Report):
+        if isinstance(outcome, Report):
+            with ours(entry.folder / OUTCOME, RUNS_AGAIN):
                 raise ValueError("it is no trial's")
         if entry.result is None and is_tried_again(entry.job, outcome):
             outcome = None
@@ -304,7 +305,8 @@ def listed(journal: Journal) -> Listed:
     Raises:
         EnvironmentStopError: One of the files that are read was spoilt.
     """
-    document, spec = journal.read(), journal.spec()
+    document = journal.read()
+    spec = journal.spec(document)
     state, result = _state_of(journal)
     searched = journal.num_trials() - len(spec.references())
     with ours(journal.folder / (RESULT if state == "finished" else STOPPED), ENDS_ANEW):

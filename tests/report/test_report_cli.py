@@ -28,6 +28,18 @@ def test_each_format_is_written_and_said(
     assert (tmp_path / "summary.md").read_text().startswith("## toy: Trial 002 ")
 
 
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_a_dash_prints_the_report_alone(
+    home: Path, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report_command(home, "toy", form, Path("-"))
+    printed = capsys.readouterr().out
+    report_command(home, "toy", form, tmp_path / "report")
+    assert printed == (tmp_path / "report").read_text()
+    assert not (tmp_path / "-").exists()
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd.begun(tmp_path)
     report_command(tmp_path, "toy", "png", tmp_path / "figures")
@@ -45,6 +57,8 @@ def test_a_wrong_format_or_place_is_one_line(home: Path, tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="`--out` must be a folder for `--format png`"):
         report_command(home, "toy", "png", tmp_path / "file")
+    with pytest.raises(UserError, match="a folder for `--format png`, but got standard output"):
+        report_command(home, "toy", "png", Path("-"))
     with pytest.raises(UserError, match="There is no sweep called 'tou'"):
         report_command(home, "tou", "html", None)
     with pytest.raises(EnvironmentStopError, match="cannot write in /proc"):

@@ -51,7 +51,7 @@ def on_slurm(slurm: Slurm, folder: Path, trials: int, jobs: int) -> Survived:
         busy = _busy(sweep, 4)
         slurm.scancel(busy[0], busy[1])
         slurm.requeue(busy[2])
-        _kill_worker_of(busy[3])
+        _kill_worker_of(busy[3], slurm)
 
     survived = _survived(Sweep(folder, settings, trials=trials, env=slurm.env), disturb)
     slurm.wait_empty()
@@ -120,11 +120,13 @@ def _busy(sweep: Sweep, count: int) -> list[str]:
     return busy()[:count]
 
 
-def _kill_worker_of(job: str) -> None:
+def _kill_worker_of(job: str, slurm: Slurm) -> None:
     """Kills the process of Dask's that runs a job's trial; its nanny starts another."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            ours = process.environ().get("SLURM_JOB_ID") == job
+            found = process.environ()
+            # Another cluster on this machine has a job of that number, too.
+            ours = found.get("SLURM_JOB_ID") == job and slurm.env.items() <= found.items()
             if ours and any("spawn_main" in word for word in process.cmdline()):
                 process.kill()
                 return
