@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,13 @@ from pathlib import Path
 def install(
     folder: Path, name: str, entry_points: Mapping[str, Mapping[str, str]], files: Mapping[str, str]
 ) -> Path:
-    """Writes the distribution `name` 1.0 into `folder`, which is to be on the path, and returns `folder`."""
+    """Writes the distribution `name` 1.0 into `folder`, which is to be on the path, and returns `folder`.
+
+    What was imported of one that an earlier test had installed is forgotten: its folder is gone.
+    """
+    tops = {Path(path).parts[0].removesuffix(".py") for path in files}
+    for each in [each for each in sys.modules if each.partition(".")[0] in tops]:
+        del sys.modules[each]
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

@@ -53,6 +53,7 @@ def run(folder: Path, commands: list[list[str]], *kept: str) -> None:
     assert {row["device"] for row in rows} == {recorded[0].parent.name}
 
 
+@pytest.mark.slow
 def test_what_replays_recordings_needs_none_of_this_device(tmp_path):
     commands = [command for command in benchmarks() if command[0] in ("search", "confirm")]
     assert ["search", "bars"] in commands

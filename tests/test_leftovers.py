@@ -110,7 +110,7 @@ def test_a_run_outlives_its_terminal_only_if_it_was_to(pytest_run: Run, workers:
     "how",
     [
         "start()",
-        "start('setsid', '-f')",
+        pytest.param("start('setsid', '-f')", marks=pytest.mark.slow),
         "start(start_new_session=True, env={})",
         # Of the environment it has what the product passes to a trial.
         "start('setsid', '-f', env={name: os.environ[name] for name in os.environ if 'SWEEPER' in name})",
@@ -165,7 +165,7 @@ def test_a_run_that_leaves_a_process_fails(pytest_run: Run, workers: str):
     "waits",
     [
         "time.sleep(60)",
-        "start().wait()",
+        pytest.param("start().wait()", marks=pytest.mark.slow),
         pytest.param("with start(): time.sleep(60)", marks=pytest.mark.slow),
     ],
     ids=["itself", "a child", "a child at the end, too"],

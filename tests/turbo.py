@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import pytest
 from distributions import install
 
 TRAITS = """\
@@ -59,10 +57,3 @@ def install_turbo(folder: Path) -> Path:
             "turbo_loader/nitro.py": nitro,
         },
     )
-
-
-def put_on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installs the distribution into `folder` for one test: what an earlier one imported is forgotten."""
-    monkeypatch.syspath_prepend(str(install_turbo(folder)))
-    for name in [each for each in sys.modules if each.partition(".")[0] == "turbo_loader"]:
-        monkeypatch.delitem(sys.modules, name)

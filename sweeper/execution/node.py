@@ -148,6 +148,7 @@ class Node:
         self._handle: Handle | None = None
         self._job: Job | None = None
         self.is_busy = False
+        self._packing = threading.Lock()
         self._timer = self._new_timer()
 
     def begin(self) -> None:
@@ -166,7 +167,8 @@ class Node:
             else:
                 write_job(folder, job)
                 write_outcome(folder, failure)
-            packed = pack_folder(folder)
+            with self._packing:
+                packed = pack_folder(folder)
             shutil.rmtree(folder, ignore_errors=True)
             return packed
         finally:
@@ -229,7 +231,9 @@ class Node:
         """Ends the server with all its processes, and clears the scratch folder."""
         self._timer.cancel()
         self._launcher.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        # The job has ended by that, and what it left may be on its way to whoever asked for it.
+        with self._packing:
+            shutil.rmtree(self._scratch, ignore_errors=True)
         self._held.close()
 
     def _new_timer(self) -> threading.Timer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from sweeper.cli.planning import expected, plan_lines, space_lines
 from sweeper.core.config import TrialConfig
 from sweeper.spec import SweepSpec
@@ -72,6 +74,7 @@ def test_minutes():
     assert expected(plan(at_most_minutes=None)) == "about 2 minutes, and no limit is set (`search.minutes`)"
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_leaves_nothing(sweeper, tmp_path, monkeypatch):
     shutil.copytree(REPOSITORY / "pipelines", "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
     Path("tiny.yaml").write_text(

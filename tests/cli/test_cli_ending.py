@@ -123,14 +123,14 @@ def test_a_second_signal_leaves_little_time_and_the_code_is_the_firsts(first, se
     process = started(
         DEAF
         + """
-ending.UNWINDING_SECONDS = 50.0
+ending.UNWINDING_SECONDS, ending.AT_ONCE_SECONDS = 50.0, 0.4
 ending.run(program)
 """
     )
     process.send_signal(first)
     time.sleep(0.2)
     process.send_signal(second)
-    ended(process, code, ending.AT_ONCE_SECONDS + 1.0)
+    ended(process, code, 1.4)
 
 
 def test_a_third_signal_is_the_end():

@@ -166,6 +166,7 @@ def test_a_file_in_the_place_of_a_folder_of_the_home(tmp_path: Path, in_process,
     assert (tmp_path / "home" / name).read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_an_error_in_prepare_names_its_line_and_keeps_the_traceback(tmp_path: Path):
     code = "from pipelines.tabular import build\n\n\ndef prepare(data):\n    return {}['price']\n"
     folder = staged(tmp_path / "wrong", code)

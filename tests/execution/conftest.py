@@ -32,7 +32,7 @@ def server_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture(scope="module", params=["fork", "exec"])
+@pytest.fixture(scope="module", params=["fork", pytest.param("exec", marks=pytest.mark.slow)])
 def shared(request: pytest.FixtureRequest, server_home: Path) -> Iterator[LocalLauncher]:
     """One launcher for the tests of a module that leave its server alone; by both isolations."""
     launcher = LocalLauncher(server_home, capacity=2, isolation=request.param)

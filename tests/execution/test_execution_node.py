@@ -351,6 +351,22 @@ def test_the_timer_of_a_node_that_has_ended_leaves_the_next_one_alone(
     later.result(SOON)
 
 
+def test_what_a_job_left_is_packed_before_it_is_cleared(
+    scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, leaving = node.pack_folder, threading.Thread(target=node.leave, args=("s",))
+
+    def pack_while_leaving(folder: Path) -> bytes:
+        leaving.start()
+        leaving.join(0.5)
+        return pack(folder)
+
+    monkeypatch.setattr(node, "pack_folder", pack_while_leaving)
+    assert isinstance(outcome_of(node.run_parcel(parcel()), tmp_path / "a"), Measurement)
+    leaving.join(SOON)
+    assert works(scratch) == []
+
+
 def test_the_scratch_of_workers_that_were_killed_is_cleared(scratch: Path, tmp_path: Path) -> None:
     scratch.mkdir(parents=True)
     old = time.time() - 2 * node.IDLE_SECONDS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from exports import export_of
-from turbo import put_on_the_path
+from turbo import install_turbo
 
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
@@ -20,7 +20,7 @@ TURBO = TrialConfig().replace({"loader.kind": "turbo", "batch_size": 100, "loade
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_on_the_path(tmp_path / "site", monkeypatch)
+    monkeypatch.syspath_prepend(str(install_turbo(tmp_path / "site")))
 
 
 def test_it_is_exported_for_sweeper_itself(installed, tmp_path):

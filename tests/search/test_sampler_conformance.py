@@ -29,6 +29,11 @@ class TestBuiltin(SamplerConformance):
     def sampler(self, request) -> str:
         return request.param
 
+    # Of the sampler that a sweep has by itself, test_cli_help knows as well.
+    @pytest.mark.slow
+    def test_the_supervisor_imports_no_torch(self, sampler: str, tmp_path: Path) -> None:
+        super().test_the_supervisor_imports_no_torch(sampler, tmp_path)
+
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ RECORD = """
 import json, sys
 from dataclasses import asdict
 from gpu_day.recording import record
-print(json.dumps(asdict(record("made", sys.argv[1], int(sys.argv[2]), 12))))
+print(json.dumps(asdict(record("made", sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))))
 """
 MANY = Gpu(
     uuid=UUID,
@@ -72,14 +72,14 @@ def replay(monkeypatch, library: Path, recording: dict, folder: Path) -> None:
     probe.close()
 
 
-def made(library: Path, folder: Path, gpu: Gpu = MANY, **how: object) -> dict:
+def made(library: Path, folder: Path, gpu: Gpu = MANY, num_reads: int = 12, **how: object) -> dict:
     """Records the stand-in's own GPU, in a process of its own."""
     scenario = write(folder / "recorded", [gpu], **how)
     environ = environment(library, scenario) | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
     }
     # `self` is the recorder, which is therefore what it watches.
-    code = f"import os, sys\nsys.argv = ['', {UUID!r}, str(os.getpid())]\n{RECORD}"
+    code = f"import os, sys\nsys.argv = ['', {UUID!r}, str(os.getpid()), {num_reads}]\n{RECORD}"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
     )
@@ -99,7 +99,7 @@ def test_a_recording_is_played_back_as_it_was(monkeypatch, tmp_path, library):
 
 
 def test_what_the_driver_refuses_is_refused_again(monkeypatch, tmp_path, library):
-    found = made(library, tmp_path, errors=[(UUID, "nvmlDeviceGetPowerUsage", 4)])
+    found = made(library, tmp_path, num_reads=3, errors=[(UUID, "nvmlDeviceGetPowerUsage", 4)])
     assert found["errors"] == [["nvmlDeviceGetPowerUsage", 4]]
     assert "gpu_power_w" in found["missing"]
     replay(monkeypatch, library, found, tmp_path)

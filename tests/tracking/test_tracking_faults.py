@@ -82,9 +82,21 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-@pytest.mark.soak
-def test_a_hundred_faults_lose_and_double_nothing(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+# The first seed has every kind among its first nine requests.
+@pytest.mark.parametrize(
+    ("num_faults", "seed"),
+    [
+        pytest.param(12, 209, marks=pytest.mark.slow, id="a dozen"),
+        pytest.param(100, 0, marks=pytest.mark.soak, id="a hundred"),
+    ],
+)
+def test_faults_lose_and_double_nothing(
+    num_faults: int,
+    seed: int,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     before = digests(home / "sweeps")
@@ -98,18 +110,18 @@ def test_a_hundred_faults_lose_and_double_nothing(
     command += ["--backend-store-uri", f"sqlite:///{server}/{DATABASE}"]
     command += ["--artifacts-destination", str(server / "artifacts")]
     with served(command, port, server):
-        proxy = FaultProxy(port, seed=0, hang_seconds=1.3)
+        proxy = FaultProxy(port, seed=seed, hang_seconds=1.3)
         uri = f"http://me:{PASSWORD}@127.0.0.1:{proxy.port}"
         poison = read_job(home / f"sweeps/toy/trials/{POISONED:04d}").uid
         proxy.poison, proxy.share = poison, 0.4
         sweep = load_sweep(Journal(home / "sweeps/toy"))
-        while proxy.faults.total() < 100:
+        while proxy.faults.total() < num_faults:
             tracker = MlflowTracker(home, uri, thorough=True)
             with contextlib.closing(
                 Publisher(tracker, info(sweep), sweep.journal.folder, thorough=True)
             ) as publisher:
                 left, _ = show(sweep, publisher, ())
-                while left != [POISONED] and proxy.faults.total() < 100:
+                while left != [POISONED] and proxy.faults.total() < num_faults:
                     left, _ = publisher.flush()
         assert set(proxy.faults) == set(KINDS)
 

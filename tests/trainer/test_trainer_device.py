@@ -46,6 +46,7 @@ def page_faults(malloc: str) -> tuple[int, str]:
     return int(faults), found
 
 
+@pytest.mark.slow
 def test_kept_memory_is_not_faulted_in_again():
     plain, nothing = page_faults("default")
     kept, also_nothing = page_faults("retain")

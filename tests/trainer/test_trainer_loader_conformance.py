@@ -31,7 +31,13 @@ def test_no_kind_is_left_out():
 
 
 class TestBuiltinLoaders(LoaderConformance):
-    @pytest.fixture(params=OPTIONS)
+    # Of processes that are started anew for each epoch, one kind tells.
+    @pytest.fixture(
+        params=[
+            pytest.param(name, marks=pytest.mark.slow) if name == "workers-2-anew" else name
+            for name in OPTIONS
+        ]
+    )
     def config(self, request: pytest.FixtureRequest) -> LoaderConfig:
         return LoaderConfig(**OPTIONS[request.param])
 

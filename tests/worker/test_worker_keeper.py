@@ -48,7 +48,10 @@ def test_a_failure_has_kind_message_stage_and_log(run_fault, tmp_path, fault, ki
         assert message in outcome.detail
 
 
-@pytest.mark.parametrize("fault", ["sleep", "deaf", "children, sleep", "flood"])
+# Of one that is deaf, test_worker_stalled knows as well.
+@pytest.mark.parametrize(
+    "fault", ["sleep", pytest.param("deaf", marks=pytest.mark.slow), "children, sleep", "flood"]
+)
 def test_time_is_up_for_whoever_does_not_end(run_fault, tmp_path, fault):
     outcome = run_fault(fault, timeout_seconds=1.5)
     assert outcome.kind is FailureKind.TIMEOUT
