@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -9,10 +10,15 @@ from typing import NoReturn
 from sweeper.cli import ending
 from sweeper.cli import main as command_line
 
+YOUNG_OBJECTS = 100_000
+"""New objects between two garbage collections."""
+
 
 def main() -> NoReturn:
     """Runs the command line as all of this process."""
     _open_what_is_closed()
+    # Collecting as often as Python does by itself takes a third of the time of reading 10,000 trials.
+    gc.set_threshold(YOUNG_OBJECTS, 50, 50)
     ending.run(command_line)
 
 

@@ -165,7 +165,12 @@ def test_it_is_aimed_for_and_limited_like_a_built_in_one(install, bench, cli):
     gone = json.loads(cli("show", "toy", "--json"))
     assert gone["winner"]["number"] == found["winner"]["number"]
     assert not any(NAME in trial["metrics"] for trial in gone["trials"])
-    assert f"Not installed here, so neither shown nor limited: {NAME}.\n" in cli("show", "toy")
+    # A searched trial that was beyond its limit is so still.
+    now, before = ({t["number"]: t["feasible"] for t in each["trials"]} for each in (gone, found))
+    searched = [t["number"] for t in found["trials"] if t["stage"] not in ("baseline", "reference")]
+    assert [now[number] for number in searched] == [before[number] for number in searched]
+    assert False in [now[number] for number in searched]
+    assert f"Not installed here, so not shown: {NAME}.\n" in cli("show", "toy")
     assert f"{NAME}, USD" not in report()
     cli("show", "toy", "--format", "csv", "--out", "-")
     with pytest.raises(UserError, match=r"`usd_per_epoch` is not a metric\. Known metrics: throughput, "):

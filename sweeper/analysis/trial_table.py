@@ -5,6 +5,7 @@ Nothing here reads or writes a file, and nothing grows with the number of trials
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,7 +14,7 @@ from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, wi
 from sweeper.analysis.projection import with_derived
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
-from sweeper.core.record import BASELINE, SearchResult, TrialRecord, with_added
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord, is_known_metric, with_added
 from sweeper.spec import SweepSpec
 
 WINNING_MARGIN = 0.9
@@ -45,6 +46,7 @@ class TrialTable:
             spec: Its objectives, constraints and production run; its space does not matter here.
         """
         self._spec, self._metrics = spec, spec.metrics()
+        self._unknown = [name for name in spec.constraints if not is_known_metric(name)]
         self.records: dict[int, TrialRecord] = {}
         self.results: dict[int, SearchResult] = {}
         self.last = -1
@@ -141,8 +143,17 @@ class TrialTable:
         record = with_added(record, self._metrics)
         self.records[number] = record
         record = judge(record, self.limits() if limits is None else limits, self._spec)
+        record = self._as_told(record)
         self.records[number] = record
         return record
+
+    def _as_told(self, record: TrialRecord) -> TrialRecord:
+        """Returns a record that violates what the search was told, by metrics that are not installed here."""
+        told = self.results.get(record.number)
+        if told is None or not self._unknown:
+            return record
+        kept = {name: told.constraints[name] for name in self._unknown if name in told.constraints}
+        return dataclasses.replace(record, violations={**record.violations, **kept})
 
     @property
     def yardstick(self) -> Yardstick | None:

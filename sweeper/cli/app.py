@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import os
 import signal
@@ -21,8 +20,6 @@ from sweeper.core.errors import EnvironmentStopError, SweeperError, UserError
 __all__ = ["commands", "deciding", "main"]
 
 INTERRUPTED = 130
-YOUNG_OBJECTS = 100_000
-"""New objects between two garbage collections."""
 _DISK = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some of your quota",
@@ -39,8 +36,6 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # In a locale without UTF-8 a dash is no reason to end, nor is a path that is not text.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # As often as Python collects by default, it takes a third of the time of reading 10,000 trials.
-    gc.set_threshold(YOUNG_OBJECTS, 50, 50)
     code: int
     try:
         _stand_somewhere()

@@ -108,7 +108,7 @@ def check(
 
     Example: sweeper check a10 --deep
     """
-    from sweeper.cli.showing import check_command
+    from sweeper.cli.planning import check_command
 
     if as_json and not deep:
         raise UserError("`--json` must stand with `--deep`, but got it alone.")

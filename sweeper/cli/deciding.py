@@ -209,7 +209,7 @@ def sync(
 
     Example: sweeper sync stocks-a10 --tracking-uri http://mlflow:5000
     """
-    from sweeper.cli.running import home_option
+    from sweeper.cli.options import home_option
     from sweeper.cli.syncing import sync_command
 
     raise typer.Exit(sync_command(home, name, uri, home_option(home), verify=verify, as_json=as_json))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -91,6 +92,11 @@ Uri = Annotated[
 ]
 
 DEFAULT_HOME = Path("mlruns")
+
+
+def home_option(home: Path) -> str:
+    """Returns ` --home DIR`, for a shell, where the home is not the default one."""
+    return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
 
 
 @app.callback(invoke_without_command=True)

@@ -1,7 +1,8 @@
-"""What a search space asks for, in lines; and `run --dry-run`: what a sweep would do."""
+"""`check` and `run --dry-run`: what a search space asks for, and what a sweep would do."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,31 @@ from rich.text import Text
 
 from sweeper.analysis.labels import label, run_name
 from sweeper.cli.screen import console
+from sweeper.core.launchers import find_installed
 from sweeper.spec import CategoricalParameter, SweepSpec, load
 from sweeper.spec.space import Bounds, Condition
 from sweeper.sweep.dry_run import Plan, dry_run
+from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.loading import varied
+from sweeper.sweep.mirroring import check_storage
+from sweeper.sweep.setup import device_model
+
+
+def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
+    """Prints what a search space asks for, and returns it; every mistake in it is raised."""
+    spec = load(space, overrides)
+    device = device_model(spec.execution)
+    fingerprint(spec, device)
+    check_storage(spec)
+    find_installed(spec.execution.launcher)
+    if silent:
+        return spec
+    out = console()
+    subject = spec.pipeline or shlex.join(spec.command)
+    out.print(Text(f"{space} is in order: {spec.name}, {subject}, on {device}."), soft_wrap=True)
+    for line in space_lines(spec):
+        out.print(Text(line), soft_wrap=True)
+    return spec
 
 
 def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.text import Text
 
 from sweeper.cli import ending
+from sweeper.cli.options import home_option
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
@@ -24,11 +25,6 @@ from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 
 INTERRUPTED = 130
-
-
-def home_option(home: Path) -> str:
-    """Returns ` --home DIR` where the home is not the default one."""
-    return "" if home == Path("mlruns") else f" --home {home}"
 
 
 def device_override(device: str | None) -> list[str]:

@@ -154,7 +154,7 @@ def print_summary(
         out.print("The data was made up: the speeds are this machine's, the losses mean nothing outside.")
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
-        out.print(f"Not installed here, so neither shown nor limited: {names}.", soft_wrap=True)
+        out.print(f"Not installed here, so not shown: {names}.", soft_wrap=True)
     for each in matters:
         out.print(each, soft_wrap=isinstance(each, Text))
     out.print()

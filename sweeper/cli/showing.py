@@ -1,9 +1,8 @@
-"""`check`, `list` and `show`: what is asked for, and what there is."""
+"""`list` and `show`: what there is."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,43 +11,20 @@ from rich.text import Text
 
 from sweeper.analysis.summary import to_json, trial_json
 from sweeper.analysis.words import times
-from sweeper.cli.planning import space_lines
-from sweeper.cli.running import home_option
+from sweeper.cli.options import home_option
 from sweeper.cli.screen import STDOUT, console, print_summary, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
 from sweeper.core.errors import EnvironmentStopError, UserError
-from sweeper.core.launchers import find_installed
 from sweeper.execution.remote import jobs_of
-from sweeper.spec import SweepSpec, load
-from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.journal import sweeps_folder
 from sweeper.sweep.loading import Listed, listed, load_sweep
 from sweeper.sweep.lock import is_gone
-from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.placing import waiting_sweeps
 from sweeper.sweep.preflight import preflight_lines
-from sweeper.sweep.setup import device_model
 from sweeper.tables import frame, written
-
-
-def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
-    """Prints what a search space asks for, and returns it; every mistake in it is raised."""
-    spec = load(space, overrides)
-    device = device_model(spec.execution)
-    fingerprint(spec, device)
-    check_storage(spec)
-    find_installed(spec.execution.launcher)
-    if silent:
-        return spec
-    out = console()
-    subject = spec.pipeline or shlex.join(spec.command)
-    out.print(Text(f"{space} is in order: {spec.name}, {subject}, on {device}."), soft_wrap=True)
-    for line in space_lines(spec):
-        out.print(Text(line), soft_wrap=True)
-    return spec
 
 
 def list_command(home: Path, *, as_json: bool) -> None:

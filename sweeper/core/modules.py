@@ -1,8 +1,13 @@
-"""Finds a pipeline's modules by file: those of the current folder, then those that come with sweeper.
+"""Finds a pipeline's modules by file: of the current folder, then sweeper's, then other distributions'.
 
 `pipelines.stocks` is the current folder's where there is such a file, and otherwise
 `sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This holds for
 each module by itself: a user's own `pipelines/mine.py` can stand beside the shipped `pipelines.stocks`.
+
+A distribution adds a pipeline with an entry point in `sweeper.pipelines` that names its module:
+
+    [project.entry-points."sweeper.pipelines"]
+    spirals = "acme_nets.spirals"
 """
 
 from __future__ import annotations
@@ -15,9 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+
+from sweeper.core.registry import import_strings
 
 PACKAGE = "pipelines"
 SHIPPED = f"sweeper.{PACKAGE}"
@@ -60,9 +67,10 @@ class Module:
 
 
 def find(name: str, folders: Sequence[str]) -> Module | None:
-    """Returns the module that `name` means; None where it is in none of the folders and does not ship.
+    """Returns the module that `name` means; None where there is none.
 
     Args:
+        name: A module's; of another distribution's pipeline, that of its entry point, too.
         folders: Where the user's own modules are looked for.
     """
     if name.partition(".")[0] != "sweeper":
@@ -72,7 +80,39 @@ def find(name: str, folders: Sequence[str]) -> Module | None:
     short = name.removeprefix("sweeper.")
     if _is_in(short, PACKAGE) and (path := _file(shipped_folder(PACKAGE).parent, short)):
         return Module(f"sweeper.{short}", path)
-    return None
+    return _of_distribution(name)
+
+
+def added_pipelines() -> tuple[str, ...]:
+    """Returns the names of the pipelines that other distributions add."""
+    return tuple(sorted(import_strings("pipelines")))
+
+
+@cache
+def is_added_pipeline(filename: str) -> bool:
+    """Returns whether a file belongs to a package that adds pipelines."""
+    path = Path(os.path.realpath(filename))
+    specs = filter(None, map(importlib.util.find_spec, _added_packages()))
+    places = [place for spec in specs for place in spec.submodule_search_locations or [spec.origin or ""]]
+    return any(Path(os.path.realpath(place)) in (path, *path.parents) for place in places if place)
+
+
+def _added_packages() -> set[str]:
+    return {module.partition(".")[0] for module in import_strings("pipelines").values()}
+
+
+def _of_distribution(name: str) -> Module | None:
+    """Returns a module of a package that adds pipelines; nothing is imported."""
+    name = import_strings("pipelines").get(name, name)
+    top, *rest = name.split(".")
+    if top not in _added_packages():
+        return None
+    spec = importlib.util.find_spec(top)
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return Module(name, Path(spec.origin)) if spec and spec.origin and spec.has_location else None
 
 
 @cache

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sweeper.core.errors import UserError, did_you_mean
@@ -40,6 +40,17 @@ def resolve(path: str) -> Any:
             f"an import string must name `module:attribute`, but {path!r} cannot be imported: "
             f"{_said(error)}. Install or repair what provides it."
         ) from error
+
+
+def import_strings(seam: str) -> Mapping[str, str]:
+    """Returns what the entry points of `sweeper.<seam>` name, by their own names; nothing is imported.
+
+    Raises:
+        UserError: Two distributions have an entry point of one name.
+    """
+    group = f"sweeper.{seam}"
+    found = _scanned(group, tuple(sys.path))
+    return {name: _only(name, group, points).value for name, points in found.items()}
 
 
 class Registry(Generic[T]):
@@ -97,12 +108,7 @@ class Registry(Generic[T]):
         if name in self.builtin:
             found = self.builtin[name]
             return resolve(found) if isinstance(found, str) else found
-        first, *others = self._added()[name]
-        if others:
-            owners = ", ".join(map(_owner, (first, *others)))
-            raise UserError(
-                f"`{name}` in `{self.group}` must have one provider, but got {owners}. Uninstall all but one."
-            )
+        first = _only(name, self.group, self._added()[name])
         try:
             loaded = first.load()
         except Exception as error:
@@ -147,6 +153,15 @@ def _scanned(group: str, paths: tuple[str, ...]) -> Mapping[str, tuple[EntryPoin
     for each in entry_points(group=group):
         found[each.name] = (*found.get(each.name, ()), each)
     return found
+
+
+def _only(name: str, group: str, points: Sequence[EntryPoint]) -> EntryPoint:
+    if len(points) > 1:
+        owners = ", ".join(map(_owner, points))
+        raise UserError(
+            f"`{name}` in `{group}` must have one provider, but got {owners}. Uninstall all but one."
+        )
+    return points[0]
 
 
 def _owner(point: EntryPoint) -> str:

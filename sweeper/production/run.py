@@ -23,7 +23,7 @@ from sweeper.production.judging import Judgement, judged
 from sweeper.production.showing import Showing
 from sweeper.production.wanted import Wanted
 from sweeper.production.watching import Watch, Watcher
-from sweeper.sweep.fingerprint import import_paths, prepared_folder
+from sweeper.sweep.fingerprint import import_paths, module_of, prepared_folder
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.starting import end_earlier_run
@@ -147,7 +147,7 @@ def _prepared(
     job = Job(
         uid=folder.uid,
         runner=TRAINING_RUNNER,
-        pipeline=wanted.pipeline,
+        pipeline=module_of(wanted.pipeline),
         import_paths=import_paths(),
         data=wanted.data,
         prepared=str(prepared),

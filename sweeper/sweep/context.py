@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sweeper.analysis.labels import run_name
 from sweeper.core.job import Job
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
-from sweeper.search import Mirror
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.lock import SweepLock
@@ -17,6 +17,10 @@ from sweeper.sweep.observer import Observer
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.stopping import Stopping
+
+if TYPE_CHECKING:
+    # It brings Optuna and SQLAlchemy, which a look at a sweep can do without.
+    from sweeper.search import Mirror
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

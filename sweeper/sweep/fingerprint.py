@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.core.modules import PACKAGE, Module, find, shipped_folder
+from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, shipped_folder
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Measure
 from sweeper.sweep.imports import as_of_0_1_0, source_of
@@ -148,11 +148,18 @@ def digest_of_code(pipeline: str) -> str:
     """
     if find(pipeline, import_paths()) is None:
         raise UserError(
-            f"`pipeline` must name a module under the current directory or one that comes with sweeper, but "
-            f"got {pipeline!r}: there is no {pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
-            f"{did_you_mean(pipeline, shipped_pipelines())}"
+            f"`pipeline` must name a module under the current directory, or a pipeline that comes with "
+            f"sweeper or is installed, but got {pipeline!r}: there is no "
+            f"{pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
+            f"{did_you_mean(pipeline, [*shipped_pipelines(), *added_pipelines()])}"
         )
     return _sha(_plain(_trees(_found(pipeline))))
+
+
+def module_of(pipeline: str) -> str:
+    """Returns the name under which a trial finds a pipeline, also where its entry point is not installed."""
+    found = find(pipeline, import_paths())
+    return pipeline if found is None or found.is_shipped else found.name
 
 
 def shipped_pipelines() -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.core.modules import PACKAGE, find
+from sweeper.core.modules import PACKAGE, added_pipelines, find
 from sweeper.sweep.fingerprint import import_paths, shipped_pipelines
 
 NEEDED = ("prepare", "build")
@@ -83,8 +83,8 @@ def _found(name: str) -> tuple[str, Path]:
             if found := find(module, import_paths()):
                 return module, found.path
     raise UserError(
-        f"`PIPELINE` must name a module under the current directory, or a pipeline that comes with sweeper, "
-        f"but got {name!r}."
+        f"`PIPELINE` must name a module under the current directory, or a pipeline that comes with sweeper "
+        f"or is installed, but got {name!r}."
         f"{did_you_mean(name, _modules())}"
     )
 
@@ -98,6 +98,7 @@ def _modules() -> Iterator[str]:
                 is_named = _NAME.fullmatch(path.stem) and not path.stem.startswith("_")
                 if is_named and find(module, import_paths()):
                     yield from (f"{prefix}{path.stem}" for prefix in prefixes)
+    yield from added_pipelines()
     for name in shipped_pipelines():
         yield from (name.removeprefix(f"{PACKAGE}."), name)
 

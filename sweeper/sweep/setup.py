@@ -21,6 +21,7 @@ from sweeper.execution.remote import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
+from sweeper.sweep.fingerprint import module_of
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
@@ -93,7 +94,7 @@ def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
     return Job(
         uid="prepare",
         runner=PREPARE_RUNNER,
-        pipeline=spec.pipeline,
+        pipeline=module_of(spec.pipeline),
         import_paths=tuple(paths),
         data=spec.to_dict()["data"],
         prepared=str(prepared),

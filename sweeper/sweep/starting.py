@@ -22,7 +22,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.describing import info_of, provenance
-from sweeper.sweep.fingerprint import import_paths, prepared_folder
+from sweeper.sweep.fingerprint import import_paths, module_of, prepared_folder
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import varied
 from sweeper.sweep.lock import SweepLock
@@ -143,7 +143,7 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
     return Job(
         uid="",
         runner=SCRIPT_RUNNER if spec.command else TRIAL_RUNNER,
-        pipeline=spec.pipeline,
+        pipeline=module_of(spec.pipeline) if spec.pipeline else "",
         script=script,
         env=own_environment() if spec.command else {},
         import_paths=import_paths(),

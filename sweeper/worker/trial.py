@@ -119,6 +119,7 @@ def _place(error: BaseException, job: Job, *, but_shipped: bool = False) -> str:
         (filename, line)
         for filename, line in reversed(list(_frames(error)))
         if (not but_shipped if modules.is_shipped_pipeline(filename) else _is_users(filename))
+        or modules.is_added_pipeline(filename)
     ]
     for filename, line in frames:
         for path in job.import_paths:

@@ -13,6 +13,7 @@ import pytest
 import typer.main
 
 from sweeper.cli.app import app
+from sweeper.cli.options import DEFAULT_HOME, home_option
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 HELP_CPU_SECONDS = 0.4
@@ -66,6 +67,18 @@ def test_the_supervisor_imports_no_torch():
     code = f"import sys, {', '.join(modules)}; import mlflow; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+def test_a_command_to_go_on_with_can_be_pasted_into_a_shell():
+    assert home_option(DEFAULT_HOME) == ""
+    assert shlex.split(f"sweeper show x{home_option(Path('my runs'))}")[3:] == ["--home", "my runs"]
+
+
+@pytest.mark.parametrize("module", ["showing", "reporting", "exporting"])
+def test_whoever_looks_at_a_sweep_waits_for_no_search_and_no_tracking(module: str):
+    code = f"import sys, sweeper.cli.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"optuna", "sqlalchemy", "mlflow", "pandas", "torch"} & set(done.stdout.split())
 
 
 README = Path(__file__).parents[2] / "README.md"

@@ -83,12 +83,12 @@ def test_an_unknown_key_is_named_with_its_place(staged, in_process):
 
 
 @pytest.mark.slow
-def test_an_unreadable_file_and_an_empty_folder(run):
+def test_an_unreadable_file_and_an_empty_folder(staged, in_process):
     Path("broken").mkdir()
     Path("broken/a.parquet").write_bytes(b"PAR1 not really")
-    one_line(run("tiny.yaml", "--set", "data.path=broken"), 2, "a.parquet")
+    one_line(in_process("run", "tiny.yaml", "--set", "data.path=broken"), 2, "a.parquet")
     Path("empty").mkdir()
-    one_line(run("tiny.yaml", "--set", "data.path=empty"), 2, "empty")
+    one_line(in_process("run", "tiny.yaml", "--set", "data.path=empty"), 2, "empty")
     assert not list(Path("mlruns").glob("sweeps/*"))
 
 
@@ -99,10 +99,10 @@ def test_a_gpu_that_is_not_there_is_not_replaced(run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_pipeline_that_raises_is_one_line_with_the_place(run):
+def test_a_pipeline_that_raises_is_one_line_with_the_place(run, in_process):
     Path("mine.py").write_text(RAISING.format(function="prepare"))
     place = "ValueError: a mistake of mine (mine.py:4)"
-    one_line(run("tiny.yaml", "--set", "pipeline=mine"), 2, place)
+    one_line(in_process("run", "tiny.yaml", "--set", "pipeline=mine"), 2, place)
     Path("mine.py").write_text(RAISING.format(function="build"))
     one_line(run("tiny.yaml", "--set", "pipeline=mine"), 4, "the baseline did not run", place)
 
@@ -164,7 +164,7 @@ def test_told_to_end_it_ends_everything_and_says_how_to_go_on(run, number, code)
 
 
 @pytest.mark.slow
-def test_a_whole_sweep_its_repetition_and_a_reader_that_goes_away(run, sweeper):
+def test_a_whole_sweep_its_repetition_a_reader_that_goes_away_and_a_confirmation(run, sweeper):
     done = run()
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -175,6 +175,17 @@ def test_a_whole_sweep_its_repetition_and_a_reader_that_goes_away(run, sweeper):
     assert again.stdout.splitlines()[0] == "`tiny` has ended before; nothing was run."
     gone(started("show", "tiny"))
     gone(started("show", "tiny", "--json"))
+    confirmed_again_and_soaked(sweeper("confirm", "tiny", "--json", "--soak", "2s"))
+
+
+def confirmed_again_and_soaked(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode == 4:
+        pytest.skip("the tiny sweep has no winner here")
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if found["holds"] else 1)
+    assert found.keys() == {"name", "number", "holds", "before", "now", "soak"}
+    assert found["now"].keys() == {"ratio", "low", "high", "throughput"}
+    assert found["soak"]["seconds"] >= 1.0
 
 
 def gone(process: subprocess.Popen[str]) -> None:
@@ -191,21 +202,9 @@ def gone(process: subprocess.Popen[str]) -> None:
 def test_what_mlflow_does_not_take_waits(run):
     """A file where its database should be."""
     Path("mlruns/mlflow.db").mkdir(parents=True)
-    done = run()
+    quickly = ("tiny.yaml", "--set", "confirm.rounds=0")
+    done = run(*quickly)
     assert done.returncode == 7, done.stderr
     assert "runs are not in MLflow yet" in done.stdout
     Path("mlruns/mlflow.db").rmdir()
-    assert run().returncode == 0
-
-
-@pytest.mark.slow
-def test_a_real_sweep_is_confirmed_again_and_soaked(run, sweeper):
-    assert run().returncode == 0
-    done = sweeper("confirm", "tiny", "--json", "--soak", "2s")
-    if done.returncode == 4:
-        pytest.skip("the tiny sweep has no winner here")
-    found = json.loads(done.stdout)
-    assert done.returncode == (0 if found["holds"] else 1)
-    assert found.keys() == {"name", "number", "holds", "before", "now", "soak"}
-    assert found["now"].keys() == {"ratio", "low", "high", "throughput"}
-    assert found["soak"]["seconds"] >= 1.0
+    assert run(*quickly).returncode == 0
