@@ -1,10 +1,8 @@
-"""Every search space we ship loads, its references build, and the quick one runs."""
+"""Every search space we ship loads, its references build, and it runs."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,13 +91,21 @@ SHORT = {
 }
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As trials have it here. A worker that is forked beside more of them waits for those it has not."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_it_runs_for_two_trials(spec, tmp_path, monkeypatch):
+def test_it_runs_for_two_trials(spec, tmp_path, one_thread):
     """As it is, but for the size of the data and of the measurements: whatever this machine lacks."""
     if spec.name == "quick":
-        pytest.skip("test_quick_runs has it run by the program")
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+        pytest.skip("tests/test_installed.py has it run by the program")
     tree = spec.to_dict()
     for name, value in {**SHORT, **SMALL[spec.pipeline]}.items():
         head, _, rest = name.partition(".")
@@ -119,28 +125,3 @@ def test_it_runs_for_two_trials(spec, tmp_path, monkeypatch):
     outcomes = [entry.outcome for entry in ran.journal.trials()]
     assert len(outcomes) == 3
     assert all(isinstance(outcome, Measurement) for outcome in outcomes), outcomes
-
-
-@pytest.mark.slow
-def test_quick_runs(tmp_path):
-    changes = {
-        "data.rows": 3000,
-        "search.trials": 2,
-        "confirm.rounds": 2,
-        "confirm.precision": 0.9,
-        "confirm.top": 1,
-        "measure.window_seconds": 0.05,
-        "measure.warmup_cap_seconds": 0.1,
-        "measure.quality_samples": 4000,
-        "execution.launcher": "inline",
-    }
-    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "sweeper", "run", "search_spaces/quick.yaml", "--home", str(tmp_path)]
-    done = subprocess.run([*command, *sets], cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    show = [sys.executable, "-m", "sweeper", "show", "quick", "--home", str(tmp_path), "--json"]
-    found = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
-    assert found["state"] == "finished"
-    assert [trial["stage"] for trial in found["trials"]].count("baseline") == 1
-    assert len(found["trials"]) == 3
-    assert found["baseline"]["metrics"]["val_loss"] > 0
