@@ -71,7 +71,11 @@ SMALL = {
     "pipelines.sequence": {"data.rows": 26_000, "data.columns": 2},
     "pipelines.stocks": {"data.stocks": 9, "data.days": 900},
     "pipelines.kuairand": {"data.rows": 90_000, "data.users": 50, "data.videos": 500},
-    "pipelines.behaviour": {"data.recordings": 6, "data.seconds": 60},
+    "pipelines.behaviour": {
+        "data.recordings": 6,
+        "data.seconds": 60,
+        "baseline.model.hidden_size": 24,
+    },
     "pipelines.sign_language": {"data.clips": 80, "data.glosses": 4, "data.max_frames": 40},
 }
 """Data on which a trial is a matter of seconds."""

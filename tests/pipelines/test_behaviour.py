@@ -378,7 +378,7 @@ def test_models_learn_the_made_up_data(kind: str) -> None:
     assert prepared.synthetic
     assert "made up" in prepared.notes[0]
     pipeline = built(prepared, kind=kind, hidden_size=48)
-    told = train(pipeline, 4, 1e-3)
+    told = train(pipeline, 2, 1e-3)
     assert pipeline.constant_loss is not None
     assert told["loss"] < 0.8 * pipeline.constant_loss
     assert told["accuracy"] > 0.5
