@@ -93,17 +93,22 @@ def kill_supervisors(
                 # Passed once in a sweep, by its first life.
                 break
             point, at = left.pop(0)
-            _one_life(stage, point, at, rng.uniform(0.0, longest), tally, patience)
+            code = _one_life(stage, point, at, rng.uniform(0.0, longest), tally, patience)
             _await_gone(stage, tally, name)
+            if code == BASELINE_LOST and _is_stillborn(stage, tally):
+                break
             kept.look()
             if _has_ended(stage):
                 break
+        if not stage.folder.exists():
+            # Stillborn.
+            continue
         (stage.folder / stages.CRASH_AT).unlink(missing_ok=True)
         _converge(stage, kept, tally, name, patience, trials)
 
 
-def _one_life(stage: Stage, point: str, at: int, seconds: float, tally: Tally, patience: float) -> None:
-    """Starts a supervisor, and has it or a keeper of its die."""
+def _one_life(stage: Stage, point: str, at: int, seconds: float, tally: Tally, patience: float) -> int | None:
+    """Starts a supervisor, and has it or a keeper of its die; returns the supervisor's exit code."""
     if point in ("finished", "begun", "put-aside"):
         at = 1
     if point:
@@ -116,7 +121,7 @@ def _one_life(stage: Stage, point: str, at: int, seconds: float, tally: Tally, p
         code = end_of(pid)
         tally.inside += code == -signal.SIGKILL
         tally.windows["at random"] += code == -signal.SIGKILL
-        return
+        return code
     if point == "put-aside":
         # Only what is tried again is put aside: a trial is lost on the way.
         _lose_a_trial(stage, pid)
@@ -129,6 +134,7 @@ def _one_life(stage: Stage, point: str, at: int, seconds: float, tally: Tally, p
         tally.kills -= 1
     if code is None:
         tally.violations.append(f"a life did not end within {patience} s ({stage.folder})")
+    return code
 
 
 def _lose_a_trial(stage: Stage, pid: int, seconds: float = 3.0) -> None:
