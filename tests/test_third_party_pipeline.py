@@ -69,6 +69,12 @@ def test_the_modules_beside_it_count_and_are_sent_along(site: Path):
     assert digest_of_code("spirals") != before
 
 
+def test_a_users_pipeline_that_imports_it_does_not_count_it(site: Path):
+    """As of any installed library."""
+    Path("mine.py").write_text("from acme_nets.arms import two_arms\n")
+    assert set(code_of("mine")) == {"mine.py"}
+
+
 def test_what_is_not_there_is_one_line(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match=r"is installed, but got 'spiral': .* Did you mean `spirals`"):
         digest_of_code("spiral")

@@ -73,6 +73,11 @@ def find(name: str, folders: Sequence[str]) -> Module | None:
         name: A module's; of another distribution's pipeline, that of its entry point, too.
         folders: Where the user's own modules are looked for.
     """
+    return find_uninstalled(name, folders) or _of_distribution(name)
+
+
+def find_uninstalled(name: str, folders: Sequence[str]) -> Module | None:
+    """Returns the user's own or the shipped module `name`; it does not look at what is installed."""
     if name.partition(".")[0] != "sweeper":
         for folder in folders:
             if path := _file(Path(folder), name):
@@ -80,7 +85,7 @@ def find(name: str, folders: Sequence[str]) -> Module | None:
     short = name.removeprefix("sweeper.")
     if _is_in(short, PACKAGE) and (path := _file(shipped_folder(PACKAGE).parent, short)):
         return Module(f"sweeper.{short}", path)
-    return _of_distribution(name)
+    return None
 
 
 def added_pipelines() -> tuple[str, ...]:

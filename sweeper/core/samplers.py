@@ -25,7 +25,7 @@ class SamplerTraits:
             `seed` is of this ask alone; `point` counts the asks, for a sequence that has no seed per ask;
             `trials` is how many are searched.
         why: What the report says of a trial that it asked for; `asked of NAME` where empty.
-        needs_torch: It is asked in a process of its own, as the supervisor must not import torch.
+        needs_torch: The supervisor must not import torch, so the sampler runs in a separate process.
         keeps: Beginning of the trials' system attributes in which it keeps its state; empty for none.
     """
 

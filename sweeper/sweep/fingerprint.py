@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import UserError, did_you_mean
-from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, shipped_folder
+from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_uninstalled, shipped_folder
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Measure
 from sweeper.sweep.imports import as_of_0_1_0, source_of
@@ -214,7 +214,10 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
     """
     trees: dict[Module, ast.Module] = {}
     folders = import_paths() if script is None else (str(script.parent), *import_paths())
-    waiting = [find(module, folders) if script is None else Module(module, script)]
+    first = find_uninstalled(module, folders) if script is None else Module(module, script)
+    # Only what a distribution's own pipeline imports may be the distribution's.
+    look = find if first is None else find_uninstalled
+    waiting = [first or find(module, folders)]
     while waiting:
         each = waiting.pop()
         if each is None or each in trees or (script is not None and each.is_shipped):
@@ -230,7 +233,7 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
             elif isinstance(node, ast.ImportFrom):
                 source = source_of(node, each.package)
                 names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
-            waiting += [find(name, folders) for name in names]
+            waiting += [look(name, folders) for name in names]
     return trees
 
 

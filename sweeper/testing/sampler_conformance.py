@@ -158,7 +158,7 @@ class SamplerConformance:
         assert len(cut.asked) == NUM_ASKS
 
     def test_no_other_random_numbers_are_touched(self, sweep: Any) -> None:
-        """It draws from generators of its own."""
+        """It leaves the global random generators alone."""
         found = sweep()
         random.seed(1)
         np.random.seed(1)
@@ -169,7 +169,7 @@ class SamplerConformance:
         assert (random.random(), np.random.random()) == want
 
     def test_the_supervisor_imports_no_torch(self, sampler: str, tmp_path: Path) -> None:
-        """A sampler that needs it says so in its row and is asked in a process of its own."""
+        """A sampler that needs torch sets `needs_torch` and runs in a separate process."""
         command = [sys.executable, "-c", NO_TORCH, str(tmp_path), sampler]
         done = subprocess.run(
             command, capture_output=True, text=True, env=_with_path(), timeout=300, check=False
