@@ -72,8 +72,10 @@ _CLOUD = (
 )
 """Of services a trial may want to speak to: missed sooner than the rest."""
 
-_DESKTOP = ("SSH_*", "GPG_*", "DBUS_*", "XAUTHORITY", "*KEYRING*", "PGDATA", "OLDPWD", "MLFLOW_*")
-"""What nobody's training needs; MLflow is the supervisor's to speak to."""
+_STORE = ("MLFLOW_*", "PGCONNECT_TIMEOUT")
+"""Of the store, which is the supervisor's to speak to; `sweeper.tracking.mlflow` sets some of them itself."""
+_DESKTOP = ("SSH_*", "GPG_*", "DBUS_*", "XAUTHORITY", "*KEYRING*", "PGDATA", "OLDPWD", *_STORE)
+"""What nobody's training needs."""
 
 _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT|TOKEN(?!IZ)|AUTH(?!OR(?!IZ))"

@@ -16,12 +16,13 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, some_trials
 
+from sweeper.core.environment import held_back
 from sweeper.core.errors import StorageError, UserError
 from sweeper.core.measurement import Diagnosis, FailureKind, Stats
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker, content
 from sweeper.tracking.content import Point, RunContent
-from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker
+from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker, client_class
 from sweeper.tracking.ui import DATABASE, artifact_root, find_experiment, mend_artifact_locations, store_uri
 from sweeper.tracking.view import VIEW_TAG
 
@@ -732,3 +733,10 @@ def test_a_database_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tracker.open(SWEEP)
     assert tracker.experiment_id
     assert [path.name for path in tmp_path.glob(".making-*")] == [".making-1.db"]
+
+
+def test_what_the_client_sets_for_itself_is_never_said_to_be_held_back(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "environ", {})
+    client_class()
+    assert "PGCONNECT_TIMEOUT" in os.environ
+    assert held_back(os.environ) == ()
