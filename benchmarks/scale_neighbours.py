@@ -20,11 +20,11 @@ from common import Figure
 from verdicts import Bench
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.cores import shares
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.sweep.beside import LEAST_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
 from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.system.cpu_shares import shares
 
 ROUNDS, MOST_TRIES = 12, 3
 OTHERS = "other processes took cores"

@@ -32,8 +32,8 @@ from common import Figure, chosen, publish, spread
 from surfaces import NAMES, recordings, surface_of
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import UserError
 from sweeper.search.distributions import combinations, distribution
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Journal

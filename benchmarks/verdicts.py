@@ -28,10 +28,10 @@ from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.card import card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
-from sweeper.core.machine import usable_cpus
 from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
+from sweeper.system.cpu import usable_cpus
 from sweeper.testing import bottlenecks
 
 ROOT = Path(__file__).parents[1]

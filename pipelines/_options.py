@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.core.errors import UserError, did_you_mean
+from sweeper.errors import UserError, did_you_mean
 
 
 def options(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
 
 from ._options import choice, options

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.core.template import shown
+from sweeper.errors import UserError, did_you_mean
 from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.opening import find_sweep
 

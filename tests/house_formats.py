@@ -10,7 +10,7 @@ MODULE = """\
 import json
 import shlex
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.core.export_formats import ExportFormat
 
 COMPACT = ExportFormat(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sweeper.core.process import waited_seconds
+from sweeper.system.process import waited_seconds
 from sweeper.trainer.conditions import read_conditions
 
 TRIES = 4

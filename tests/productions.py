@@ -10,9 +10,9 @@ from typing import Any
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.files import write_json
 from sweeper.core.training import CHECKPOINTS, HISTORY
 from sweeper.production.folder import RunFolder
+from sweeper.system.files import write_json
 
 PIPELINE = '''\
 """A line through points; each training step takes `model.step_seconds`."""

@@ -11,7 +11,7 @@ PIPELINE = '''\
 import torch
 from torch import nn
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Pipeline, Prepared, Samples
 
 from .arms import two_arms

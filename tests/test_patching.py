@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.patching import Advice, advice, advice_on, loading, rendered_advice, stepping, waiting
 from sweeper.patching.source import Source
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.measurement import Measurement
+from sweeper.errors import UserError
 from sweeper.execution.inline import InlineLauncher
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.shipped import space_file

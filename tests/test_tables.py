@@ -12,8 +12,8 @@ import pytest
 from thousand import STARTED, write_sweep
 
 import sweeper
-from sweeper.core.errors import UserError
 from sweeper.core.record import METRICS
+from sweeper.errors import UserError
 from sweeper.sweep.loading import load_sweep
 from sweeper.tables import FORMATS, written
 

@@ -12,8 +12,8 @@ import pytest
 from distributions import install
 from errand import LAUNCHER, install_errand
 
-from sweeper.core.errors import UserError
 from sweeper.core.launchers import LAUNCHERS, find_installed, traits
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.testing.conformance import launcher_of
 

@@ -16,10 +16,10 @@ from turbo import LOADER, TRAITS, install_turbo
 from sweeper.analysis.labels import label
 from sweeper.cli import main
 from sweeper.core.config import LoaderConfig, TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.loaders import KINDS, find, traits
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Report
+from sweeper.errors import UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.spec import SweepSpec
 from sweeper.testing.loader_conformance import LoaderConformance, numbered

@@ -12,8 +12,8 @@ from cost_metrics import MODULE, install_cost_metrics
 from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli import main
-from sweeper.core.errors import UserError
 from sweeper.core.record import METRICS, Metric, find_metric, metric_row
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.testing.metric_conformance import MetricConformance
 from sweeper.tracking.mlflow import MlflowTracker

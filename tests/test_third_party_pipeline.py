@@ -12,7 +12,7 @@ from distributions import install
 from spirals import PIPELINE, install_spirals
 
 from sweeper.core import modules
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.sweep.fingerprint import code_of, digest_of_code
 from sweeper.sweep.offered import offered

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpu_day import pack
 from gpu_day.steps import CALLS, ROOT, SKIPPED, STEPS, UNKNOWN, Step, hide_gpus, write_row
-from sweeper.core.process import tree
+from sweeper.system.process import tree
 
 RESERVE_SECONDS = 20.0
 """Of a call's minutes, what ends it: killing a step that is over its limit, and the table."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day.steps import ROOT, Day, SkippedError
-from sweeper.core.process import tree
+from sweeper.system.process import tree
 from sweeper.telemetry import nvml as probes
 from sweeper.telemetry.nvml import NvmlProbe, describe_gpus
 from sweeper.telemetry.nvml_library import NOT_FOUND, initialised

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Pipeline, Prepared
 
 from .._options import choice, options, trial_data

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared
 
 from .._options import choice, options, trial_data

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Prepared, Samples, take_windows
 
 

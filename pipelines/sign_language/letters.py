@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 from .clips import Clip
 

@@ -15,7 +15,7 @@ import typer
 # Imported for the commands that they add, in the order in which help lists them.
 from sweeper.cli import commands, deciding, ending
 from sweeper.cli.options import app
-from sweeper.core.errors import EnvironmentStopError, SweeperError, UserError
+from sweeper.errors import EnvironmentStopError, SweeperError, UserError
 
 __all__ = ["commands", "deciding", "main"]
 

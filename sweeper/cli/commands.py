@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name, Sets, Space, Uri, app
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 
 @app.command()

@@ -17,8 +17,8 @@ from sweeper.analysis.comparing import MOST_MOVED, Comparison, Side, Versus, com
 from sweeper.analysis.words import loss, seconds, times
 from sweeper.cli.screen import console, rate
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
 from sweeper.core.record import TrialRecord, rounded
+from sweeper.errors import UserError
 from sweeper.sweep.fingerprint import differences
 from sweeper.sweep.journal import Journal, sweeps_folder
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise

@@ -14,8 +14,8 @@ from sweeper.analysis.words import seconds
 from sweeper.cli import ending
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
-from sweeper.core.errors import UserError
 from sweeper.core.record import rounded
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.sweep.again import Again, confirm_again
 from sweeper.sweep.opening import find_sweep

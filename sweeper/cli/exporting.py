@@ -11,17 +11,17 @@ from sweeper.analysis.summary import Summary
 from sweeper.cli.screen import STDOUT, console
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
-from sweeper.core.files import write_atomic
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
+from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.export import Options, Setting, exported, read_map, reads_export, rendered
 from sweeper.patching import advice_on
 from sweeper.sweep.loading import LoadedSweep, load_sweep
 from sweeper.sweep.opening import cannot_write, find_sweep
+from sweeper.system.files import write_atomic
 
 GIB = 2**30
 

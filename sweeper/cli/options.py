@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sweeper._version import __version__
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 MOST_SHOWN = 80
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")

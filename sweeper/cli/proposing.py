@@ -10,14 +10,14 @@ from pathlib import Path
 from rich.text import Text
 
 from sweeper.cli.screen import STDOUT, console
-from sweeper.core.errors import UserError
-from sweeper.core.files import write_atomic
+from sweeper.errors import UserError
 from sweeper.script.command_line import parted
 from sweeper.script.proposed_yaml import rendered
 from sweeper.script.proposing import help_of, propose
 from sweeper.sweep.first_space import first_space, machine_here, name_of, searched
 from sweeper.sweep.offered import offered
 from sweeper.sweep.opening import cannot_write
+from sweeper.system.files import write_atomic
 
 
 def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:

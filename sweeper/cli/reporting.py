@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sweeper.cli.screen import STDOUT, console
-from sweeper.core.errors import UserError, did_you_mean
+from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
 from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.opening import cannot_write, find_sweep

@@ -14,7 +14,7 @@ from sweeper.cli.options import home_option
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.loading import LoadedSweep

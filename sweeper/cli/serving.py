@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from sweeper.cli.screen import console
-from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep.opening import all_sweeps, find_sweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (

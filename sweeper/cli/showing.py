@@ -16,7 +16,7 @@ from sweeper.cli.screen import STDOUT, console, print_summary, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
-from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.remote import jobs_of
 from sweeper.sweep.journal import sweeps_folder
 from sweeper.sweep.loading import Listed, listed, load_sweep

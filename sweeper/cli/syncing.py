@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.cli.screen import console
-from sweeper.core.errors import SweepConflictError, UserError
+from sweeper.errors import SweepConflictError, UserError
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.lock import SweepLock

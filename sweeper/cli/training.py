@@ -19,14 +19,14 @@ from sweeper.analysis.words import figure, loss, seconds, times
 from sweeper.cli import ending
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
-from sweeper.core.environment import held_back_line, passed
-from sweeper.core.errors import UserError
-from sweeper.core.files import write_atomic
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.errors import UserError
 from sweeper.export import pass_env, read
 from sweeper.production.run import Trained, train
 from sweeper.production.wanted import wanted
 from sweeper.production.watching import Now
+from sweeper.system.environment import held_back_line, passed
+from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
 
 MISSED, PENDING, INTERRUPTED = 1, 7, 130

@@ -11,11 +11,11 @@ from sweeper.analysis.card import card
 from sweeper.analysis.summary import metrics_of
 from sweeper.analysis.words import seconds
 from sweeper.cli.screen import rate
-from sweeper.core.files import read_json
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement
 from sweeper.core.place import said
 from sweeper.core.record import TrialRecord, metric_row
+from sweeper.system.files import read_json
 
 _CHARTED = (
     ("gpu_sm_active_pct", "GPU, SMs active"),

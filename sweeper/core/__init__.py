@@ -1,1 +1,1 @@
-"""The vocabulary: frozen dataclasses, units, errors and the wire format; standard library alone."""
+"""The vocabulary: frozen dataclasses, units and the wire format; standard library alone."""

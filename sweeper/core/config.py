@@ -13,8 +13,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sweeper.core import loaders
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.registry import Registry
+from sweeper.errors import UserError, did_you_mean
 
 Scalar = bool | int | float | str | None
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.files import make_folder, ours, read_json, write_json
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.script import Script
-from sweeper.core.secrets import struck_tree
 from sweeper.core.training import Training
+from sweeper.errors import EnvironmentStopError
+from sweeper.system.files import make_folder, ours, read_json, write_json
+from sweeper.system.secrets import struck_tree
 
 SCHEMA = 1
 CONFIG = "config.json"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
-from sweeper.core.errors import UserError
 from sweeper.core.registry import Registry
+from sweeper.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ import functools
 import sys
 from dataclasses import dataclass
 
-from sweeper.core.errors import UserError
 from sweeper.core.registry import Registry
+from sweeper.errors import UserError
 
 ROWS, WORKERS, RESIDENT, STREAM = "rows", "workers", "resident", "stream"
 
@@ -97,6 +97,17 @@ _TABLE = (
 BUILTIN = {row.kind: row for row in _TABLE}
 KINDS = Registry("loaders", "loader.kind", LoaderTraits, BUILTIN, lambda row: row.kind)
 """Every kind that can be run here."""
+
+
+RESIDENT_SHARE = 0.8
+"""Of a device's memory, the most that data which lies there may take."""
+
+
+def too_large(what: str, data_gib: float, room_gib: float) -> str:
+    """Returns why data cannot lie in `room_gib` of a device's memory; empty where it can, or nobody knows."""
+    if room_gib and data_gib > RESIDENT_SHARE * room_gib:
+        return f"{what} has {data_gib:.3g} GiB, the device {room_gib:g}"
+    return ""
 
 
 def find(kind: str) -> LoaderTraits:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.files import read_json
+from sweeper.system.files import read_json
 
 PLACE = "place.json"
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
 from sweeper.core.place import Place
 from sweeper.core.registry import Registry
+from sweeper.errors import UserError
 
 BASELINE = 0
 """The baseline's number."""

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sweeper.core.errors import UserError, did_you_mean
+from sweeper.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 _NAME = r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*"
 _FIELD = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})(?:\s*:([^{{}}]*->[^{{}}]*))?\}}")

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from sweeper.core.loaders import RESIDENT
-from sweeper.core.machine import control_groups, cpu_limits, usable_cpus
 from sweeper.doctor.finding import Check, Look, State, judged
+from sweeper.system.cpu import control_groups, cpu_limits, usable_cpus
 
 MIB, GIB = 2**20, 2**30
 SHM = Path("/dev/shm")

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.launcher import LaunchRequest
 from sweeper.execution.pool import WorkerLostError
 from sweeper.execution.remote import RemoteLauncher, on_workers

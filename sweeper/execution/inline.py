@@ -6,11 +6,11 @@ import os
 from concurrent.futures import Future
 from pathlib import Path
 
-from sweeper.core.environment import secrets
 from sweeper.core.job import read_job, write_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.progress import Silent
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
+from sweeper.system.environment import secrets
 from sweeper.worker.trial import run
 
 

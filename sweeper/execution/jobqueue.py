@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.launchers import traits
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.batch import options
 from sweeper.execution.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
 from sweeper.execution.launcher import LaunchRequest

@@ -18,10 +18,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any
 
-from sweeper.core.environment import held_back_line, passed
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.measurement import Outcome, Report
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
+from sweeper.system.environment import held_back_line, passed
 
 MARK = "SWEEPER_SWEEP"
 """In the environment of every process of a sweep: the sweep's folder."""
@@ -58,7 +58,7 @@ def environment_of(
 
     Args:
         pass_env: Environment variables that trials get beside the usual ones
-            (`sweeper.core.environment.passed`).
+            (`sweeper.system.environment.passed`).
         environ: What they are taken from.
     """
     return {**TRIAL_ENV, **passed(environ, pass_env), MARK: str(folder.resolve())}
@@ -103,7 +103,7 @@ class LocalLauncher(Launcher):
 
         Args:
             pass_env: Environment variables that trials get beside the usual ones
-                (`sweeper.core.environment.passed`).
+                (`sweeper.system.environment.passed`).
             environ: What they are taken from.
             program: What Python runs as the server.
         """

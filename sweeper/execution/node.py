@@ -24,7 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import (
     ANYWHERE,
     PREPARE_RUNNER,
@@ -34,12 +33,13 @@ from sweeper.core.job import (
     write_job,
     write_outcome,
 )
-from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import Failure, Outcome, Report
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle
 from sweeper.execution.local import LocalLauncher
 from sweeper.execution.parcel import Parcel, pack_folder, write_code
 from sweeper.execution.pool import Worker
+from sweeper.system.cpu import cpu_name
 from sweeper.telemetry.nvml import gpu_names
 
 SCRATCH = "SWEEPER_SCRATCH"

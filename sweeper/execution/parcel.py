@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.files import make_folder, write_atomic
 from sweeper.core.job import CONFIG, OUTCOME, Job, decode_outcome, write_outcome
+from sweeper.system.files import make_folder, write_atomic
 
 _ABOUT, _CODE = "about.json", "code/"
 

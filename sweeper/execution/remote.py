@@ -11,17 +11,17 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import EnvironmentStopError, SweeperError
-from sweeper.core.files import read_json, write_json
 from sweeper.core.job import read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
+from sweeper.errors import EnvironmentStopError, SweeperError
 from sweeper.execution import node
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.execution.parcel import Parcel, unpack_into
 from sweeper.execution.pool import Pool, Worker, WorkerLostError
 from sweeper.execution.roster import Known, RemoteHandle, seconds_of, where
+from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"
 """In the sweep's folder: the jobs there are, while it runs; what is left after a supervisor's death."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sweeper.core.process import children
+from sweeper.system.process import children
 from sweeper.telemetry.probes import look_for_probes
 from sweeper.worker.keeper import (
     Start,

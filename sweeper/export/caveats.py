@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import TrialConfig
-from sweeper.core.machine import too_large
+from sweeper.core.loaders import too_large
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 

@@ -12,13 +12,13 @@ from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.summary import Summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import NothingFeasibleError, UserError
 from sweeper.core.job import read_job
 from sweeper.core.loaders import STREAM, traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord, rounded
 from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
+from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.caveats import caveats
 from sweeper.export.credentials import without_credentials
 from sweeper.export.reading import SCHEMA

@@ -17,9 +17,9 @@ from typing import Any
 
 from sweeper.core.codec import decode
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.loaders import traits
 from sweeper.core.template import shown
+from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import read_yaml
 
 _OWN_NAMES = {

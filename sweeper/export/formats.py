@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.core.errors import UserError
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.registry import resolve
+from sweeper.errors import UserError
 from sweeper.export.flags import flags
 from sweeper.export.job_script import job_script
 from sweeper.export.python_lines import python_lines

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
 from sweeper.core.loaders import traits
 from sweeper.core.template import shown
+from sweeper.errors import UserError
 from sweeper.export import python_loading, python_step
 from sweeper.export.flags import effective
 from sweeper.export.words import origin, promise

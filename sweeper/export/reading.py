@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
-from sweeper.core.errors import UserError, did_you_mean
+from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import read_yaml
 
 SCHEMA = 2

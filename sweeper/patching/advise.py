@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.patching import loading, stepping, waiting
 from sweeper.patching.change import Advice, rendered_advice
 from sweeper.patching.source import Source

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import SweepConflictError
-from sweeper.core.files import make_folder, read_json, write_json
 from sweeper.core.job import OUTCOME, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.training import CHECKPOINTS, HISTORY
+from sweeper.errors import SweepConflictError
 from sweeper.production.wanted import Wanted
 from sweeper.sweep.fingerprint import differences
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.opening import cannot_write
 from sweeper.sweep.runner import retry
+from sweeper.system.files import make_folder, read_json, write_json
 
 RUN = "run.json"
 JOB = "job"

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.environment import held_back_line
-from sweeper.core.errors import EnvironmentStopError, UserError
-from sweeper.core.files import write_atomic
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.core.training import STOP
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.production.folder import RunFolder, opened
 from sweeper.production.judging import Judgement, judged
@@ -28,6 +26,8 @@ from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.starting import end_earlier_run
 from sweeper.sweep.stopping import Stopping
+from sweeper.system.environment import held_back_line
+from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
 
 NEVER_SECONDS = 1e9

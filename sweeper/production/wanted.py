@@ -10,8 +10,8 @@ from typing import Any
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.training import Training
+from sweeper.errors import UserError
 from sweeper.export import pass_env, read
 from sweeper.spec.training import training_options
 from sweeper.sweep.fingerprint import digest_of_code, digest_of_files

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.core.files import read_json
 from sweeper.core.job import CONFIG, OUTCOME
 from sweeper.report.series import Series, read_series
 from sweeper.sweep.loading import LoadedSweep
+from sweeper.system.files import read_json
 
 PLACES = ("setup", "confirm", "stopped")
 """Folders of processes that are no trials."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeper.core.files import write_atomic
 from sweeper.report.markdown import markdown
 from sweeper.report.material import Material, gather
 from sweeper.report.page import html
 from sweeper.report.png import pngs
 from sweeper.sweep.loading import LoadedSweep
+from sweeper.system.files import write_atomic
 
 FORMATS = {"html": "report.html", "md": "report.md", "png": "report"}
 """Formats, and what they are called in the sweep's folder; `png` is a folder of files."""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 _SHELL = frozenset({"&", "&&", "|", "||", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _STARTERS = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})

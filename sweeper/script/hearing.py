@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import render
+from sweeper.errors import UserError
 from sweeper.metering import LARGEST_BYTES, VARIABLE
 from sweeper.script.mlflow_store import MlflowStore
 from sweeper.script.patterns import Lines, Patterns, is_evaluation

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
-from sweeper.core.machine import usable_cpus
 from sweeper.core.template import shown
 from sweeper.script.command_line import Option, is_negated, plain
+from sweeper.system.cpu import usable_cpus
 
 BATCH = "batch_size"
 WORKERS = "loader.num_workers"

@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.core.errors import UserError
 from sweeper.core.progress import TrialFailedError
+from sweeper.errors import UserError
 from sweeper.script.hearing import Hearing
 from sweeper.worker import stacks
 

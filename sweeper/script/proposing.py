@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
 from sweeper.core.template import names_in
+from sweeper.errors import UserError
 from sweeper.script.command_line import (
     CommandLine,
     Option,

@@ -19,11 +19,7 @@ from typing import NoReturn
 
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
-from sweeper.core.environment import secrets
-from sweeper.core.errors import UserError
-from sweeper.core.files import write_json
 from sweeper.core.job import RECORD, Job
-from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import (
     Breakdown,
     DeviceInfo,
@@ -35,14 +31,18 @@ from sweeper.core.measurement import (
 )
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER
-from sweeper.core.secrets import struck, struck_tree
 from sweeper.core.template import arguments, render
+from sweeper.errors import UserError
 from sweeper.script.hearing import Hearing
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
 from sweeper.script.timeline import Stretch, Timeline
 from sweeper.script.workplace import Workplace, leads_out, make
+from sweeper.system.cpu import cpu_name
+from sweeper.system.environment import secrets
+from sweeper.system.files import write_json
+from sweeper.system.secrets import struck, struck_tree
 from sweeper.telemetry.nvml import full_uuid, name_and_memory_gib
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect

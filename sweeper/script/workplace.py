@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
 from sweeper.core.script import Script
 from sweeper.core.template import render
+from sweeper.errors import UserError
 
 COPIED_BYTES = 1024 * 1024
 """Files up to this size are copied: code, configurations, small results; larger ones are links."""

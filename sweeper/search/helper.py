@@ -21,7 +21,7 @@ from optuna.distributions import BaseDistribution, distribution_to_json, json_to
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError
 from sweeper.search.samplers import make
 
 TIMEOUT_SECONDS = 300.0

@@ -16,13 +16,13 @@ import sqlalchemy
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeper.core.environment import secrets
-from sweeper.core.errors import StorageError, UserError
 from sweeper.core.record import SearchResult
-from sweeper.core.secrets import struck
+from sweeper.errors import StorageError, UserError
 from sweeper.search.distributions import distribution
 from sweeper.search.searcher import NUMBER
 from sweeper.spec import SweepSpec
+from sweeper.system.environment import secrets
+from sweeper.system.secrets import struck
 
 AGAIN_SECONDS = 2.0
 LONGEST_SECONDS = 30.0

@@ -14,8 +14,8 @@ from optuna.samplers import (
     TPESampler,
 )
 
-from sweeper.core.errors import UserError
 from sweeper.core.registry import resolve
+from sweeper.errors import UserError
 
 STARTUP_TRIALS = 8
 LOCAL_SEARCHES = 2

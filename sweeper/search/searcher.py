@@ -17,9 +17,9 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
+from sweeper.errors import UserError
 from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distribution, drawn
 from sweeper.search.helper import Helper

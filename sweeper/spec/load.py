@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.environment import secrets
 from sweeper.spec.mistakes import SpecError
 from sweeper.spec.overrides import override
 from sweeper.spec.reader import read_file
 from sweeper.spec.sweep_spec import SweepSpec
+from sweeper.system.environment import secrets
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from sweeper.core.environment import secrets
-from sweeper.core.errors import UserError, did_you_mean
-from sweeper.core.secrets import struck
+from sweeper.errors import UserError, did_you_mean
+from sweeper.system.environment import secrets
+from sweeper.system.secrets import struck
 
 Path = tuple[str | int, ...]
 """The keys and indices that lead to a value."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeper.core.config import FIELDS
-from sweeper.core.environment import secrets
-from sweeper.core.errors import UserError
-from sweeper.core.secrets import struck
+from sweeper.errors import UserError
 from sweeper.spec.mistakes import Path, dotted, show
 from sweeper.spec.reader import Document, Place, read_text
 from sweeper.spec.space import CategoricalParameter, FloatParameter
+from sweeper.system.environment import secrets
+from sweeper.system.secrets import struck
 
 LONGEST_LABEL = 200
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec.mistakes import Mistake, Path, dotted, show, within
 from sweeper.spec.scalars import plain_scalar, plain_scalar_or_text
 

@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.record import METRICS, OBJECTIVES, find_metric, metric_row
 from sweeper.core.registry import Registry
 from sweeper.core.samplers import SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
+from sweeper.errors import UserError, did_you_mean
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.secrets import held_secrets
 from sweeper.spec.space import Parameter

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sweeper.core.environment import MIN_SECRET_LENGTH, is_secret_name
-from sweeper.core.secrets import kind_of, struck
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
+from sweeper.system.environment import MIN_SECRET_LENGTH, is_secret_name
+from sweeper.system.secrets import kind_of, struck
 
 SECRET_REMEDY = (
     "Everything here is logged: put it into an environment variable, name that in"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sweeper.core.launchers import LOCAL, named_with, traits
-from sweeper.core.machine import too_large
+from sweeper.core.loaders import too_large
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import LimitedStage
 from sweeper.core.quantities import QUANTITIES

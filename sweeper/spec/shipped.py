@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.modules import shipped_folder
+from sweeper.errors import UserError, did_you_mean
 
 FOLDER = "search_spaces"
 _SUFFIX = ".yaml"

@@ -14,9 +14,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
-from sweeper.core.environment import secrets
-from sweeper.core.errors import UserError
 from sweeper.core.script import FOLDER, Script
+from sweeper.errors import UserError
 from sweeper.spec import rules
 from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
@@ -49,6 +48,7 @@ from sweeper.spec.space import (
     holds,
     settled,
 )
+from sweeper.system.environment import secrets
 
 References = dict[str, AnyScalar]
 """Dotted names of TrialConfig with their values."""

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.core.codec import encode
-from sweeper.core.errors import NothingFeasibleError, UserError
-from sweeper.core.files import write_json
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.confirming import Rounds
@@ -28,6 +27,7 @@ from sweeper.sweep.opening import find_sweep
 from sweeper.sweep.starting import Launch, OpenSweep, supervised
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trials import TrialRunner
+from sweeper.system.files import write_json
 from sweeper.tracking import NullTracker
 
 AGAIN = "again"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio, ratios
 from sweeper.core.codec import decode, encode
-from sweeper.core.files import read_json, write_json
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.trials import TrialRunner
+from sweeper.system.files import read_json, write_json
 
 LEAST_RATIO = 0.97
 """Of its throughput alone: where a trial beside others reaches less, trials run one at a time."""

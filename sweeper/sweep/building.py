@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.job import GPU_CHECK_RUNNER, TRYING_RUNNER, Job
 from sweeper.core.loaders import BEST_FIRST
 from sweeper.core.measurement import Failure, FailureKind, Report
+from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.fingerprint import prepared_folder

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_uninstalled, shipped_folder
+from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Measure
 from sweeper.sweep.imports import as_of_0_1_0, source_of

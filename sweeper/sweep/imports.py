@@ -22,6 +22,13 @@ HOMES = {
         "TrialConfig": "sweeper.core.config",
         "UserError": "sweeper.core.errors",
     },
+    "sweeper.errors": dict.fromkeys(
+        (
+            *("SweeperError", "UserError", "SweepConflictError", "NothingFeasibleError"),
+            *("StorageError", "EnvironmentStopError", "did_you_mean"),
+        ),
+        "sweeper.core.errors",
+    ),
 }
 """By module, then by name: the module that 0.1.0 had it in."""
 

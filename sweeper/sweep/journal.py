@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.files import ours, read_json, write_atomic, write_json
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import Place, read_place
 from sweeper.core.record import SearchResult, TrialRecord
+from sweeper.errors import EnvironmentStopError
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
+from sweeper.system.files import ours, read_json, write_atomic, write_json
 
 SWEEP = "sweep.yaml"
 RESULT = "result.json"

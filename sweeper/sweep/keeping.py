@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.core.files import write_atomic
 from sweeper.core.job import OUTCOME, Job, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
@@ -20,6 +19,7 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.trials import TrialRunner
+from sweeper.system.files import write_atomic
 from sweeper.trainer.turns import GO, POLL_SECONDS, READY, number_in
 
 LEAST_PROCESSES = 5

@@ -18,7 +18,6 @@ from sweeper.analysis.sensitivity import Sensitivity, sensitivity
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
-from sweeper.core.files import ours
 from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.record import BASELINE, TrialRecord, is_known_metric
@@ -26,6 +25,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
 from sweeper.sweep.runner import is_tried_again
 from sweeper.sweep.setup import with_enough_steps
+from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
 
 NUM_SEEDS = 3

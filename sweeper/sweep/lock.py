@@ -9,8 +9,8 @@ import socket
 import time
 from pathlib import Path
 
-from sweeper.core.errors import SweepConflictError
-from sweeper.core.files import remove_temporaries, write_atomic
+from sweeper.errors import SweepConflictError
+from sweeper.system.files import remove_temporaries, write_atomic
 
 LOCK = "lock"
 EPOCH = "epoch"

@@ -6,12 +6,12 @@ import threading
 import uuid
 from collections.abc import Mapping
 
-from sweeper.core.errors import StorageError
-from sweeper.core.files import ours, read_json, write_json
+from sweeper.errors import StorageError
 from sweeper.search import Mirror, NoMirror, StudyMirror, compare_study, with_driver
 from sweeper.spec import SweepSpec
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import LoadedSweep
+from sweeper.system.files import ours, read_json, write_json
 
 STUDY = "study.json"
 """In a sweep's folder: the copy's `storage` and its `name` there, which no other sweep's has."""

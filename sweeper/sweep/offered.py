@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.core.errors import UserError, did_you_mean
 from sweeper.core.modules import PACKAGE, added_pipelines, find
+from sweeper.errors import UserError, did_you_mean
 from sweeper.sweep.fingerprint import import_paths, shipped_pipelines
 
 NEEDED = ("prepare", "build")

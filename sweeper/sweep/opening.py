@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
-from sweeper.core.files import make_folder
 from sweeper.core.measurement import Failure, Measurement
+from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
 from sweeper.spec import SweepSpec
 from sweeper.sweep.fingerprint import differences
 from sweeper.sweep.journal import Journal, sweeps_folder
 from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
+from sweeper.system.files import make_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Of a sweep's folder: `SweepName`, and what was added to it; no path."""

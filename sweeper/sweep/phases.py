@@ -11,11 +11,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.crashing import passing
-from sweeper.core.errors import NothingFeasibleError
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.errors import NothingFeasibleError
 from sweeper.sweep.beside import look_beside
 from sweeper.sweep.budget import union_seconds
 from sweeper.sweep.confirming import confirm, confirm_in_a_hurry
@@ -28,6 +27,7 @@ from sweeper.sweep.runner import seconds_of
 from sweeper.sweep.searching import Search
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trials import TrialRunner
+from sweeper.system.failpoints import passing
 
 CutOff = Mapping[int, Entry]
 """The trials that were begun and have no outcome that stands, by number."""

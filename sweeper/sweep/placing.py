@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sweeper.core.environment import passed
-from sweeper.core.files import read_json
 from sweeper.core.job import Job
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.registry import resolve
@@ -20,6 +18,8 @@ from sweeper.sweep.fingerprint import code_of
 from sweeper.sweep.journal import Journal, sweeps_folder
 from sweeper.sweep.lock import epoch_of
 from sweeper.sweep.setup import devices_of_a_trial
+from sweeper.system.environment import passed
+from sweeper.system.files import read_json
 
 
 def launcher_for(

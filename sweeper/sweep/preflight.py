@@ -19,7 +19,6 @@ from typing import Any
 from sweeper._version import __version__
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.core.files import make_folder, read_json, write_json
 from sweeper.core.job import PREFLIGHT_RUNNER
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
@@ -31,6 +30,7 @@ from sweeper.sweep.journal import Journal
 from sweeper.sweep.runner import MAX_ATTEMPTS
 from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
 from sweeper.sweep.trials import TrialRunner
+from sweeper.system.files import make_folder, read_json, write_json
 
 NAMES = ("loader.kind", "precision.tf32", "precision.amp", "compile.mode")
 """What is tried; compilers come last, since they take longest."""

@@ -13,10 +13,10 @@ from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.card import card
 from sweeper.analysis.labels import run_name
 from sweeper.core.codec import encode
-from sweeper.core.crashing import passing
-from sweeper.core.files import write_atomic
 from sweeper.core.job import TRACE
 from sweeper.core.record import TrialRecord
+from sweeper.system.failpoints import passing
+from sweeper.system.files import write_atomic
 from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.files import write_json
 from sweeper.core.job import OUTCOME
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
@@ -22,6 +21,7 @@ from sweeper.sweep.phases import run_phases
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.showing import MADE, info, made_files, show
 from sweeper.sweep.starting import Launch, OpenSweep, supervised
+from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
 
 STUDY_SECONDS = 10.0

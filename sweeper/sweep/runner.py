@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.crashing import passing
-from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.files import write_atomic
 from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import RETRIES, Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle, Launcher, wait_any
+from sweeper.system.failpoints import passing
+from sweeper.system.files import write_atomic
 
 MAX_ATTEMPTS = 3
 TICK_SECONDS = 0.25

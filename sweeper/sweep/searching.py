@@ -9,10 +9,9 @@ from collections.abc import Container, Iterable, Mapping
 from sweeper.analysis.regret import expected_regret
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.core.crashing import passing
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import SearchResult, TrialRecord
+from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
 from sweeper.spec import SweepSpec
@@ -23,6 +22,7 @@ from sweeper.sweep.journal import Entry
 from sweeper.sweep.runner import TICK_SECONDS
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.trials import TrialRunner
+from sweeper.system.failpoints import passing
 
 CONFIRM_SHARE = 0.2
 MOST_IN_A_ROW = 20

@@ -10,13 +10,11 @@ from typing import Any
 
 from sweeper.core.codec import decode
 from sweeper.core.config import Scalar
-from sweeper.core.cores import shares
-from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.launchers import traits as launcher_traits
-from sweeper.core.loaders import RESIDENT, STREAM, traits
-from sweeper.core.machine import cpu_name, too_large
+from sweeper.core.loaders import RESIDENT, STREAM, too_large, traits
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.remote import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
@@ -24,6 +22,8 @@ from sweeper.spec.sections import Execution
 from sweeper.sweep.fingerprint import module_of
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
+from sweeper.system.cpu import cpu_name
+from sweeper.system.cpu_shares import shares
 from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)

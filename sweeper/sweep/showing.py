@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from sweeper.core.files import read_json
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.describing import info_of, note_of
 from sweeper.sweep.loading import LoadedSweep
 from sweeper.sweep.publishing import Publisher, view_of
+from sweeper.system.files import read_json
 from sweeper.tracking import RunView, SweepInfo
 
 MADE = "made.json"

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import encode
-from sweeper.core.crashing import passing
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import LOG, SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Failure, Outcome, Report
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import end_leftovers, own_environment
 from sweeper.spec import SweepSpec
@@ -33,6 +32,7 @@ from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.sweep.stopping import Stopping
+from sweeper.system.failpoints import passing
 from sweeper.telemetry.nvml import awake
 from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store

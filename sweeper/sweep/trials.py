@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
-from sweeper.core.crashing import passing
 from sweeper.core.job import Job, MeasurePlan, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import TrialRecord
@@ -24,6 +23,7 @@ from sweeper.sweep.publishing import view_of
 from sweeper.sweep.runner import JobRunner, seconds_of
 from sweeper.sweep.settling import Settling
 from sweeper.sweep.stopping import EndedError
+from sweeper.system.failpoints import passing
 
 QUALITY_CAP_SHARE = 1 / 15
 SCREEN_SECONDS = 0.25

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.process import tree
+from sweeper.errors import EnvironmentStopError
+from sweeper.system.process import tree
 from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem, start
 from sweeper.telemetry.nvml_processes import compute_processes
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from time import perf_counter
 
-from sweeper.core.process import tree
+from sweeper.system.process import tree
 from sweeper.telemetry.host_parts import GIB, PROC, Counting, Counts, KeptFile
 
 _TICKS = os.sysconf("SC_CLK_TCK")

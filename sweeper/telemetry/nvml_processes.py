@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sweeper.core.process import tree
+from sweeper.system.process import tree
 from sweeper.telemetry.nvml_library import NOT_FOUND, SUCCESS, Device, LeftOutError, code_of, is_final
 
 GIB = 1024**3

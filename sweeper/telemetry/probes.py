@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sweeper.core.errors import UserError
 from sweeper.core.registry import Registry
+from sweeper.errors import UserError
 from sweeper.telemetry.host import HostProbe
 from sweeper.telemetry.nvml import NvmlProbe
 from sweeper.telemetry.probe import Probe, Reading

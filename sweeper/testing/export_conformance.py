@@ -20,10 +20,10 @@ from sweeper.analysis.judge import Yardstick
 from sweeper.analysis.summary import Summary
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.loaders import WORKERS
 from sweeper.core.record import TrialRecord
+from sweeper.errors import UserError
 from sweeper.export import exported, read, rendered
 from sweeper.spec import SweepSpec
 from sweeper.testing.noop import made_up

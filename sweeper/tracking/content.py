@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core.config import Scalar
-from sweeper.core.environment import secrets
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
 from sweeper.core.place import said
 from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, metric_row, rounded
-from sweeper.core.secrets import struck
+from sweeper.system.environment import secrets
+from sweeper.system.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
 
 MAX_SERIES_POINTS = 100

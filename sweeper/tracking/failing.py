@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from sweeper.core.errors import StorageError, SweeperError
+from sweeper.errors import StorageError, SweeperError
 from sweeper.tracking.place import Place
 from sweeper.tracking.tracker import RefusedError, RejectedError
 

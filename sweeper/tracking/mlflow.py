@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.errors import StorageError
 from sweeper.core.job import CONFIG, LOG, OUTCOME, TELEMETRY_LOG, TRACE
 from sweeper.core.record import TrialRecord
+from sweeper.errors import StorageError
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
 from sweeper.tracking.failing import reported
 from sweeper.tracking.place import Place

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.tracking.ui import store_uri
 
 _SCHEMES = re.compile(r"(https?|(sqlite|postgresql|mysql|mssql)(\+\w+)?)://|databricks\b")

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 from pathlib import Path
 
-from sweeper.core.files import write_atomic
+from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import client_class
 
 RUN = "run_id"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sweeper.core.errors import StorageError
+from sweeper.errors import StorageError
 from sweeper.tracking.tracker import RefusedError, RejectedError
 
 MAX_PAUSE_SECONDS = 300.0

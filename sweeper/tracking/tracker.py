@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from sweeper.core.errors import StorageError
 from sweeper.core.record import TrialRecord
+from sweeper.errors import StorageError
 
 Stage = Literal["baseline", "reference", "search", "finalist", "confirmed"]
 

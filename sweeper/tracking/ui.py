@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from psutil import net_if_addrs
 
-from sweeper.core.errors import StorageError, UserError
+from sweeper.errors import StorageError, UserError
 from sweeper.tracking.view import VIEW_KEY
 
 DATABASE = "mlflow.db"

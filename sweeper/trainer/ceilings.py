@@ -18,9 +18,9 @@ from sweeper.core import loaders
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
-from sweeper.core.machine import usable_cpus
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
+from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.data import make_loader

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.errors import UserError
-from sweeper.core.files import make_folder, read_json, write_json
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.errors import UserError
+from sweeper.system.files import make_folder, read_json, write_json
 from sweeper.trainer import tensors
 from sweeper.trainer.step import Stepper
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.machine import usable_cpus
+from sweeper.system.cpu import usable_cpus
 
 LEAST_RECOMPILES = 8
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.measurement import Window
-from sweeper.core.process import involuntary_switches, ran_seconds, tree, usage, waited_seconds
+from sweeper.system.process import involuntary_switches, ran_seconds, tree, usage, waited_seconds
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CANARY = bytes(2**20)

@@ -15,8 +15,8 @@ import psutil
 import torch
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.machine import cpu_name, usable_cpus
 from sweeper.core.measurement import DeviceInfo
+from sweeper.system.cpu import cpu_name, usable_cpus
 
 GIB = 1024**3
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")

@@ -13,9 +13,10 @@ from collections.abc import Callable
 import psutil
 import torch
 
-from sweeper.core.machine import RESIDENT_SHARE, usable_cpus
+from sweeper.core.loaders import RESIDENT_SHARE
 from sweeper.core.measurement import Diagnosis
-from sweeper.core.process import waited_seconds, waits
+from sweeper.system.cpu import usable_cpus
+from sweeper.system.process import waited_seconds, waits
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
 from sweeper.trainer.data.loader import Handed, Loader

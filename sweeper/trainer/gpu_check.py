@@ -29,12 +29,12 @@ from torch.utils.data import default_collate
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.loaders import traits
 from sweeper.core.measurement import Report
 from sweeper.core.modules import is_shipped_pipeline, is_sweepers
 from sweeper.core.progress import Progress
+from sweeper.errors import UserError
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.pipeline import Batch, Pipeline, Samples
 from sweeper.trainer.setup import set_up

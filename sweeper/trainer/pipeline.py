@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core import modules
-from sweeper.core.errors import UserError
 from sweeper.core.job import Job
+from sweeper.errors import UserError
 
 # Here and not in `load_module`: a loader worker that is not forked imports this before its samples.
 modules.make_importable()

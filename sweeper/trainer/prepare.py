@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from sweeper.core.errors import UserError
-from sweeper.core.files import read_json, write_json
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
+from sweeper.errors import UserError
+from sweeper.system.files import read_json, write_json
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 
 META = "prepared.json"

@@ -11,9 +11,9 @@ import torch
 
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
-from sweeper.core.machine import usable_cpus
 from sweeper.core.measurement import DeviceInfo, Report
 from sweeper.core.progress import Progress
+from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.conditions import canary_ms
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from sweeper.core.codec import encode
 from sweeper.core.contamination import of_host
-from sweeper.core.files import write_atomic
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Report, Window
 from sweeper.core.progress import TRAINING_STAGE, Progress, TrialFailedError
 from sweeper.core.training import HISTORY, STOP, Schedule, Training
+from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint as checkpoints
 from sweeper.trainer import device as devices
 from sweeper.trainer.checkpoint import Position

@@ -14,10 +14,10 @@ from torch import nn
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Quality, Report
 from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.errors import UserError
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.data.resident import Reader

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 _TREE = "tree"
 """Key in the file's metadata: the nested value as JSON, its tensors by their names in the file.

@@ -6,10 +6,10 @@ import contextlib
 import math
 import time
 
-from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Report
 from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.errors import UserError
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.loader import Loader

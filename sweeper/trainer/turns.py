@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from sweeper.core.files import write_atomic
+from sweeper.system.files import write_atomic
 
 READY, GO = "ready", "go"
 POLL_SECONDS = 0.05

@@ -29,8 +29,6 @@ from typing import Any, NoReturn
 
 from sweeper.core.codec import decode
 from sweeper.core.contamination import of_gpu
-from sweeper.core.crashing import passing
-from sweeper.core.environment import secrets
 from sweeper.core.job import (
     LOG,
     OUTCOME,
@@ -50,7 +48,9 @@ from sweeper.core.measurement import (
     Report,
     Window,
 )
-from sweeper.core.process import tree
+from sweeper.system.environment import secrets
+from sweeper.system.failpoints import passing
+from sweeper.system.process import tree
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 
-from sweeper.core.secrets import Striker
+from sweeper.system.secrets import Striker
 
 HEAD_BYTES = 512 * 1024
 TAIL_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from sweeper.core.process import tree
+from sweeper.system.process import tree
 
 VARIABLE = "PYTHONFAULTHANDLER"
 """Has a Python that is started anew write its stacks, too."""

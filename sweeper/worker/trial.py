@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 
 from sweeper.core import modules
 from sweeper.core.codec import encode
-from sweeper.core.environment import secrets
-from sweeper.core.errors import UserError
 from sweeper.core.job import Job, read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report, Window
 from sweeper.core.progress import Progress, Steps, TrialFailedError
-from sweeper.core.secrets import struck
+from sweeper.errors import UserError
+from sweeper.system.environment import secrets
+from sweeper.system.secrets import struck
 from sweeper.worker import classify, stacks
 from sweeper.worker.runners import runner_of
 from sweeper.worker.shared import SharedSteps

@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from chaos_fuzz_inputs import Input, Inputs, shown
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
 from sweeper.sweep.fingerprint import fingerprint

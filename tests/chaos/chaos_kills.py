@@ -23,8 +23,8 @@ import chaos_stage as stages
 from chaos_check import Kept, check, survivors
 from chaos_stage import TRIALS, Stage, begin, end_of, live
 
-from sweeper.core.crashing import KEEPER_POINTS, SUPERVISOR_POINTS
-from sweeper.core.process import children, tree
+from sweeper.system.failpoints import KEEPER_POINTS, SUPERVISOR_POINTS
+from sweeper.system.process import children, tree
 
 LIVES = 6
 """Kills of one sweep's supervisor, before it may end."""

@@ -55,7 +55,7 @@ MUTANTS = {
         SUPERVISORS,
     ),
     "a file is written in place": Mutant(
-        "sweeper/core/files.py",
+        "sweeper/system/files.py",
         "def write_json(path: Path, value: Any) -> None:\n",
         "def write_json(path: Path, value: Any) -> None:\n"
         "    import time\n\n"
@@ -87,7 +87,7 @@ MUTANTS = {
         ("chaos_kills.py", "trials", "4", "1"),
     ),
     "a file is not synced": Mutant(
-        "sweeper/core/files.py",
+        "sweeper/system/files.py",
         "            os.fsync(file.fileno())\n",
         "",
         ("chaos_syscalls.py", "POWER", "100", "300"),

@@ -14,7 +14,7 @@ import torch
 
 from sweeper.cli.building import deep_pipeline_command
 from sweeper.cli.commands import check
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.sweep import building
 
@@ -23,7 +23,7 @@ PIPELINE = '''\
 
 import numpy as np
 import torch
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Pipeline, Prepared, Samples
 
 def prepare(data):

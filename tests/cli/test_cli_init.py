@@ -14,8 +14,8 @@ from scripts import WILD
 from sweeper.cli import proposing
 from sweeper.cli.commands import init
 from sweeper.cli.proposing import init_command
-from sweeper.core.errors import UserError
 from sweeper.core.measurement import DeviceInfo
+from sweeper.errors import UserError
 from sweeper.spec import load
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.setup import Machine

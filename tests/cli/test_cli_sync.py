@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import StorageError, UserError
+from sweeper.errors import StorageError, UserError
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.lock import SweepLock
 

@@ -22,13 +22,13 @@ from productions import export_in, values_of
 
 from sweeper.cli import deciding, training
 from sweeper.cli.training import Asked, train_command
-from sweeper.core.errors import UserError
-from sweeper.core.files import read_json
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
+from sweeper.errors import UserError
 from sweeper.execution.local import leftovers
 from sweeper.production.judging import judged
 from sweeper.production.run import Trained
 from sweeper.production.wanted import Wanted
+from sweeper.system.files import read_json
 from sweeper.tracking.ui import store_uri
 
 REPOSITORY = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.tracking.ui import UI_ENV, is_loopback, ui_command, ui_url
 
 EVERYWHERE = (

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from sweeper.core.config import FIELDS, OptimizerConfig, TrialConfig, check_value, field_of
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 
 def test_every_field_is_reached_by_its_dotted_name():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import UserError
 from sweeper.core.launchers import (
     BUILTIN,
     LAUNCHERS,
@@ -19,6 +18,7 @@ from sweeper.core.launchers import (
     traits,
 )
 from sweeper.core.registry import resolve
+from sweeper.errors import UserError
 from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
 

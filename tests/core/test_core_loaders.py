@@ -11,9 +11,9 @@ import pytest
 
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
 from sweeper.core.loaders import BEST_FIRST, BUILTIN, LoaderTraits, find, in_plain_script, traits
 from sweeper.core.registry import resolve
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 
 ROOT = Path(__file__).parents[2] / "sweeper"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from distributions import install
 
-from sweeper.core.errors import UserError
 from sweeper.core.registry import Registry, resolve
+from sweeper.errors import UserError
 
 BUILTIN = {"near": "fractions:Fraction.from_float", "plain": "math:pi", "ready": 2.5}
 

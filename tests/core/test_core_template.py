@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sweeper.core.errors import UserError
 from sweeper.core.template import arguments, names_in, render
+from sweeper.errors import UserError
 
 VALUES = {"batch_size": 64, "lr": 3e-05, "precision.amp": "bf16", "flag": True, "none": None, "path": "a b"}
 

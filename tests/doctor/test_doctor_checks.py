@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core import machine
 from sweeper.doctor import State, host, software, storage
+from sweeper.system import cpu
 
 MIB, GIB = 2**20, 2**30
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
@@ -49,18 +49,18 @@ def test_cores_and_what_limits_them(limits, usable, cores, state, text):
 def test_the_number_of_cores_is_the_one_that_workers_are_clipped_to(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(machine, "_OWN_CGROUP", tmp_path / "none")
+    monkeypatch.setattr(cpu, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "_OWN_CGROUP", tmp_path / "none")
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
         monkeypatch.delenv(name, raising=False)
     looks = dict(host.looks())
     assert looks["cores"]().text == "16 of 64 cores are usable: affinity"
     (tmp_path / "cpu.max").write_text("350000 100000")
     assert looks["cores"]().text == "3 of 64 cores are usable: the control group's quota"
-    assert machine.usable_cpus() == 3
+    assert cpu.usable_cpus() == 3
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
     assert looks["cores"]().text == "2 of 64 cores are usable: SLURM_CPUS_PER_TASK"
-    assert machine.usable_cpus() == 2
+    assert cpu.usable_cpus() == 2
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_memory(free, group, state, text):
 )
 def test_the_control_group_that_leaves_least(monkeypatch, tmp_path, own, place, names, cached):
     (tmp_path / "own").write_text(own)
-    monkeypatch.setattr(machine, "_OWN_CGROUP", tmp_path / "own")
-    monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cpu, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(cpu, "_CGROUPS", tmp_path / "groups")
     step = tmp_path / "groups" / place / "job" / "step"
     step.mkdir(parents=True)
     assert host.group_memory() is None

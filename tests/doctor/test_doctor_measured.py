@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from sweeper.core.measurement import Report
-from sweeper.core.process import tree
 from sweeper.doctor import Check, State, measured
+from sweeper.system.process import tree
 from sweeper.telemetry.nvml import GpuFacts
 
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
@@ -129,8 +129,8 @@ def test_a_gpu_that_is_slower_than_its_twins():
 RUNNERS = """
 import os, sys, time
 from sweeper.core.measurement import Report
-from sweeper.core.process import tree
-from sweeper.core.errors import UserError
+from sweeper.system.process import tree
+from sweeper.errors import UserError
 
 def good(job, progress):
     return Report(values={"cache": job.cache, "device": job.device, "spin": os.environ["GOMP_SPINCOUNT"]})

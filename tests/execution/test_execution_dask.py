@@ -15,9 +15,9 @@ pytest.importorskip("distributed", reason="dask is not installed (pip install 's
 
 from execution.clusters import LocalDask, local_dask
 
-from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.dask import DaskPool
 from sweeper.execution.jobqueue import BatchPool
 from sweeper.execution.launcher import Launcher

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution import jobqueue
 from sweeper.execution.jobqueue import MOST_IN_VAIN, STALE_SECONDS, BatchPool
 

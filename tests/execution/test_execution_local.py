@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from execution.quick_node import QUICK
 
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import LOG, OUTCOME, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.core.process import children, tree
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import wait_any
 from sweeper.execution.local import MOST_SERVERS, LocalLauncher, leftovers
+from sweeper.system.process import children, tree
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 

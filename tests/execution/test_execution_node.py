@@ -14,9 +14,9 @@ import pytest
 from execution.quick_node import QUICK
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, TRIAL_RUNNER, Job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Report
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution import node
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel, unpack_into

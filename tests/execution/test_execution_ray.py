@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel

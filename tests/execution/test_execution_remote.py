@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from execution.pools import ScriptedPool
 
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_outcome, write_job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place
+from sweeper.errors import EnvironmentStopError
 from sweeper.execution import parcel, remote, roster
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import WorkerLostError

@@ -12,9 +12,9 @@ from house_formats import MODULE, install_house_formats
 from replays import PIPELINE, Bench
 
 from sweeper.cli import main
-from sweeper.core.errors import UserError
 from sweeper.core.export_formats import BUILTIN, FORMATS
 from sweeper.core.registry import resolve
+from sweeper.errors import UserError
 from sweeper.export import read, rendered
 from sweeper.testing.export_conformance import ExportFormatConformance
 

@@ -12,8 +12,8 @@ from replays import PIPELINE, Bench, failing, spec_of, surface
 from sweeper._version import __version__
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import NothingFeasibleError, UserError
 from sweeper.core.measurement import FailureKind, Report, Stats
+from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export import Setting, exported, pass_env, read, rendered
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise

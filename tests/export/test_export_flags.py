@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from exports import A10, export_of
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.export import Options, read_map, rendered
 
 

@@ -12,7 +12,7 @@ from exports import A10, export_of
 
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.export import SCHEMA, Options, read, rendered
 
 HOSTILE = "$(touch /tmp/x) `id` ; rm -rf '\"\\ #%\n!& é"

@@ -11,7 +11,7 @@ from turbo import install_turbo
 
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.export import read, rendered
 from sweeper.patching import advice
 

@@ -17,7 +17,7 @@ from pipelines import behaviour
 from pipelines.behaviour.models import KINDS
 from pipelines.behaviour.recordings import highpass
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "basicmotions" / "basicmotions.npz"

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines import behaviour
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 
 Make = Callable[[Path], Any]
 

@@ -15,7 +15,7 @@ from pipelines import kuairand
 from pipelines.kuairand import model as pretrain
 from pipelines.kuairand.made_up import MadeUp
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
 
 SMALL = {"users": 30, "videos": 400, "rows": 4000}

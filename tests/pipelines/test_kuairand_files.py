@@ -18,7 +18,7 @@ from pipelines.kuairand import files
 from pipelines.kuairand.made_up import MadeUp
 from pipelines.kuairand.made_up_files import write_csv
 from pipelines.kuairand.tables import USER_NUMERIC
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Prepared
 
 SIZE = (30, 400, 4000)

@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 from pipelines import sequence
 from pipelines.sequence.made_up import forecast_variance, make_series
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "etth1" / "ETTh1.csv"

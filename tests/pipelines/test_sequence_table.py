@@ -12,7 +12,7 @@ import torch
 
 from pipelines import sequence
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Prepared
 
 ROWS = 300

@@ -17,7 +17,7 @@ from pipelines import sign_language
 from pipelines.sign_language.ctc import ctc_loss
 from pipelines.sign_language.model import spectrum
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
 

@@ -18,7 +18,7 @@ from pipelines.sign_language import clips as clips_module
 from pipelines.sign_language.clips import UNKNOWN, Clip
 from pipelines.sign_language.corpus import clean
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Prepared
 
 HEADER = ["Number", "Translator", "Chinese Sentences", "Gloss", "Note"]

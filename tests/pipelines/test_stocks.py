@@ -16,7 +16,7 @@ from pipelines.stocks.features import HORIZON, bar_features
 from pipelines.stocks.market import make_market
 from pipelines.stocks.returns import WARM_UP, log_returns
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Pipeline, Prepared
 
 DAYS = 700

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from pipelines import tabular
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Pipeline
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from productions import block, commit, values_of, write
 
-from sweeper.core.errors import EnvironmentStopError, SweepConflictError
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.core.training import HISTORY
+from sweeper.errors import EnvironmentStopError, SweepConflictError
 from sweeper.production.folder import RUN, SYSTEM, RunFolder, opened
 from sweeper.production.wanted import Wanted
 

@@ -9,8 +9,8 @@ import pytest
 from mlflow import MlflowClient
 from productions import block, commit, validation, values_of, write
 
-from sweeper.core.errors import StorageError
 from sweeper.core.measurement import Failure, FailureKind, Report
+from sweeper.errors import StorageError
 from sweeper.production.folder import SYSTEM, RunFolder
 from sweeper.production.judging import judged
 from sweeper.production.showing import Showing

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from productions import PIPELINE, export_in
 
-from sweeper.core.errors import UserError
 from sweeper.core.training import Training
+from sweeper.errors import UserError
 from sweeper.production.wanted import wanted
 
 NO_LENGTH = (

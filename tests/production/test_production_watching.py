@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from productions import block, commit, validation, write
 
-from sweeper.core.files import write_atomic
 from sweeper.core.training import HISTORY
 from sweeper.production import watching
 from sweeper.production.folder import RunFolder
 from sweeper.production.watching import Now, Watch
+from sweeper.system.files import write_atomic
 from sweeper.telemetry.sampler import TIME
 
 

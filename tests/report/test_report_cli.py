@@ -8,7 +8,7 @@ import odd_sweeps as odd
 import pytest
 
 from sweeper.cli.reporting import report_command
-from sweeper.core.errors import EnvironmentStopError, UserError
+from sweeper.errors import EnvironmentStopError, UserError
 
 
 @pytest.fixture

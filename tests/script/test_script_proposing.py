@@ -14,8 +14,8 @@ import psutil
 import pytest
 from scripts import WILD
 
-from sweeper.core.errors import UserError
 from sweeper.core.template import arguments, render
+from sweeper.errors import UserError
 from sweeper.script import known_options, proposing
 from sweeper.script.command_line import parted
 from sweeper.script.proposed_yaml import rendered

@@ -13,11 +13,11 @@ import pytest
 import stub_nvml
 from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
 
-from sweeper.core.errors import UserError
 from sweeper.core.job import SCRIPT_QUALITY_RUNNER
 from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
+from sweeper.errors import UserError
 from sweeper.script import trial as under_test
 from sweeper.trainer import windows
 

@@ -12,9 +12,9 @@ import pytest
 from greedy_sampler import MODULE, install_greedy_sampler
 from replays import PIPELINE, Bench, spec_of, surface
 
-from sweeper.core.errors import UserError
 from sweeper.core.registry import resolve
 from sweeper.core.samplers import BUILTIN, SAMPLERS
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.testing.sampler_conformance import NUM_KNOWN, SamplerConformance, Sweep, spec_for
 

@@ -17,8 +17,8 @@ from services.cutting import cutting
 from services.postgres import USER, Postgres
 from services.processes import free_ports, wait_for
 
-from sweeper.core.errors import StorageError, UserError
 from sweeper.core.record import SearchResult
+from sweeper.errors import StorageError, UserError
 from sweeper.search import StudyMirror, compare_study, mirror, with_driver
 from sweeper.search.searcher import NUMBER
 

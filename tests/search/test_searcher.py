@@ -15,8 +15,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 from replays import spec_of, throughput
 
-from sweeper.core.errors import UserError
 from sweeper.core.record import SearchResult
+from sweeper.errors import UserError
 from sweeper.search import Searcher, SpaceExhaustedError
 from sweeper.search.presets import presets
 from sweeper.search.searcher import NUMBER

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from spec.conftest import WHOLE
 
-from sweeper.core.errors import UserError
 from sweeper.core.launchers import traits
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load, to_yaml
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, FloatParameter, SweepSpec, load
 
 PARAMS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.reader import MAX_LINE
 from sweeper.sweep.fingerprint import fingerprint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import load
 
 NO_HOURS = (

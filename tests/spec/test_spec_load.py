@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load, to_yaml
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import read_yaml
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 
 TREE: dict[str, Any] = {

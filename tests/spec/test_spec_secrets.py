@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.environment import secrets
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
+from sweeper.system.environment import secrets
 
 CANARY = "canaryPass77"
 URL = f"postgresql://me:{CANARY}@db/x"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import UserError
 from sweeper.core.modules import shipped_folder
+from sweeper.errors import UserError
 from sweeper.spec.shipped import shipped_spaces, space_file
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.spec.training import training_options
 
 

@@ -13,7 +13,6 @@ import pytest
 from replays import Bench, Watcher, failing, spec_of, surface
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import Job, read_outcome
 from sweeper.core.measurement import (
     INFEASIBLE,
@@ -24,6 +23,7 @@ from sweeper.core.measurement import (
     Outcome,
     Report,
 )
+from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.runner import JobRunner
 from sweeper.testing.replay import ReplayLauncher

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from replays import Watcher, spec_of, surface
 
-from sweeper.core.files import read_json, write_json
 from sweeper.core.job import OUTCOME
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.sweep import beside
 from sweeper.sweep.beside import FOUND, MOST_ROUNDS, Beside
 from sweeper.sweep.run import run_sweep
+from sweeper.system.files import read_json, write_json
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker

@@ -12,7 +12,6 @@ from replays import PIPELINE, spec_of
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import EnvironmentStopError, UserError
 from sweeper.core.job import (
     GPU_CHECK_RUNNER,
     PREPARE_RUNNER,
@@ -23,6 +22,7 @@ from sweeper.core.job import (
     write_outcome,
 )
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Report
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep import building
 from sweeper.sweep.building import Built, build_out, expected_gib, largest
 from sweeper.trainer import gpu_check

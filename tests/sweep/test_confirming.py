@@ -13,9 +13,9 @@ import pytest
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import NothingFeasibleError, UserError
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.sweep.again import confirm_again
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import UserError
 from sweeper.core.modules import Module
+from sweeper.errors import UserError
 from sweeper.sweep.fingerprint import code_of, differences, digest_of_code
 from sweeper.sweep.imports import as_of_0_1_0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from replays import spec_of, surface
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.sweep.dry_run import FIRST, dry_run
 from sweeper.testing.replay import ReplayLauncher
 

@@ -13,9 +13,9 @@ from optuna.storages.journal import JournalFileBackend
 from replays import Bench, Watcher, spec_of, surface
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
+from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.failing_values import FailingValues, choices_of, without_numbers
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.run import run_sweep

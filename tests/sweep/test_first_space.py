@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.errors import UserError
 from sweeper.core.measurement import DeviceInfo
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep import setup
 from sweeper.sweep.first_space import first_space, searched

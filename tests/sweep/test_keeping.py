@@ -11,7 +11,6 @@ import pytest
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.files import write_atomic
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
@@ -19,6 +18,7 @@ from sweeper.sweep import keeping
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.keeping import LEAST_PROCESSES, WINDOWS, is_dear
 from sweeper.sweep.run import run_sweep
+from sweeper.system.files import write_atomic
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker

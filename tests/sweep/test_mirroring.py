@@ -11,8 +11,7 @@ from replays import Bench, spec_of
 from services.postgres import Postgres
 from services.processes import free_ports
 
-from sweeper.core.errors import EnvironmentStopError, UserError
-from sweeper.core.files import read_json
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.search import compare_study
 from sweeper.spec import SweepSpec
 from sweeper.sweep.dry_run import dry_run
@@ -21,6 +20,7 @@ from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep
 from sweeper.sweep.mirroring import STUDY, copied, differences_of_copy, place_of_copy
 from sweeper.sweep.run import Ran
+from sweeper.system.files import read_json
 
 NO_ROUNDS = {"rounds": 0}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.sweep.offered import Offer, offered
 
 SOURCE = '''\

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from replays import Watcher
 
-from sweeper.core.files import read_json
 from sweeper.core.job import CONFIG
 from sweeper.core.measurement import Measurement
 from sweeper.execution.local import leftovers
@@ -16,6 +15,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import preflight
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.run import run_sweep
+from sweeper.system.files import read_json
 from sweeper.tracking import NullTracker
 
 PICKY = '''\

@@ -13,9 +13,9 @@ from measurements import measurement, record_of
 from replays import Bench, spec_of, surface
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import StorageError
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.errors import StorageError
 from sweeper.sweep.loading import LoadedSweep
 from sweeper.sweep.publishing import view_of
 from sweeper.sweep.run import run_sweep

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.showing import info, views

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from replays import Bench, spec_of, surface
 
-from sweeper.core.errors import SweepConflictError
 from sweeper.core.job import Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
+from sweeper.errors import SweepConflictError
 from sweeper.execution.local import leftovers
 from sweeper.sweep import lock as locking
 from sweeper.sweep.journal import Journal
@@ -110,7 +110,7 @@ def test_the_epoch_is_looked_at_once_a_second(tmp_path: Path, monkeypatch):
 SCRIPT = """
 import sys
 from pathlib import Path
-from sweeper.core.errors import SweeperError
+from sweeper.errors import SweeperError
 from sweeper.core.job import TRIAL_RUNNER, read_job, write_job
 from sweeper.execution.local import LocalLauncher
 from sweeper.spec import load

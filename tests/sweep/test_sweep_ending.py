@@ -10,9 +10,9 @@ import time
 import pytest
 from replays import Bench, surface
 
-from sweeper.core.errors import EnvironmentStopError
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import EnvironmentStopError
 from sweeper.sweep import runner
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.runner import CUT_OFF

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from replays import PIPELINE, Bench, failing, spec_of, surface
 
-from sweeper.core.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.core.measurement import FailureKind
+from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.fingerprint import differences, fingerprint
 from sweeper.sweep.journal import Journal
 from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
@@ -242,7 +242,7 @@ def test_a_disk_that_takes_no_more_is_one_line(number, remedy):
 
 
 def test_a_disk_that_fills_up_in_the_middle_keeps_what_was_measured(bench, monkeypatch):
-    from sweeper.core import files
+    from sweeper.system import files
 
     real, left = files.os.fsync, [60]
 
@@ -266,7 +266,7 @@ import sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
 from replays import Bench
-from sweeper.core.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError
 bench = Bench(Path("mounted/home"))
 if {fill}:
     with open("mounted/filler", "wb", buffering=0) as file:

@@ -16,13 +16,13 @@ from optuna.trial import TrialState
 from replays import Bench, failing, spec_of, surface
 
 from sweeper.analysis.trial_table import TrialTable
-from sweeper.core.errors import SweepConflictError
-from sweeper.core.files import read_json, write_json
 from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
+from sweeper.errors import SweepConflictError
 from sweeper.sweep import runner as runner_module
 from sweeper.sweep.journal import TOLD, Journal
 from sweeper.sweep.lock import SweepLock
+from sweeper.system.files import read_json, write_json
 
 
 class Killed(BaseException):

@@ -11,9 +11,9 @@ from replays import Bench, failing, spec_of, surface, throughput
 
 from sweeper.cli.screen import decision
 from sweeper.core.config import TrialConfig
-from sweeper.core.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
+from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.export import exported
 from sweeper.sweep import budget, progress, starting
 from sweeper.sweep.journal import Journal

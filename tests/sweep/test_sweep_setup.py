@@ -9,15 +9,15 @@ import pytest
 import stub_nvml
 from replays import spec_of
 
-from sweeper.core import cores
 from sweeper.core.codec import encode
-from sweeper.core.errors import EnvironmentStopError, UserError
-from sweeper.core.machine import cpu_name
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Execution
 from sweeper.sweep import setup
 from sweeper.sweep.searching import hints_of
+from sweeper.system import cpu_shares
+from sweeper.system.cpu import cpu_name
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")
 GPUS = [
@@ -31,8 +31,8 @@ GIB = 2**30
 def sixteen_cores(monkeypatch, tmp_path):
     """Of this machine, whatever it has."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
-    monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
-    monkeypatch.setattr(cores, "usable_cpus", lambda: 16)
+    monkeypatch.setattr(cpu_shares, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(cpu_shares, "usable_cpus", lambda: 16)
 
 
 def machine(spec: SweepSpec, *devices: DeviceInfo, usable: int = 4) -> setup.Machine:

@@ -18,7 +18,7 @@ import pytest
 import stub_nvml
 from stub_nvml import A10, Gpu, Mig, calls, environment, loaded, log_of, write
 
-from sweeper.core.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError
 from sweeper.telemetry import gpm, gpus, nvml_pcie
 from sweeper.telemetry.nvml import (
     NvmlProbe,

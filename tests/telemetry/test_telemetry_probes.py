@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.process import children, tree
+from sweeper.system.process import children, tree
 from sweeper.telemetry import host_parts, host_tree
 from sweeper.telemetry.host import HostProbe
 

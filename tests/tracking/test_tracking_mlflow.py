@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, some_trials
 
-from sweeper.core.environment import held_back
-from sweeper.core.errors import StorageError, UserError
 from sweeper.core.measurement import Diagnosis, FailureKind, Stats
 from sweeper.core.record import METRICS, TrialRecord
+from sweeper.errors import StorageError, UserError
+from sweeper.system.environment import held_back
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker, content
 from sweeper.tracking.content import Point, RunContent
 from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker, client_class

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tracking_records import SWEEP
 
-from sweeper.core.errors import StorageError, UserError
+from sweeper.errors import StorageError, UserError
 from sweeper.tracking import RefusedError, RejectedError
 from sweeper.tracking.failing import reported
 from sweeper.tracking.mlflow import MlflowTracker

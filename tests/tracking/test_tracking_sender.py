@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sweeper.core.errors import StorageError
+from sweeper.errors import StorageError
 from sweeper.tracking import RefusedError, RejectedError, Sender, sender
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sweeper.core.errors import UserError
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.errors import UserError
 from sweeper.trainer import checkpoint
 from sweeper.trainer.checkpoint import Position
 from sweeper.trainer.setup import set_up

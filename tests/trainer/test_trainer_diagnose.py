@@ -24,8 +24,8 @@ from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Bottleneck, Diagnosis
-from sweeper.core.process import children
 from sweeper.core.progress import Silent
+from sweeper.system.process import children
 from sweeper.testing import bottlenecks
 from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare

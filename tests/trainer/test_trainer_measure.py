@@ -12,10 +12,10 @@ import time
 import pytest
 import torch
 
-from sweeper.core.files import write_atomic
 from sweeper.core.measurement import Diagnosis
-from sweeper.core.process import children
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.system.files import write_atomic
+from sweeper.system.process import children
 from sweeper.trainer import device, measure
 from sweeper.trainer.turns import GO, READY, number_in
 

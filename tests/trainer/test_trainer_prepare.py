@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
-from sweeper.core.errors import UserError
 from sweeper.core.job import Job
 from sweeper.core.progress import Silent
+from sweeper.errors import UserError
 from sweeper.trainer import prepare, probe
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 

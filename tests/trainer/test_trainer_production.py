@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file, load_model
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.files import read_json
 from sweeper.core.job import TRAINING_RUNNER, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, STOP, WEIGHTS, Training
 from sweeper.execution.local import LocalLauncher
+from sweeper.system.files import read_json
 from sweeper.trainer import checkpoint, prepare, production
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.quality import validate

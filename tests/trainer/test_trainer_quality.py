@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sweeper.core.errors import UserError
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.errors import UserError
 from sweeper.trainer import measure, quality
 from sweeper.trainer.setup import set_up
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeper.core.files import write_atomic
 from sweeper.core.progress import OwnSteps, Silent
 from sweeper.core.training import Training
+from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint, measure, production, quality
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.setup import set_up

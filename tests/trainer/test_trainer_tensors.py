@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.tensors import read, write
 
 

@@ -14,8 +14,8 @@ from burning import strangers
 
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Window
-from sweeper.core.process import usage
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.system.process import usage
 from sweeper.trainer import clocks, conditions, measure, windows
 from sweeper.trainer import timing as under_test
 from sweeper.trainer.clocks import BACKWARD, FORWARD, NUM_PHASES, NoClock

@@ -13,8 +13,8 @@ import pytest
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.core.process import tree
 from sweeper.execution.local import MARK, leftovers
+from sweeper.system.process import tree
 from sweeper.testing.conformance import fault_job
 from sweeper.worker.keeper import _Keeper
 

@@ -58,7 +58,7 @@ def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatc
 
 
 HELPER = """
-from sweeper.core.errors import UserError
+from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Samples
 
 def read(price):

@@ -12,8 +12,8 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, Job, MeasurePlan, write_job
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.core.process import children, tree
 from sweeper.core.progress import Silent
+from sweeper.system.process import children, tree
 from sweeper.testing.conformance import WAIT_SECONDS
 from sweeper.trainer import prepare
 

@@ -16,8 +16,8 @@ from execution.quick_node import QUICK
 
 from sweeper.core.job import LOG, Job, read_outcome, write_job
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.core.process import tree
 from sweeper.core.training import Training
+from sweeper.system.process import tree
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 from sweeper.worker import locking
 from sweeper.worker.locking import DeviceBusyError, lock_devices

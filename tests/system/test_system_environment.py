@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from sweeper.core.environment import held_back, held_back_line, is_secret_name, passed, secrets
+from sweeper.system.environment import held_back, held_back_line, is_secret_name, passed, secrets
 
 SECRET_NAMES = (
     *(

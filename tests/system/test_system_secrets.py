@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from sweeper.core.environment import secrets
-from sweeper.core.secrets import Striker, kind_of, struck, struck_tree
+from sweeper.system.environment import secrets
+from sweeper.system.secrets import Striker, kind_of, struck, struck_tree
 
 SHAPES = [
     ("postgresql://me:hunter2@db/x", "postgresql://me:***@db/x", "a URL with a password"),

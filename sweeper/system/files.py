@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError
 
 MOST_BYTES = 256 * 1024 * 1024
 """Of a JSON file of ours; a longer one is not."""

@@ -7,17 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-RESIDENT_SHARE = 0.8
-"""Of a device's memory, the most that data which lies there may take."""
-
-
-def too_large(what: str, data_gib: float, room_gib: float) -> str:
-    """Returns why data cannot lie in `room_gib` of a device's memory; empty where it can, or nobody knows."""
-    if room_gib and data_gib > RESIDENT_SHARE * room_gib:
-        return f"{what} has {data_gib:.3g} GiB, the device {room_gib:g}"
-    return ""
-
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from sweeper.core.machine import usable_cpus
+from sweeper.system.cpu import usable_cpus
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 

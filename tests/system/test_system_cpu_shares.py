@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from sweeper.core import cores
-from sweeper.core.cores import shares
+from sweeper.system import cpu_shares
+from sweeper.system.cpu_shares import shares
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def machine(monkeypatch, tmp_path):
         for core, socket in (sockets or {}).items():
             (tmp_path / f"cpu{core}" / "topology").mkdir(parents=True, exist_ok=True)
             (tmp_path / f"cpu{core}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
-        monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
+        monkeypatch.setattr(cpu_shares, "TOPOLOGY", tmp_path)
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: usable)
-        monkeypatch.setattr(cores, "usable_cpus", lambda: min(quota, len(usable)))
+        monkeypatch.setattr(cpu_shares, "usable_cpus", lambda: min(quota, len(usable)))
 
     return make
 
@@ -52,7 +52,7 @@ def test_neighbours_share_no_physical_core_while_there_are_enough(machine):
 
 def test_siblings_may_be_a_range_and_only_usable_ones_count(machine):
     machine([2, 3, 4, 9], {2: "2-3", 3: "2-3", 4: "4-5", 9: "8-9"})
-    assert cores.physical_cores([2, 3, 4, 9]) == [(2, 3), (4,), (9,)]
+    assert cpu_shares.physical_cores([2, 3, 4, 9]) == [(2, 3), (4,), (9,)]
     # As many for each.
     assert untold(2) == [(2,), (4,)]
 

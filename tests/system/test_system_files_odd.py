@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.errors import EnvironmentStopError
-from sweeper.core.files import ours, read_json, remove_temporaries, write_atomic
 from sweeper.core.job import CONFIG, Job, read_job, write_job
+from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.lock import SweepLock
+from sweeper.system.files import ours, read_json, remove_temporaries, write_atomic
 
 
 def temporary_of(path: Path, pid: int) -> Path:

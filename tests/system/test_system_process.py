@@ -10,7 +10,7 @@ from pathlib import Path
 
 from burning import TELL, child
 
-from sweeper.core.process import (
+from sweeper.system.process import (
     children,
     involuntary_switches,
     ran_seconds,

@@ -1,0 +1,56 @@
+"""The exceptions that mean something to a caller, each with the exit code of the command line.
+
+SweeperError
+├── UserError (also ValueError)      2   the input is wrong; nothing was started
+├── SweepConflictError               3   another process holds the sweep, or its spec has changed
+├── NothingFeasibleError             4   not even the baseline ran, or nothing to export
+├── StorageError                     5   a storage or tracking server that was required is away
+└── EnvironmentStopError             6   disk full, device lost, the same user error three times
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SweeperError(Exception):
+    """What, what was kept, what to do next: one line for the person at the terminal."""
+
+    exit_code = 70
+
+
+class UserError(SweeperError, ValueError):
+    """The user's input breaks a rule; the message gives rule, value and remedy."""
+
+    exit_code = 2
+
+
+class SweepConflictError(SweeperError):
+    """The sweep is held by another process, or its specification has changed."""
+
+    exit_code = 3
+
+
+class NothingFeasibleError(SweeperError):
+    """Not even the baseline ran, or no feasible trial is there to export."""
+
+    exit_code = 4
+
+
+class StorageError(SweeperError):
+    """A storage or tracking server that was required cannot be reached."""
+
+    exit_code = 5
+
+
+class EnvironmentStopError(SweeperError):
+    """The environment ended the sweep: disk full, device lost, a repeated user error."""
+
+    exit_code = 6
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `` Did you mean `x`?`` for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.55)
+    return f" Did you mean `{near[0]}`?" if near else ""

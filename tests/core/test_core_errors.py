@@ -1,0 +1,25 @@
+"""Users' pipelines import the errors as 0.1.0 had them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from sweeper import errors
+from sweeper.sweep.imports import HOMES
+
+
+def test_the_module_of_0_1_0_gives_the_same_classes_and_says_where_they_are_now(monkeypatch):
+    monkeypatch.delitem(sys.modules, "sweeper.core.errors", raising=False)
+    with pytest.warns(DeprecationWarning, match="sweeper.errors") as caught:
+        old = importlib.import_module("sweeper.core.errors")
+    assert caught[0].filename != old.__file__
+    public = {
+        name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__
+    }
+    assert {name: getattr(old, name) for name in old.__all__} == {
+        name: getattr(errors, name) for name in public
+    }
+    assert HOMES["sweeper.errors"] == dict.fromkeys(public, "sweeper.core.errors")
