@@ -34,7 +34,7 @@ WALL_STAMPS = {
     "sweeper/trainer/production.py",
     "sweeper/trainer/quality.py",
     "sweeper/trainer/tracing.py",
-    "sweeper/trainer/trying.py",
+    "sweeper/trainer/dry_step.py",
     "sweeper/worker/keeper.py",
     "sweeper/worker/trial.py",
     # What NVML, MLflow and batch systems stamp with the wall clock, brought together with the monotonic one.

@@ -13,9 +13,9 @@ from spirals import PIPELINE, install_spirals
 
 from sweeper.core import modules
 from sweeper.errors import UserError
+from sweeper.scaffold.pipeline_options import offered
 from sweeper.spec import SweepSpec
 from sweeper.sweep.fingerprint import code_of, digest_of_code
-from sweeper.sweep.offered import offered
 from sweeper.sweep.starting import template_of
 
 REPOSITORY = Path(__file__).parents[1]

@@ -15,8 +15,8 @@ from sweeper.cli import ending
 from sweeper.cli.screen import console
 from sweeper.core.codec import encode
 from sweeper.core.loaders import RESIDENT
+from sweeper.scaffold.check_pipeline import Built, Stepped, build_out, expected_gib
 from sweeper.spec import SweepSpec
-from sweeper.sweep.building import Built, Stepped, build_out, expected_gib
 from sweeper.sweep.loading import varied
 
 FAILED = 1

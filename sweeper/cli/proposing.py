@@ -11,11 +11,11 @@ from rich.text import Text
 
 from sweeper.cli.screen import STDOUT, console
 from sweeper.errors import UserError
+from sweeper.scaffold.command_space import help_of, propose
+from sweeper.scaffold.command_yaml import rendered
+from sweeper.scaffold.pipeline_options import offered
+from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched
 from sweeper.script.command_line import parted
-from sweeper.script.proposed_yaml import rendered
-from sweeper.script.proposing import help_of, propose
-from sweeper.sweep.first_space import first_space, machine_here, name_of, searched
-from sweeper.sweep.offered import offered
 from sweeper.sweep.opening import cannot_write
 from sweeper.system.files import write_atomic
 

@@ -13,8 +13,8 @@ from sweeper.cli.screen import console, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
+from sweeper.scaffold.check_script import Tried, try_out
 from sweeper.spec import SweepSpec
-from sweeper.sweep.trying import Tried, try_out
 
 FAILED = 1
 

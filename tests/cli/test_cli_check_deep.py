@@ -15,8 +15,8 @@ import torch
 from sweeper.cli.building import deep_pipeline_command
 from sweeper.cli.commands import check
 from sweeper.errors import UserError
+from sweeper.scaffold import check_pipeline
 from sweeper.spec import SweepSpec
-from sweeper.sweep import building
 
 PIPELINE = '''\
 """Ones, a linear model, and what the test wants to go wrong."""
@@ -104,7 +104,9 @@ def test_what_a_person_is_told(deep: Callable[..., int], capsys: pytest.CaptureF
 def test_what_was_not_run_is_estimated(
     deep: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(building, "_beyond", lambda stepped, size, room: "so slow" if size == 200 else "")
+    monkeypatch.setattr(
+        check_pipeline, "_beyond", lambda stepped, size, room: "so slow" if size == 200 else ""
+    )
     assert deep() == 0
     largest = capsys.readouterr().out.partition("The largest")[2]
     assert "batch 200 was not run: so slow." in largest

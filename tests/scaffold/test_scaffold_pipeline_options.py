@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.sweep.offered import Offer, offered
+from sweeper.scaffold.pipeline_options import Offer, offered
 
 SOURCE = '''\
 """Predicts the weather: not well.

@@ -23,8 +23,8 @@ from sweeper.core.job import (
 )
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Report
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.sweep import building
-from sweeper.sweep.building import Built, build_out, expected_gib, largest
+from sweeper.scaffold import check_pipeline
+from sweeper.scaffold.check_pipeline import Built, build_out, expected_gib, largest
 from sweeper.trainer import gpu_check
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-0", memory_gib=22.0)
@@ -246,12 +246,14 @@ def test_the_space_is_cut_to_the_device_as_a_sweep_does(home: Path):
     ],
 )
 def test_the_batches_that_are_run(usual: int, most: int, sizes: list[int]):
-    assert building._sizes(usual, most) == sizes
+    assert check_pipeline._sizes(usual, most) == sizes
 
 
 def test_the_line_goes_through_the_last_two_smaller_batches():
     peaks = ((8, 1.0), (16, 1.0), (32, 1.5), (64, 9.0))
-    found = [building.Stepped(config=TrialConfig(batch_size=b), values={"peak_gib": p}) for b, p in peaks]
+    found = [
+        check_pipeline.Stepped(config=TrialConfig(batch_size=b), values={"peak_gib": p}) for b, p in peaks
+    ]
     assert expected_gib(found, 64) == pytest.approx(2.5)
     assert expected_gib(found[:2], 64) == pytest.approx(1.0)
     assert expected_gib(found[:1], 64) is None
@@ -306,7 +308,7 @@ CPU = DeviceInfo(kind="cpu", name="a CPU", host_memory_gib=8.0)
         (GPU, finding(), True),
         (GPU, finding("waits"), False),
         (GPU, finding("unknown"), False),
-        (GPU, finding(part=building.STEP), False),  # which the baseline has just taken there
+        (GPU, finding(part=check_pipeline.STEP), False),  # which the baseline has just taken there
     ],
 )
 def test_what_a_gpu_refuses_is_a_failure_where_there_is_one(
@@ -325,4 +327,4 @@ def test_a_check_that_breaks_is_no_failure(home: Path):
 
 
 def test_the_checks_own_word_for_the_training_step():
-    assert building.STEP == gpu_check.STEP
+    assert check_pipeline.STEP == gpu_check.STEP

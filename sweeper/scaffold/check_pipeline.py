@@ -42,7 +42,7 @@ class Stepped:
     """A configuration that was built, and took its steps.
 
     Attributes:
-        values: What the trying job reported (`sweeper.trainer.trying`).
+        values: What the trying job reported (`sweeper.trainer.dry_step`).
     """
 
     config: TrialConfig

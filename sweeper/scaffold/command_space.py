@@ -16,6 +16,7 @@ from pathlib import Path
 from sweeper.core.config import Scalar
 from sweeper.core.template import names_in
 from sweeper.errors import UserError
+from sweeper.scaffold.known_options import PREFETCH, WORKERS, Dimension, joined, recognised
 from sweeper.script.command_line import (
     CommandLine,
     Option,
@@ -26,7 +27,6 @@ from sweeper.script.command_line import (
     plain,
     readings,
 )
-from sweeper.script.known_options import PREFETCH, WORKERS, Dimension, joined, recognised
 
 HELP_SECONDS = 20.0
 HELP_BYTES = 256 * 1024

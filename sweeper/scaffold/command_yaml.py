@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from sweeper.core.template import shown
-from sweeper.script.known_options import BATCH, WORKERS, Dimension
-from sweeper.script.proposing import Proposal
+from sweeper.scaffold.command_space import Proposal
+from sweeper.scaffold.known_options import BATCH, WORKERS, Dimension
 
 UNKNOWN = "DEFAULT"
 """What stands in a comment where a value belongs that only the user knows."""

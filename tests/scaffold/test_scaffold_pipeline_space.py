@@ -9,10 +9,10 @@ import pytest
 
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
+from sweeper.scaffold.pipeline_options import Offer, offered
+from sweeper.scaffold.pipeline_space import first_space, searched
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep import setup
-from sweeper.sweep.first_space import first_space, searched
-from sweeper.sweep.offered import Offer, offered
 from sweeper.sweep.runner import Slot
 from sweeper.trainer.probe import lacks
 

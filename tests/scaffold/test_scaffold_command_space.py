@@ -16,10 +16,10 @@ from scripts import WILD
 
 from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
-from sweeper.script import known_options, proposing
+from sweeper.scaffold import command_space, known_options
+from sweeper.scaffold.command_space import help_of, propose
+from sweeper.scaffold.command_yaml import rendered
 from sweeper.script.command_line import parted
-from sweeper.script.proposed_yaml import rendered
-from sweeper.script.proposing import help_of, propose
 from sweeper.spec import SweepSpec, load
 
 CORES = 12
@@ -396,12 +396,12 @@ def test_other_programs_than_python_are_not_started(tmp_path: Path):
     ],
 )
 def test_a_script_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str):
-    monkeypatch.setattr(proposing, "HELP_SECONDS", 0.5)
+    monkeypatch.setattr(command_space, "HELP_SECONDS", 0.5)
     line = parted(script(tmp_path, f"import argparse\n{text}\n"))
     began = time.monotonic()
     found = help_of(line)
     assert found.startswith("--bs")
-    assert len(found) < 2 * proposing.HELP_BYTES
+    assert len(found) < 2 * command_space.HELP_BYTES
     assert time.monotonic() - began < 5
     time.sleep(0.1)
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]

@@ -12,10 +12,10 @@ from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.loaders import RESIDENT, ROWS, WORKERS
+from sweeper.scaffold.pipeline_options import Offer
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
-from sweeper.sweep.offered import Offer
 from sweeper.sweep.placing import launcher_for
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.starting import Launch, probed

@@ -10,12 +10,12 @@ from trainer_problems import LONGEST, ROWS
 
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Silent, TrialFailedError
-from sweeper.trainer import trying
+from sweeper.trainer import dry_step
 from sweeper.trainer.setup import set_up
 
 
 def values_of(job):
-    return trying.run(job, Silent()).values
+    return dry_step.run(job, Silent()).values
 
 
 @pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
@@ -48,9 +48,9 @@ def test_it_trains(make_job):
 
 def test_a_step_is_of_all_its_micro_batches(make_job, monkeypatch):
     taken = []
-    step = trying.Stepper.step
+    step = dry_step.Stepper.step
     monkeypatch.setattr(
-        trying.Stepper, "step", lambda self, *args: (taken.append(self), step(self, *args))[1]
+        dry_step.Stepper, "step", lambda self, *args: (taken.append(self), step(self, *args))[1]
     )
     values_of(make_job({"accumulate_steps": 3, "batch_size": 20}))
     assert len(taken) == 6
