@@ -46,8 +46,8 @@ from sweeper.system.secrets import struck, struck_tree
 from sweeper.telemetry.nvml import full_uuid, name_and_memory_gib
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect
-from sweeper.worker import classify, stacks
-from sweeper.worker.overdue import STALL_RATIO
+from sweeper.worker import failures, stacks
+from sweeper.worker.deadlines import STALL_RATIO
 
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
 """Set for sweeper's own processes; a script gets what the user has."""
@@ -118,7 +118,7 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
     hidden = secrets(environment)
     write_json(place / RECORD, struck_tree(record, hidden))
-    kills = classify.oom_kills()
+    kills = failures.oom_kills()
     try:
         process = ScriptProcess(command, workplace.folder, environment, hearing)
         try:
@@ -364,7 +364,7 @@ class _Trial:
                 f"the script ended with exit status 0 after {seconds:.3g} s, and nothing said how fast it"
                 f" trains: no meter, and no count or speed in its {hearing.num_lines} lines",
             )
-        kind, message = classify.of_exit(status, "\n".join(lines), classify.oom_kills() - self._kills)
+        kind, message = failures.of_exit(status, "\n".join(lines), failures.oom_kills() - self._kills)
         raised = next((line.strip() for line in reversed(lines) if _RAISED.match(line.strip())), "")
         message = message.replace("the trial", "the script").replace(" and no result", "")
         if kind is FailureKind.CRASH and os.WIFEXITED(status):

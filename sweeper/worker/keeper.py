@@ -54,11 +54,11 @@ from sweeper.system.process import tree
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise
-from sweeper.worker import classify, stacks
-from sweeper.worker.locking import DeviceBusyError, lock_devices
+from sweeper.worker import failures, stacks
+from sweeper.worker.deadlines import Finding, Overdue
+from sweeper.worker.locks import DeviceBusyError, lock_devices
 from sweeper.worker.log import BoundedLog, last_lines
-from sweeper.worker.overdue import Finding, Overdue
-from sweeper.worker.shared import SharedSteps, make_counter
+from sweeper.worker.step_counter import SharedSteps, make_counter
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -159,7 +159,7 @@ class _Keeper:
         began = time.perf_counter()
         job = self.job
         self.overdue = Overdue(job.timeout_seconds, job.stage_seconds, job.stall_seconds, began)
-        kills_before = classify.oom_kills()
+        kills_before = failures.oom_kills()
         reports, report_end = (end.detach() for end in socket.socketpair())
         output, output_end = os.pipe()
         counter = make_counter()
@@ -199,7 +199,7 @@ class _Keeper:
         self.steps.close()
         for descriptor in (reports, output, process):
             os.close(descriptor)
-        return self._conclude(status, found, time.perf_counter() - began, classify.oom_kills() - kills_before)
+        return self._conclude(status, found, time.perf_counter() - began, failures.oom_kills() - kills_before)
 
     def _save_stacks(self, output: int) -> None:
         def listen(seconds: float) -> None:
@@ -317,12 +317,12 @@ class _Keeper:
         if isinstance(self.result, Report):
             return self.result
         if isinstance(self.result, Failure):
-            kind = classify.with_oom_kills(self.result.kind, oom_kills)
+            kind = failures.with_oom_kills(self.result.kind, oom_kills)
             return dataclasses.replace(self.result, kind=kind, detail=tail, log=LOG, seconds=seconds)
         if found is not None:
             kind, message = found.kind, found.message
         else:
-            kind, message = classify.of_exit(status, tail, oom_kills)
+            kind, message = failures.of_exit(status, tail, oom_kills)
         for probe in self.probes:
             if probe.lost:
                 kind, message = FailureKind.DEVICE_LOST, f"{probe.missing.get('gpu', 'GPU lost')}: {message}"

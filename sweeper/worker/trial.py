@@ -21,9 +21,9 @@ from sweeper.core.progress import Progress, Steps, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
-from sweeper.worker import classify, stacks
+from sweeper.worker import failures, stacks
 from sweeper.worker.runners import runner_of
-from sweeper.worker.shared import SharedSteps
+from sweeper.worker.step_counter import SharedSteps
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
@@ -86,7 +86,7 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         # What the person sees first is one line; the traceback is in the log.
         traceback.print_exc()
         first = _as_raised(error)
-        known = classify.of_text(f"{type(error).__module__}.{first}")
+        known = failures.of_text(f"{type(error).__module__}.{first}")
         kind = known or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
         return _failure(kind, _first_sentence(first) + place, progress)
 

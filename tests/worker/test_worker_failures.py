@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from sweeper.core.measurement import FailureKind
-from sweeper.worker.classify import of_exit, of_text, with_oom_kills
+from sweeper.worker.failures import of_exit, of_text, with_oom_kills
 
 TEXTS = [
     # pytorch/pytorch#5040, #1355, #973, #165532: shared memory and descriptors

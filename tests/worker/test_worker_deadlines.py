@@ -8,8 +8,8 @@ import pytest
 
 from sweeper.core.measurement import INFEASIBLE, RETRIES, FailureKind
 from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, OwnSteps
-from sweeper.worker.overdue import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, Finding, Overdue
-from sweeper.worker.shared import SharedSteps, make_counter
+from sweeper.worker.deadlines import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, Finding, Overdue
+from sweeper.worker.step_counter import SharedSteps, make_counter
 
 
 class Bench:

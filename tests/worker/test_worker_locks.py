@@ -19,8 +19,8 @@ from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.training import Training
 from sweeper.system.process import tree
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
-from sweeper.worker import locking
-from sweeper.worker.locking import DeviceBusyError, lock_devices
+from sweeper.worker import locks
+from sweeper.worker.locks import DeviceBusyError, lock_devices
 
 LAUNCHER = QUICK
 NOBODY = 65534
@@ -29,7 +29,7 @@ NOBODY = 65534
 @pytest.fixture
 def gpus():
     """Two GPUs that nobody else has heard of, in order."""
-    folder, found = locking.FOLDER, sorted(f"GPU-{uuid.uuid4()}" for _ in range(2))
+    folder, found = locks.FOLDER, sorted(f"GPU-{uuid.uuid4()}" for _ in range(2))
     yield found
     for each in found:
         (folder / f"{each}.lock").unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def wait_for(path: Path) -> str:
 @pytest.mark.slow
 def test_two_jobs_of_one_gpu_follow_each_other_and_waiting_takes_none_of_their_time(launcher, tmp_path, gpus):
     first = start(launcher, tmp_path / "first", "sleep", device=gpus[0], timeout_seconds=1.5)
-    holder = wait_for(locking.FOLDER / f"{gpus[0]}.lock").split(" ")[0]
+    holder = wait_for(locks.FOLDER / f"{gpus[0]}.lock").split(" ")[0]
     second = start(launcher, tmp_path / "second", "sleep", device=gpus[0], timeout_seconds=2.0)
     other = start(launcher, tmp_path / "other", "", device=gpus[1])
     assert isinstance(other.result(WAIT_SECONDS), Measurement)
@@ -87,7 +87,7 @@ def test_two_jobs_of_one_gpu_follow_each_other_and_waiting_takes_none_of_their_t
 
 def test_whoever_waits_too_long_is_told_for_whom_and_may_be_ended(launcher, tmp_path, gpus):
     first = start(launcher, tmp_path / "first", "sleep", device=gpus[0])
-    wait_for(locking.FOLDER / f"{gpus[0]}.lock")
+    wait_for(locks.FOLDER / f"{gpus[0]}.lock")
     outcome = start(launcher, tmp_path / "second", "", device=gpus[0], timeout_seconds=0.3).result(
         WAIT_SECONDS
     )
@@ -153,7 +153,7 @@ def test_several_are_locked_in_one_order_whatever_the_devices(lock, gpus):
 
 
 def test_a_gpu_that_is_meant_by_its_number_is_the_same(lock, gpus, monkeypatch):
-    monkeypatch.setattr(locking, "full_uuid", {"1": gpus[0], gpus[0][:9]: gpus[0]}.__getitem__)
+    monkeypatch.setattr(locks, "full_uuid", {"1": gpus[0], gpus[0][:9]: gpus[0]}.__getitem__)
     lock(gpus[0])
     for name in ("1", gpus[0][:9]):
         with pytest.raises(DeviceBusyError, match=gpus[0]):
@@ -195,7 +195,7 @@ def test_a_production_run_does_not_wait_and_is_waited_for(lock, tmp_path, gpus):
 def test_where_no_folder_of_all_can_be_written_each_user_has_one(lock, gpus, tmp_path, monkeypatch):
     in_the_way = tmp_path / "locks"
     in_the_way.write_text("")
-    monkeypatch.setattr(locking, "FOLDER", in_the_way)
+    monkeypatch.setattr(locks, "FOLDER", in_the_way)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (descriptor,) = lock(gpus[0])
     own = tmp_path / f"locks-{os.getuid()}"
@@ -214,7 +214,7 @@ def test_users_of_one_machine_wait_for_each_other(tmp_path, gpus, makes):
 import os, sys
 from pathlib import Path
 from sweeper.core.job import Job
-from sweeper.worker.locking import DeviceBusyError, lock_devices
+from sweeper.worker.locks import DeviceBusyError, lock_devices
 # Now: what Python imports may be root's alone.
 os.setuid(int(sys.argv[1]))
 try:
