@@ -24,8 +24,8 @@ from common import publish, spread
 from pipelines import tabular
 from sweeper.core.config import TrialConfig
 from sweeper.execution.local import TRIAL_ENV
-from sweeper.telemetry.host import HostProbe
-from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.host.probe import HostProbe
+from sweeper.telemetry.nvml.probe import NvmlProbe
 from sweeper.telemetry.sampler import Sampler
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock

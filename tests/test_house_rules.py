@@ -41,8 +41,8 @@ WALL_STAMPS = {
     "sweeper/execution/node.py",
     "sweeper/script/mlflow_store.py",
     "sweeper/script/trial.py",
-    "sweeper/telemetry/nvml_processes.py",
-    "sweeper/telemetry/report.py",
+    "sweeper/telemetry/nvml/processes.py",
+    "sweeper/telemetry/log.py",
 }
 WITH_PATH = ("open", "os.fdopen", "io.open", "gzip.open", "bz2.open", "lzma.open")
 OTHER_OPENS = ("os.open", "Image.open", "tarfile.open")

@@ -24,9 +24,9 @@ from typing import Any
 
 from gpu_day.steps import ROOT, Day, SkippedError
 from sweeper.system.process import tree
-from sweeper.telemetry import nvml as probes
-from sweeper.telemetry.nvml import NvmlProbe, describe_gpus
-from sweeper.telemetry.nvml_library import NOT_FOUND, initialised
+from sweeper.telemetry.nvml import probe as probes
+from sweeper.telemetry.nvml.library import NOT_FOUND, initialised
+from sweeper.telemetry.nvml.probe import NvmlProbe, describe_gpus
 
 READS = 60
 """With the one at the start, as many as the stand-in holds of a key."""

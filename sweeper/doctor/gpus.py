@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.doctor.finding import Check, State
-from sweeper.telemetry.gpus import GpuFacts
+from sweeper.telemetry.nvml.devices import GpuFacts
 
 PCI = Path("/sys/bus/pci/devices")
 DRIVER = Path("/proc/driver/nvidia")

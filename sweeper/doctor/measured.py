@@ -17,7 +17,7 @@ from sweeper.core.measurement import Failure, Report
 from sweeper.doctor import gpus as nvidia
 from sweeper.doctor.finding import Ceiling, Check, State
 from sweeper.execution.local import TRIAL_ENV
-from sweeper.telemetry.gpus import GpuFacts
+from sweeper.telemetry.nvml.devices import GpuFacts
 
 TIMEOUT_SECONDS = 50.0
 """For all but the GPUs: torch's start, the host, the loader, the disk and the compiler."""

@@ -40,7 +40,7 @@ from sweeper.execution.local import LocalLauncher
 from sweeper.execution.parcel import Parcel, pack_folder, write_code
 from sweeper.execution.pool import Worker
 from sweeper.system.cpu import cpu_name
-from sweeper.telemetry.nvml import gpu_names
+from sweeper.telemetry.nvml.probe import gpu_names
 
 SCRATCH = "SWEEPER_SCRATCH"
 """Names a folder of the node's for all of this; by default it is where temporary files go."""

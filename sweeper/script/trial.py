@@ -43,7 +43,7 @@ from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
 from sweeper.system.files import write_json
 from sweeper.system.secrets import struck, struck_tree
-from sweeper.telemetry.nvml import full_uuid, name_and_memory_gib
+from sweeper.telemetry.nvml.probe import full_uuid, name_and_memory_gib
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect
 from sweeper.worker import failures, stacks

@@ -24,7 +24,7 @@ from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
-from sweeper.telemetry.nvml import awake, cores_near, full_uuid, gpu_names
+from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}

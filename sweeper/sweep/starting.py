@@ -33,7 +33,7 @@ from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.settling import uuids_of
 from sweeper.sweep.stopping import Stopping
 from sweeper.system.failpoints import passing
-from sweeper.telemetry.nvml import awake
+from sweeper.telemetry.nvml.probe import awake
 from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
 

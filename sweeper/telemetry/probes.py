@@ -15,8 +15,8 @@ from typing import Any
 
 from sweeper.core.registry import Registry
 from sweeper.errors import UserError
-from sweeper.telemetry.host import HostProbe
-from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.host.probe import HostProbe
+from sweeper.telemetry.nvml.probe import NvmlProbe
 from sweeper.telemetry.probe import Probe, Reading
 
 BUILTIN: Mapping[str, type[Probe]] = {"host": HostProbe, "nvml": NvmlProbe}

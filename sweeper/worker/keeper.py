@@ -51,8 +51,8 @@ from sweeper.core.measurement import (
 from sweeper.system.environment import secrets
 from sweeper.system.failpoints import passing
 from sweeper.system.process import tree
+from sweeper.telemetry.log import write_log
 from sweeper.telemetry.probes import make_probes
-from sweeper.telemetry.report import write_log
 from sweeper.telemetry.sampler import Sampler, save, summarise
 from sweeper.worker import failures, stacks
 from sweeper.worker.deadlines import Finding, Overdue

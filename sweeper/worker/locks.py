@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from sweeper.core.job import ANYWHERE, Job
-from sweeper.telemetry.nvml import full_uuid
+from sweeper.telemetry.nvml.probe import full_uuid
 
 FOLDER = Path("/tmp/sweeper-locks")
 """Where all users of a machine find the locks, whatever their TMPDIR. Where it cannot be written, each has a

@@ -18,7 +18,7 @@ from sweeper.cli import examining, main
 from sweeper.core.measurement import Report
 from sweeper.doctor import Ceiling, Check, Examination, State, examine
 from sweeper.doctor import gpus as nvidia
-from sweeper.telemetry.nvml import GpuFacts
+from sweeper.telemetry.nvml.probe import GpuFacts
 
 REPOSITORY = Path(__file__).parents[2]
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL

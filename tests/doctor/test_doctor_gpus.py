@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from sweeper.doctor import State, gpus
-from sweeper.telemetry.nvml import GpuFacts
+from sweeper.telemetry.nvml.probe import GpuFacts
 
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
 

@@ -13,7 +13,7 @@ from sweeper.core.measurement import DeviceInfo, FailureKind
 from sweeper.sweep import settling as under_test
 from sweeper.sweep import trials
 from sweeper.sweep.settling import Settling, uuids_of
-from sweeper.telemetry.nvml import awake
+from sweeper.telemetry.nvml.probe import awake
 
 
 class Memory:

@@ -19,8 +19,8 @@ import stub_nvml
 from stub_nvml import A10, Gpu, Mig, calls, environment, loaded, log_of, write
 
 from sweeper.errors import EnvironmentStopError
-from sweeper.telemetry import gpm, gpus, nvml_pcie
-from sweeper.telemetry.nvml import (
+from sweeper.telemetry.nvml import devices, gpm, pcie
+from sweeper.telemetry.nvml.probe import (
     NvmlProbe,
     cores_near,
     describe_gpus,
@@ -28,7 +28,7 @@ from sweeper.telemetry.nvml import (
     full_uuid,
     gpu_names,
 )
-from sweeper.telemetry.nvml_processes import compute_processes
+from sweeper.telemetry.nvml.processes import compute_processes
 
 FIRST = Gpu("GPU-aaaaaaaa-0000-4000-8000-000000000001", "NVIDIA A10")
 SECOND = Gpu("GPU-bbbbbbbb-0000-4000-8000-000000000002", "NVIDIA L4")
@@ -321,7 +321,7 @@ def test_without_clock_reasons_the_clock_is_still_told(play):
 
 @pytest.mark.parametrize("field", ["field", "field32"])
 def test_counters_of_the_bus_become_rates_and_may_come_round(play, monkeypatch, field):
-    clock = Clock(monkeypatch, nvml_pcie)
+    clock = Clock(monkeypatch, pcie)
     mib = 2**20
     start = 2**32 - 64 * mib if field == "field32" else 2**40
     received = [(start + step * mib) % (2**32 if field == "field32" else 2**60) for step in (0, 100, 400)]
@@ -339,7 +339,7 @@ def test_counters_of_the_bus_become_rates_and_may_come_round(play, monkeypatch, 
 
 
 def test_a_counter_of_32_bits_is_not_guessed_after_a_long_pause(play, monkeypatch):
-    clock = Clock(monkeypatch, nvml_pcie)
+    clock = Clock(monkeypatch, pcie)
     play(FIRST.but(field32_198=[0, 2**20, 2**21], field32_197=[0], pcie_rx_kib=None, pcie_tx_kib=None))
     with opened() as probe:
         clock.now += 2
@@ -355,7 +355,7 @@ def test_a_counter_of_32_bits_is_not_guessed_after_a_long_pause(play, monkeypatc
 
 
 def test_the_rate_that_blocks_is_asked_for_once_a_second_and_one_a_reading(play, monkeypatch):
-    clock = Clock(monkeypatch, nvml_pcie)
+    clock = Clock(monkeypatch, pcie)
     scenario = play(FIRST)
     with opened() as probe:
         told = []
@@ -649,7 +649,7 @@ def test_a_driver_that_is_slow_is_waited_for_and_one_that_hangs_is_said(play, mo
     began = time.perf_counter()
     assert gpu_names() == ["NVIDIA A10"]
     assert time.perf_counter() - began >= 0.5
-    monkeypatch.setattr(gpus, "LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr(devices, "LIMIT_SECONDS", 0.05)
     began = time.perf_counter()
     with pytest.raises(EnvironmentStopError, match=r"within 0\.05 s.* hangs.*`--device cpu`"):
         gpu_names()
@@ -762,7 +762,7 @@ def test_imports_warn_of_nothing_and_pynvml_waits_until_there_is_a_gpu():
     assert importlib.metadata.packages_distributions()["pynvml"] == ["nvidia-ml-py"]
     code = """
 import sys
-import sweeper.telemetry.nvml as nvml
+import sweeper.telemetry.nvml.probe as nvml
 probe = nvml.NvmlProbe()
 probe.open(1, "")
 assert (probe.read(), probe.between(), probe.missing) == ({}, {}, {})
@@ -777,8 +777,8 @@ def test_a_process_and_what_it_starts_see_the_stub_by_the_librarys_name(tmp_path
     scenario = write(tmp_path / "scenario", [replace(FIRST, processes=[("child", 512), (OUTSIDER, 256)])])
     code = """
 import subprocess, sys
-from sweeper.telemetry.nvml import NvmlProbe, gpu_names
-inner = "from sweeper.telemetry.nvml import gpu_names; print(gpu_names())"
+from sweeper.telemetry.nvml.probe import NvmlProbe, gpu_names
+inner = "from sweeper.telemetry.nvml.probe import gpu_names; print(gpu_names())"
 subprocess.run([sys.executable, "-c", inner], check=True)
 trial = subprocess.Popen(["sleep", "60"])
 probe = NvmlProbe()
@@ -797,7 +797,7 @@ probe.close()
 
 def test_the_stub_without_a_scenario_is_a_machine_without_a_driver(tmp_path, library):
     env = environment(library, tmp_path / "none")
-    said = run("from sweeper.telemetry.nvml import driver_problem; print(driver_problem())", env=env)
+    said = run("from sweeper.telemetry.nvml.probe import driver_problem; print(driver_problem())", env=env)
     assert "not loaded" in said
     assert A10["util_gpu"] == [87]
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.system.process import children, tree
-from sweeper.telemetry import host_parts, host_tree
-from sweeper.telemetry.host import HostProbe
+from sweeper.telemetry.host import machine as host_machine
+from sweeper.telemetry.host import tree as host_tree
+from sweeper.telemetry.host.probe import HostProbe
 
 # The root waits, and its child computes; each has 64 MiB that it has written to.
 LOADER = """
@@ -70,10 +71,10 @@ def machine(tmp_path, monkeypatch):
     """A machine of files: two disks of three, four cores; its clock goes when the test says so."""
     made = Machine(tmp_path)
     for name in ("PROC", "BLOCK"):
-        monkeypatch.setattr(host_parts, name, tmp_path / name.lower())
+        monkeypatch.setattr(host_machine, name, tmp_path / name.lower())
     monkeypatch.setattr(host_tree, "PROC", tmp_path / "proc")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3})
-    monkeypatch.setattr(host_parts, "perf_counter", lambda: made.now)
+    monkeypatch.setattr(host_machine, "perf_counter", lambda: made.now)
     return made
 
 
@@ -159,7 +160,7 @@ def test_rates_are_over_the_time_since_they_were_last_told(machine, opened):
 
 
 def test_single_cores_are_told_where_there_are_few(machine, opened, monkeypatch):
-    monkeypatch.setattr(host_parts, "MAX_CORE_SERIES", 1)
+    monkeypatch.setattr(host_machine, "MAX_CORE_SERIES", 1)
     probe = opened(os.getpid())
     machine.now += 0.25
     machine.write("proc/stat", machine.stat((0, 0), (10, 30), (0, 0), (30, 10)))
@@ -214,8 +215,8 @@ def test_a_file_that_no_longer_makes_sense_ends_its_series(machine, opened):
 
 
 def test_without_disks_or_shared_memory_their_series_are_absent_with_the_reason(machine, opened, monkeypatch):
-    monkeypatch.setattr(host_parts, "BLOCK", machine.folder / "proc")
-    monkeypatch.setattr(host_parts, "SHM", machine.folder / "block")
+    monkeypatch.setattr(host_machine, "BLOCK", machine.folder / "proc")
+    monkeypatch.setattr(host_machine, "SHM", machine.folder / "block")
     probe = opened(os.getpid())
     assert "no disk in" in probe.missing["disk_read_mib_s"]
     assert "is not mounted" in probe.missing["shm_free_gib"]

@@ -14,7 +14,7 @@ import stub_nvml
 from recordings import OF_TIME, UUID, read_recording, recordings, scenario_of
 from stub_nvml import Gpu, environment, loaded, write
 
-from sweeper.telemetry.nvml import NvmlProbe
+from sweeper.telemetry.nvml.probe import NvmlProbe
 
 ROOT = Path(__file__).parents[2]
 PACE_SECONDS = 0.11

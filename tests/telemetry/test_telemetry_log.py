@@ -6,7 +6,7 @@ import math
 import time
 from pathlib import Path
 
-from sweeper.telemetry.report import lines, write_log
+from sweeper.telemetry.log import lines, write_log
 
 NAN = math.nan
 OFFSET = 1_790_000_000.0

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml_library import find, gpus, initialised, is_split, problem, start
-from sweeper.telemetry.nvml_processes import compute_processes
+from sweeper.telemetry.nvml.library import find, gpus, initialised, is_split, problem, start
+from sweeper.telemetry.nvml.processes import compute_processes
 
 LIMIT_SECONDS = 60.0
 """How long NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""

@@ -7,8 +7,8 @@ import math
 from time import perf_counter
 from typing import Any
 
-from sweeper.telemetry.nvml_library import SUCCESS, Device, LeftOutError, NotToldError
-from sweeper.telemetry.nvml_pcie import RX, TX
+from sweeper.telemetry.nvml.library import SUCCESS, Device, LeftOutError, NotToldError
+from sweeper.telemetry.nvml.pcie import RX, TX
 
 # NVML's counters behind a sample are refreshed every 100 ms.
 _LEAST_SECONDS = 0.1

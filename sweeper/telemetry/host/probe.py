@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from sweeper.telemetry.host_parts import Cores, Disks, Memory, Part, Pressure, Shm
-from sweeper.telemetry.host_tree import Tree
+from sweeper.telemetry.host.machine import Cores, Disks, Memory, Part, Pressure, Shm
+from sweeper.telemetry.host.tree import Tree
 from sweeper.telemetry.probe import Probe, Reading
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.telemetry.gpm import Gpm
-from sweeper.telemetry.nvml_library import Device, NotToldError, is_final
-from sweeper.telemetry.nvml_pcie import PcieCounters, PcieThroughput
+from sweeper.telemetry.nvml.gpm import Gpm
+from sweeper.telemetry.nvml.library import Device, NotToldError, is_final
+from sweeper.telemetry.nvml.pcie import PcieCounters, PcieThroughput
 
 GIB = 1024**3
 # nvmlClocksEventReasons, by numbers because their names have changed once.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from sweeper.system.process import tree
-from sweeper.telemetry.host_parts import GIB, PROC, Counting, Counts, KeptFile
+from sweeper.telemetry.host.machine import GIB, PROC, Counting, Counts, KeptFile
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
