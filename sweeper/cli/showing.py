@@ -17,7 +17,7 @@ from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.execution.remote import jobs_of
+from sweeper.execution.cluster import jobs_of
 from sweeper.sweep.journal import sweeps_folder
 from sweeper.sweep.loading import Listed, listed, load_sweep
 from sweeper.sweep.lock import is_gone

@@ -56,11 +56,11 @@ LOCAL = "local"
 
 def _batch(cluster: str) -> LauncherTraits:
     return LauncherTraits(
-        factory="sweeper.execution.jobqueue:launch",
+        factory="sweeper.execution.batch:launch",
         is_remote=True,
         is_batch=True,
         cluster=cluster,
-        job_script="sweeper.execution.jobqueue:script_of",
+        job_script="sweeper.execution.batch:script_of",
         requires="dask_jobqueue",
         install="sweeper[dask]",
     )

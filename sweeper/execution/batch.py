@@ -1,117 +1,297 @@
-"""What a job of a batch system asks for: `execution.job` in the words of SLURM, PBS, LSF and SGE."""
+"""Workers that are jobs of a batch system, through dask-jobqueue: submitted, counted, replaced, cancelled."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import subprocess
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from sweeper.execution.node import ENDS_AT
+from sweeper.core.launchers import traits
+from sweeper.errors import EnvironmentStopError, UserError
+from sweeper.execution.cluster import RemoteLauncher, jobs_of, on_workers
+from sweeper.execution.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
+from sweeper.execution.job_options import options
+from sweeper.execution.launcher import LaunchRequest
 from sweeper.spec.cluster import BatchJob
+from sweeper.spec.sections import Execution
 
-LIFETIME_SECONDS = 20.0
-"""So long before its job's time is up, a worker ends by itself."""
+ASK_SECONDS = 15.0
+"""How often the batch system is asked which jobs there still are, while workers are missing."""
+SUBMIT_SECONDS = 120.0
+MOST_REFUSALS = 20
+"""Of the batch system in a row, so far apart as it is asked, while no job is there."""
+MOST_IN_VAIN = 3
+MOST_WORDS = 60
+STALE_SECONDS = 20.0
+"""A job so young may not be listed yet."""
 
-_PROFILER_OFF = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
-"""Dask's own looks into the worker every 10 ms, beside a trial that is timed."""
-
-
-def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
-    """Returns what dask-jobqueue is to be asked for.
-
-    Args:
-        kind: `slurm`, `pbs`, `lsf` or `sge`.
-        gpus: Of one job; 0 for none.
-    """
-    # LSF knows no seconds.
-    seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
-    asked = _ASKED[kind](job, gpus)
-    directives = [*asked.pop("job_extra_directives", ()), *job.directives]
-    prologue = [
-        f"export {ENDS_AT}=$(( $(date +%s) + {seconds:.0f} ))",
-        _PROFILER_OFF,
-        *job.prologue,
-    ]
-    return {
-        **_of("queue", job.partition),
-        **_of("interface", job.interface),
-        **_of("python", job.python),
-        **asked,
-        # Of Dask's own threads: one, for one trial at a time.
-        "cores": 1,
-        "processes": 1,
-        "memory": job.memory,
-        "walltime": _clock(seconds).removesuffix(":00" if kind == "lsf" else ""),
-        "job_extra_directives": directives,
-        "job_script_prologue": prologue,
-        "worker_extra_args": [
-            *("--resources", "gpu=1"),
-            *("--dashboard-address", "127.0.0.1:0"),
-            *("--lifetime", f"{seconds - LIFETIME_SECONDS:.0f}s"),
-        ],
-    }
-
-
-def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
-    directives = [
-        *([f"--gres=gpu:{gpus}"] if gpus else []),
-        *([f"--constraint={job.constraint}"] if job.constraint else []),
-        *(["--exclusive"] if job.exclusive else []),
-    ]
-    return {"job_cpu": job.cores, "job_extra_directives": directives, **_of("account", job.account)}
-
-
-def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
-    # PBS takes whole numbers alone, and has no GiB.
-    memory = math.ceil(job.memory_bytes / 2**20)
-    parts = [f"select=1:ncpus={job.cores}:mem={memory}mb", *([f"ngpus={gpus}"] if gpus else [])]
-    parts += [job.constraint] if job.constraint else []
-    directives = ["-l place=excl"] if job.exclusive else []
-    return {
-        "resource_spec": ":".join(parts),
-        "job_extra_directives": directives,
-        **_of("account", job.account),
-    }
-
-
-def _lsf(job: BatchJob, gpus: int) -> dict[str, Any]:
-    directives = [
-        *([f'-gpu "num={gpus}:mode=shared:j_exclusive=yes"'] if gpus else []),
-        *([f'-R "select[{job.constraint}]"'] if job.constraint else []),
-        *(["-x"] if job.exclusive else []),
-    ]
-    return {"ncpus": job.cores, "job_extra_directives": directives, **_of("project", job.account)}
-
-
-def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
-    asked = [
-        *([f"gpu={gpus}"] if gpus else []),
-        *([job.constraint] if job.constraint else []),
-        *(["exclusive=true"] if job.exclusive else []),
-    ]
-    return {
-        "resource_spec": ",".join(asked) or None,
-        # Many sites have csh read what names no shell here.
-        "job_extra_directives": ["-S /bin/bash"],
-        **_of("project", job.account),
-    }
-
-
-def _of(name: str, value: str) -> dict[str, str]:
-    return {name: value} if value else {}
-
-
-_ASKED: Mapping[str, Callable[[BatchJob, int], dict[str, Any]]] = {
-    "slurm": _slurm,
-    "pbs": _pbs,
-    "lsf": _lsf,
-    "sge": _sge,
+_SETTINGS = {
+    # A worker that is gone took its trial along: the supervisor runs it again, and nobody else.
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.work-stealing": False,
+    # A machine that has lost its power closes no connection.
+    "distributed.scheduler.worker-ttl": "60s",
+    # So long a nanny may take to start its worker anew, before the job is given up.
+    "distributed.deploy.lost-worker-timeout": "15s",
 }
-KINDS: Sequence[str] = tuple(_ASKED)
 
 
-def _clock(seconds: float) -> str:
-    """Returns a time as all of them read it."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02d}:{minutes:02d}:{rest:02d}"
+LOGS = "jobs"
+"""In the sweep's folder: what the jobs print."""
+
+
+def launch(request: LaunchRequest) -> RemoteLauncher:
+    """Returns the launcher of a batch system; jobs that an earlier supervisor left are cancelled."""
+    chosen, folder = request.execution, request.folder
+
+    def pool() -> BatchPool:
+        end_jobs(chosen.launcher, jobs_of(folder).get("jobs", []))
+        job = chosen.job or BatchJob()
+        return BatchPool(chosen.launcher, job, request.gpus, folder / LOGS, folder.name)
+
+    return on_workers(request, pool)
+
+
+def script_of(execution: Execution, gpus: int, sweep: str) -> str:
+    """Returns the script of one job of the sweep `sweep`, with the GPUs of a job.
+
+    Raises:
+        UserError: dask-jobqueue is not installed.
+    """
+    return job_script(execution.launcher, execution.job or BatchJob(), gpus, sweep)
+
+
+def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
+    """Returns the script of one job, as it would be submitted; nothing is asked of the batch system."""
+    arguments = _arguments(
+        kind, job, gpus, None, sweep, ["# Here: keys by which worker and supervisor know each other."]
+    )
+    made = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
+    script: str = made.job_script()
+    return script
+
+
+def end_jobs(kind: str, jobs: Sequence[str]) -> None:
+    """Cancels jobs that an earlier supervisor left behind."""
+    if not jobs:
+        return
+    command = str(_job_class(kind).cancel_command).split()
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([*command, *jobs], check=False, capture_output=True, timeout=60)
+
+
+class BatchPool(DaskPool):
+    """Workers that are jobs of a batch system, each with the GPUs of one trial."""
+
+    stays = False
+
+    def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path, sweep: str = "") -> None:
+        """Starts a scheduler in this process; no job yet.
+
+        Args:
+            gpus: Of one job; 0 for none.
+            logs: Folder for what the jobs print; the nodes may have no such folder.
+            sweep: Its name, by which the jobs are called.
+
+        Raises:
+            UserError: dask-jobqueue is not installed, or no scheduler can be started here.
+        """
+        dask, distributed = load("dask"), load("distributed")
+        dask.config.set(_SETTINGS)
+        # Whoever reaches a scheduler may run code through it: these keys are this one's alone.
+        security = distributed.Security.temporary()
+        arguments = _arguments(kind, job, gpus, logs, sweep, _exports(security))
+        # None would be a page of Dask's for everybody.
+        scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
+        if job.interface:
+            scheduler["interface"] = job.interface
+        self._name, self._kind = kind, traits(kind).cluster
+        self._started: dict[str, float] = {}
+        self._asked_at, self._again_at = time.monotonic(), 0.0
+        self._refused = self._in_vain = 0
+        self._logs = logs
+        try:
+            self._cluster = _with_keys_in_its_script(_cluster_class(kind))(
+                scheduler_options=scheduler,
+                security=security,
+                protocol="tls://",
+                silence_logs="critical",
+                **arguments,
+            )
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"the scheduler of {self._kind} jobs cannot be started here: {_inner(error)}. See"
+                " `execution.job.interface`."
+            ) from error
+        self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
+
+    def want(self, count: int) -> None:
+        """Has so many jobs there; lost ones are replaced.
+
+        Raises:
+            UserError: The batch system takes not even the first.
+            EnvironmentStopError: It takes none any more.
+        """
+        cluster, now = self._cluster, time.monotonic()
+        self._forget_ended()
+        asked = cluster.worker_spec
+        if len(asked) > count:
+            # Those whose worker has not come go first.
+            cluster.scale(count)
+        try:
+            if cluster.workers.keys() - asked.keys():
+                # Before others are asked for: these take the names that are free.
+                cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
+            while len(asked) < count:
+                asked.update(cluster.new_worker_spec())
+            if asked.keys() == cluster.workers.keys() or now < self._again_at:
+                return
+            cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
+        except (RuntimeError, TimeoutError, OSError) as error:
+            # It would keep them as if they were there.
+            for name in [name for name, job in dict(cluster.workers).items() if not job.job_id]:
+                del cluster.workers[name]
+            self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
+            if not self._started:
+                raise UserError(
+                    f"{self._kind} must take the jobs of `execution.job`, but says: {_said(error)}. `sweeper"
+                    " run --dry-run` prints their script."
+                ) from error
+            if not cluster.workers and self._refused >= MOST_REFUSALS:
+                raise EnvironmentStopError(
+                    f"{self._kind} takes no job any more: {_said(error)}. What was measured is kept; the same"
+                    " command continues."
+                ) from error
+        else:
+            self._refused = 0
+        for job in dict(cluster.workers).values():
+            # By number: a job in another's place has the name of its worker.
+            self._started.setdefault(job.job_id, now)
+
+    def workers(self) -> Sequence[str]:
+        """Returns the addresses of the workers that are there now."""
+        found = super().workers()
+        self._in_vain = 0 if found else self._in_vain
+        return found
+
+    def _forget_ended(self) -> None:
+        """Forgets jobs that ended before their worker came: nothing else would ever tell."""
+        there = {str(info["name"]) for info in self._info.values()}
+        waiting = {
+            name: job
+            for name, job in dict(self._cluster.workers).items()
+            if str(name) not in there and job.job_id
+        }
+        now = time.monotonic()
+        if not waiting or now - self._asked_at < ASK_SECONDS:
+            return
+        self._asked_at = now
+        listed = _listed(self._name)
+        if listed is None:
+            return
+        for name, job in waiting.items():
+            if job.job_id not in listed and now - self._started.get(job.job_id, now) > STALE_SECONDS:
+                self._cluster.workers.pop(name, None)
+                self._in_vain += 1
+        if self._in_vain >= MOST_IN_VAIN:
+            raise EnvironmentStopError(
+                f"{self._in_vain} {self._kind} jobs in a row ended before their worker was there. The last"
+                f" words of one: {self._last_words()}. What was measured is kept; mend it, and run the same"
+                " command again."
+            )
+
+    def _last_words(self) -> str:
+        """Returns the end of what a job printed last, where its folder is this machine's as well."""
+        logs = sorted(self._logs.glob("*"), key=lambda path: path.stat().st_mtime)
+        texts = (path.read_text(encoding="utf-8", errors="replace").split() for path in reversed(logs))
+        return " ".join(next(filter(None, texts), ["nothing", "in", str(self._logs)])[-MOST_WORDS:])
+
+    def retire(self, worker: str) -> bool:
+        """Ends a worker that is idle, and its job with it."""
+        name = self._info.get(worker, {}).get("name")
+        self._cluster.worker_spec.pop(name, None)
+        return True
+
+    def jobs(self) -> Sequence[str]:
+        """Returns the jobs' numbers, waiting ones too."""
+        return sorted(job.job_id for job in dict(self._cluster.workers).values() if job.job_id)
+
+    def close(self) -> None:
+        """Cancels every job, and ends the scheduler."""
+        # First of all: whoever ended this process may not leave it the time for the rest.
+        end_jobs(self._name, self.jobs())
+        super().close()
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._cluster.close(timeout=CALL_SECONDS)
+
+
+def _listed(kind: str) -> set[str] | None:
+    """Returns the jobs that the batch system still has; None where it is not asked."""
+    if kind != "slurm":
+        return None
+    try:
+        asked = subprocess.run(
+            ["squeue", "--noheader", "--format=%A", "--me"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(asked.stdout.split())
+
+
+def _arguments(
+    kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str, keys: Sequence[str]
+) -> dict[str, Any]:
+    named = f"{JOB_NAME}-{sweep}" if sweep else JOB_NAME
+    found = options(kind, job, gpus)
+    return {
+        **found,
+        "job_script_prologue": [*keys, *found["job_script_prologue"]],
+        # Older PBS takes no longer name.
+        "job_name": named[: 15 if kind == "pbs" else None],
+        "log_directory": str(logs) if logs else None,
+    }
+
+
+def _cluster_class(kind: str) -> Any:
+    return getattr(load("dask_jobqueue"), f"{traits(kind).cluster}Cluster")
+
+
+def _exports(security: Any) -> list[str]:
+    """Returns the shell lines that give a worker its keys: through no file, as none need be shared."""
+    keys = security.get_tls_config_for_role("worker")
+    names = {"ca_file": "CA_FILE", "cert": "WORKER__CERT", "key": "WORKER__KEY"}
+    return [f"export DASK_DISTRIBUTED__COMM__TLS__{name}='{keys[key]}'" for key, name in names.items()]
+
+
+def _with_keys_in_its_script(cluster: Any) -> Any:
+    """Returns a class of clusters that writes no files of keys: it would, into the current folder."""
+    return type(cluster.__name__, (cluster,), {"_get_worker_security": lambda self, security: None})
+
+
+def _job_class(kind: str) -> Any:
+    return _cluster_class(kind).job_cls
+
+
+def _said(error: Exception) -> str:
+    """Returns what the batch system said; the rest of the message is about the call."""
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"there is no `{error.filename}` on this machine"
+    _, _, said = str(error).rpartition("stderr:")
+    lines = [line.removeprefix("sbatch: error: ").strip(" .") for line in said.splitlines() if line.strip()]
+    return "; ".join(lines) or str(error)
+
+
+def _inner(error: BaseException) -> str:
+    """Returns what the first of a chain of errors said."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).rstrip(".")

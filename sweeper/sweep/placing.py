@@ -10,9 +10,9 @@ from pathlib import Path
 from sweeper.core.job import Job
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.registry import resolve
+from sweeper.execution.cluster import JOBS, MODELS
 from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
 from sweeper.execution.parcel import Parcel
-from sweeper.execution.remote import JOBS, MODELS
 from sweeper.spec import SweepSpec
 from sweeper.sweep.fingerprint import code_of
 from sweeper.sweep.journal import Journal, sweeps_folder

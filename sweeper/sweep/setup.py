@@ -15,7 +15,7 @@ from sweeper.core.launchers import traits as launcher_traits
 from sweeper.core.loaders import RESIDENT, STREAM, too_large, traits
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.execution.remote import MAX_WORKERS
+from sweeper.execution.cluster import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution

@@ -22,7 +22,7 @@ NOT_A_LOADER = {
     ("cli/building.py", "resident"): "a key of `check --deep --json`",
     ("cli/showing.py", "workers"): "a key of a cluster's jobs.json",
     ("execution/dask.py", "workers"): "a key of Dask's own",
-    ("execution/remote.py", "workers"): "a thread's name, and a key of jobs.json",
+    ("execution/cluster.py", "workers"): "a thread's name, and a key of jobs.json",
     ("testing/pipelines.py", "rows"): "an option of the data",
 }
 """Where the same word means something else."""

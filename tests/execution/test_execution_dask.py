@@ -18,12 +18,12 @@ from execution.clusters import LocalDask, local_dask
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError, UserError
+from sweeper.execution.batch import BatchPool
+from sweeper.execution.cluster import RemoteLauncher
 from sweeper.execution.dask import DaskPool
-from sweeper.execution.jobqueue import BatchPool
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
-from sweeper.execution.remote import RemoteLauncher
 from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 

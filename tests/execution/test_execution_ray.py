@@ -19,12 +19,12 @@ import pytest
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
+from sweeper.execution.cluster import RemoteLauncher
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import WorkerLostError
 from sweeper.execution.ray import RayPool, _new_folder
-from sweeper.execution.remote import RemoteLauncher
 from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
 # Ray reads its environment as it is imported: that is left to the tests.

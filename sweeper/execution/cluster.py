@@ -20,7 +20,7 @@ from sweeper.execution import node
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.execution.parcel import Parcel, unpack_into
 from sweeper.execution.pool import Pool, Worker, WorkerLostError
-from sweeper.execution.roster import Known, RemoteHandle, seconds_of, where
+from sweeper.execution.workers import Known, RemoteHandle, seconds_of, where
 from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"

@@ -16,10 +16,11 @@ from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_outcome, wr
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution import parcel, remote, roster
+from sweeper.execution import cluster, parcel
+from sweeper.execution import workers as roster
+from sweeper.execution.cluster import JOBS, RemoteHandle, RemoteLauncher
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import WorkerLostError
-from sweeper.execution.remote import JOBS, RemoteHandle, RemoteLauncher
 
 SOON, A_LOOK = 5.0, 0.1
 TIMEOUT = 100.0
@@ -52,7 +53,7 @@ Make = Callable[..., Sweep]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(remote, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.01)
     made: list[Sweep] = []
 
     def make(*, owned: bool = True, **options: object) -> Sweep:
@@ -457,7 +458,7 @@ def test_what_is_no_parcel_loses_the_job(make: Make, wait_for: Wait) -> None:
 def test_without_anybody_who_takes_trials_it_is_said_once(
     make: Make, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(cluster, "WAITING_SECONDS", 0.05)
     sweep = make()
     sweep.pool.numbers = ["11"]
     assert wait_for(lambda: sweep.said == ["Waiting for workers (jobs 11)."], SOON)

@@ -1,0 +1,117 @@
+"""What a job of a batch system asks for: `execution.job` in the words of SLURM, PBS, LSF and SGE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sweeper.execution.node import ENDS_AT
+from sweeper.spec.cluster import BatchJob
+
+LIFETIME_SECONDS = 20.0
+"""So long before its job's time is up, a worker ends by itself."""
+
+_PROFILER_OFF = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+"""Dask's own looks into the worker every 10 ms, beside a trial that is timed."""
+
+
+def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
+    """Returns what dask-jobqueue is to be asked for.
+
+    Args:
+        kind: `slurm`, `pbs`, `lsf` or `sge`.
+        gpus: Of one job; 0 for none.
+    """
+    # LSF knows no seconds.
+    seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
+    asked = _ASKED[kind](job, gpus)
+    directives = [*asked.pop("job_extra_directives", ()), *job.directives]
+    prologue = [
+        f"export {ENDS_AT}=$(( $(date +%s) + {seconds:.0f} ))",
+        _PROFILER_OFF,
+        *job.prologue,
+    ]
+    return {
+        **_of("queue", job.partition),
+        **_of("interface", job.interface),
+        **_of("python", job.python),
+        **asked,
+        # Of Dask's own threads: one, for one trial at a time.
+        "cores": 1,
+        "processes": 1,
+        "memory": job.memory,
+        "walltime": _clock(seconds).removesuffix(":00" if kind == "lsf" else ""),
+        "job_extra_directives": directives,
+        "job_script_prologue": prologue,
+        "worker_extra_args": [
+            *("--resources", "gpu=1"),
+            *("--dashboard-address", "127.0.0.1:0"),
+            *("--lifetime", f"{seconds - LIFETIME_SECONDS:.0f}s"),
+        ],
+    }
+
+
+def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
+    directives = [
+        *([f"--gres=gpu:{gpus}"] if gpus else []),
+        *([f"--constraint={job.constraint}"] if job.constraint else []),
+        *(["--exclusive"] if job.exclusive else []),
+    ]
+    return {"job_cpu": job.cores, "job_extra_directives": directives, **_of("account", job.account)}
+
+
+def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
+    # PBS takes whole numbers alone, and has no GiB.
+    memory = math.ceil(job.memory_bytes / 2**20)
+    parts = [f"select=1:ncpus={job.cores}:mem={memory}mb", *([f"ngpus={gpus}"] if gpus else [])]
+    parts += [job.constraint] if job.constraint else []
+    directives = ["-l place=excl"] if job.exclusive else []
+    return {
+        "resource_spec": ":".join(parts),
+        "job_extra_directives": directives,
+        **_of("account", job.account),
+    }
+
+
+def _lsf(job: BatchJob, gpus: int) -> dict[str, Any]:
+    directives = [
+        *([f'-gpu "num={gpus}:mode=shared:j_exclusive=yes"'] if gpus else []),
+        *([f'-R "select[{job.constraint}]"'] if job.constraint else []),
+        *(["-x"] if job.exclusive else []),
+    ]
+    return {"ncpus": job.cores, "job_extra_directives": directives, **_of("project", job.account)}
+
+
+def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
+    asked = [
+        *([f"gpu={gpus}"] if gpus else []),
+        *([job.constraint] if job.constraint else []),
+        *(["exclusive=true"] if job.exclusive else []),
+    ]
+    return {
+        "resource_spec": ",".join(asked) or None,
+        # Many sites have csh read what names no shell here.
+        "job_extra_directives": ["-S /bin/bash"],
+        **_of("project", job.account),
+    }
+
+
+def _of(name: str, value: str) -> dict[str, str]:
+    return {name: value} if value else {}
+
+
+_ASKED: Mapping[str, Callable[[BatchJob, int], dict[str, Any]]] = {
+    "slurm": _slurm,
+    "pbs": _pbs,
+    "lsf": _lsf,
+    "sge": _sge,
+}
+KINDS: Sequence[str] = tuple(_ASKED)
+
+
+def _clock(seconds: float) -> str:
+    """Returns a time as all of them read it."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{rest:02d}"
