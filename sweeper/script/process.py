@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
-from sweeper.script.hearing import Hearing
+from sweeper.script.output import Hearing
 from sweeper.worker import stacks
 
 GRACE_SECONDS = 5.0

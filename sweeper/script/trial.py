@@ -33,12 +33,12 @@ from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
-from sweeper.script.hearing import Hearing
+from sweeper.script.output import Hearing
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.script.workplace import Workplace, leads_out, make
+from sweeper.script.workspace import Workplace, leads_out, make
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
 from sweeper.system.files import write_json

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sweeper.core.progress import TrialFailedError
+from sweeper.script.events import Sizes, Told
 from sweeper.script.timeline import Timeline
-from sweeper.script.told import Sizes, Told
 
 
 def test_counts_make_stretches_less_their_pauses():

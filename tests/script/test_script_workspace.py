@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.script import Script
-from sweeper.script import workplace
-from sweeper.script.workplace import leads_out, make
+from sweeper.script import workspace
+from sweeper.script.workspace import leads_out, make
 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with code, data, results, a sweep's home and what nobody needs."""
-    monkeypatch.setattr(workplace, "COPIED_BYTES", 1000)
-    monkeypatch.setattr(workplace, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(workspace, "COPIED_BYTES", 1000)
+    monkeypatch.setattr(workspace, "MOST_ENTRIES", 5)
     folder = tmp_path / "source"
     for name in (
         "train.py",
@@ -35,7 +35,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made(source: Path, **changes) -> workplace.Workplace:
+def made(source: Path, **changes) -> workspace.Workplace:
     script = Script(command=("x",), folder=str(source), **changes)
     return make(script, {"size": 3}, source / "home" / "sweeps" / "trial" / "work")
 

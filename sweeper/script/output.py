@@ -20,10 +20,10 @@ from sweeper.core.script import Script
 from sweeper.core.template import render
 from sweeper.errors import UserError
 from sweeper.metering import LARGEST_BYTES, VARIABLE
+from sweeper.script.events import TELLING, Sizes, Told
 from sweeper.script.mlflow_store import MlflowStore
 from sweeper.script.patterns import Lines, Patterns, is_evaluation
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.script.told import TELLING, Sizes, Told
 
 JUMP = 100.0
 """Times the usual speed: no training does that, another unit does."""
