@@ -25,7 +25,7 @@ from typing import Any
 from common import Figure, chosen, publish, show, spread
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.card import card
+from sweeper.analysis.trial_card import card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report

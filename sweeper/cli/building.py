@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
+from sweeper.analysis.formatting import loss, seconds, size
 from sweeper.analysis.labels import label
-from sweeper.analysis.words import loss, seconds, size
 from sweeper.cli import ending
 from sweeper.cli.screen import console
 from sweeper.core.codec import encode

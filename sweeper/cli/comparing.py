@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.comparing import MOST_MOVED, Comparison, Side, Versus, compare
-from sweeper.analysis.words import loss, seconds, times
+from sweeper.analysis.comparison import MOST_MOVED, Comparison, Side, Versus, compare
+from sweeper.analysis.formatting import loss, seconds, times
 from sweeper.cli.screen import console, rate
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord, rounded

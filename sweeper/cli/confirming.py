@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.words import seconds
+from sweeper.analysis.formatting import seconds
 from sweeper.cli import ending
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.decision import Decision, Side, decide
+from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
-from sweeper.analysis.words import figure, loss, seconds, times
 from sweeper.core.record import TrialRecord, metric_row
 from sweeper.sweep.observer import Status
 

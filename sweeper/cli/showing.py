@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.text import Text
 
+from sweeper.analysis.formatting import times
 from sweeper.analysis.summary import to_json, trial_json
-from sweeper.analysis.words import times
 from sweeper.cli.options import home_option
 from sweeper.cli.screen import STDOUT, console, print_summary, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table

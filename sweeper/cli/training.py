@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.analysis.words import figure, loss, seconds, times
+from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.cli import ending
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode

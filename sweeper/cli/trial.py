@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sweeper.analysis.card import card
+from sweeper.analysis.formatting import seconds
 from sweeper.analysis.summary import metrics_of
-from sweeper.analysis.words import seconds
+from sweeper.analysis.trial_card import card
 from sweeper.cli.screen import rate
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement

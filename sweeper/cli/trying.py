@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from sweeper.analysis.words import figure, seconds
+from sweeper.analysis.formatting import figure, seconds
 from sweeper.cli.screen import console, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Failure

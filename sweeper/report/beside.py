@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sweeper.analysis.words import bare, metric, times, value_of
+from sweeper.analysis.formatting import bare, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.material import Material

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from sweeper.analysis.words import figure, metric, times, value_of
+from sweeper.analysis.formatting import figure, metric, times, value_of
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.chart import MOST_TICKS, Axis, Chart, Marks, log_ticks

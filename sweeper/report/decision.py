@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.words import figure, joules, loss, metric, seconds, times
+from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, times
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.report.beside import TITLES, limits_in_words, value_at

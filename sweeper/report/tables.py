@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
+from sweeper.analysis.formatting import ABSENT, bare, figure, loss, seconds, times, value_of
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
-from sweeper.analysis.words import ABSENT, bare, figure, loss, seconds, times, value_of
 from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.beside import title_of
 from sweeper.report.material import Material

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.analysis.words import figure, value_of
+from sweeper.analysis.formatting import figure, value_of
 from sweeper.core.config import Scalar
 from sweeper.report.material import Material
 from sweeper.spec import CategoricalParameter, Parameter

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.card import card
 from sweeper.analysis.labels import run_name
+from sweeper.analysis.trial_card import card
 from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
 from sweeper.core.record import TrialRecord

@@ -8,7 +8,7 @@ import re
 import pytest
 from measurements import THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.card import card, tree
+from sweeper.analysis.trial_card import card, tree
 from sweeper.core.measurement import Breakdown, Failure, FailureKind
 
 INPUT = {"data": 0.45, "h2d": 0.1, "gap": 0.05, "fits_device": True, "device_samples_s": 2 * THROUGHPUT}

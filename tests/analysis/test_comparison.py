@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from thousand import write_sweep
 
-from sweeper.analysis.comparing import Versus, compare, log_ratio
+from sweeper.analysis.comparison import Versus, compare, log_ratio
 from sweeper.cli.comparing import side_of
 from sweeper.sweep.loading import load_sweep
 
