@@ -1,8 +1,8 @@
 """Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""
 
-from sweeper.search.mirror import Mirror, NoMirror, StudyMirror, compare_study, with_driver
 from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError
+from sweeper.search.study_copy import Mirror, NoMirror, StudyMirror, compare_study, with_driver
 
 __all__ = [
     "Hints",

@@ -22,9 +22,9 @@ from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
 from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distribution, drawn
-from sweeper.search.helper import Helper
 from sweeper.search.history import RUNNING, History, Past
 from sweeper.search.presets import Hints, presets
+from sweeper.search.sampler_process import Helper
 from sweeper.search.samplers import make, mixed
 from sweeper.spec import SweepSpec
 from sweeper.spec.space import same

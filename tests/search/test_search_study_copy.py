@@ -19,7 +19,7 @@ from services.processes import free_ports, wait_for
 
 from sweeper.core.record import SearchResult
 from sweeper.errors import StorageError, UserError
-from sweeper.search import StudyMirror, compare_study, mirror, with_driver
+from sweeper.search import StudyMirror, compare_study, study_copy, with_driver
 from sweeper.search.searcher import NUMBER
 
 DATABASE = "mirror"
@@ -44,7 +44,7 @@ def told(*numbers: int, values: int = 1) -> dict[int, SearchResult]:
 
 @pytest.fixture
 def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(mirror, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(study_copy, "AGAIN_SECONDS", 0.1)
     if not postgres.query("postgres", f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"):
         postgres.create(DATABASE)
         optuna.storages.RDBStorage(postgres.socket_url(DATABASE)).engine.dispose()

@@ -40,7 +40,7 @@ class Helper:
             "distributions": {key: distribution_to_json(each) for key, each in distributions.items()},
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sweeper.search.helper"],
+            [sys.executable, "-m", "sweeper.search.sampler_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
