@@ -17,7 +17,7 @@ from sweeper.sweep.opening import all_sweeps, find_sweep
 from sweeper.sweep.publishing import Publisher
 from sweeper.sweep.showing import info, made_files, show, views
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.verifying import compare
+from sweeper.tracking.verify import compare
 
 PENDING = 7
 URI = "MLFLOW_TRACKING_URI"

@@ -13,11 +13,11 @@ from sweeper.core.job import CONFIG, LOG, OUTCOME, TELEMETRY_LOG, TRACE
 from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
-from sweeper.tracking.failing import reported
-from sweeper.tracking.place import Place
+from sweeper.tracking.failures import reported
 from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
 from sweeper.tracking.tracker import RefusedError, RunView, SweepInfo
 from sweeper.tracking.ui import DATABASE, artifact_root, directory_of, mend_artifact_locations, store_uri
+from sweeper.tracking.uri import Place
 from sweeper.tracking.view import VIEW_TAG, view_tag
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from tracking_records import SWEEP
 
 from sweeper.errors import StorageError, UserError
 from sweeper.tracking import RefusedError, RejectedError
-from sweeper.tracking.failing import reported
+from sweeper.tracking.failures import reported
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.place import Place
 from sweeper.tracking.ui import store_uri
+from sweeper.tracking.uri import Place
 
 SECRET = "hunter2%2Fx"
 

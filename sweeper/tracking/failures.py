@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from sweeper.errors import StorageError, SweeperError
-from sweeper.tracking.place import Place
 from sweeper.tracking.tracker import RefusedError, RejectedError
+from sweeper.tracking.uri import Place
 
 _LATER = (404, 408, 409, 425, 429)
 """Of the 4xx, those that may be otherwise next time: 404 where a store was put in another's place."""
