@@ -32,7 +32,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.spec import load
-from sweeper.sweep.opening import of_name
+from sweeper.sweep.store.catalog import of_name
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "mlruns" / "guides"

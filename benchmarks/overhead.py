@@ -20,7 +20,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.execution.local import LocalLauncher
 from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
-from sweeper.sweep.journal import Journal
+from sweeper.sweep.store.journal import Journal
 from sweeper.testing.noop import RUNNER
 
 TRIALS = 50

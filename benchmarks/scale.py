@@ -45,11 +45,11 @@ from sweeper.core.record import SearchResult
 from sweeper.search import Searcher
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
-from sweeper.sweep.capacity import Capacity
+from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.observer import Quiet
+from sweeper.sweep.phases.search import Search
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.searching import Search
-from sweeper.sweep.trials import TrialRunner
+from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker

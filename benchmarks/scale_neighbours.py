@@ -22,7 +22,7 @@ from verdicts import Bench
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
-from sweeper.sweep.beside import LEAST_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
+from sweeper.sweep.phases.interference import LEAST_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.system.cpu_shares import shares
 

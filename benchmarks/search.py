@@ -36,9 +36,9 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
 from sweeper.search.distributions import combinations, distribution
 from sweeper.spec import SweepSpec
-from sweeper.sweep.journal import Journal
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
+from sweeper.sweep.store.journal import Journal
 from sweeper.testing.recorded import RecordedSurface, cells_of, noise_of
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker

@@ -10,8 +10,8 @@ from sweeper.analysis.bottleneck import verdict_on
 from sweeper.core.record import METRICS, TrialRecord
 from sweeper.core.template import shown
 from sweeper.errors import UserError, did_you_mean
-from sweeper.sweep.loading import LoadedSweep, load_sweep
-from sweeper.sweep.opening import find_sweep
+from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.load import LoadedSweep, load_sweep
 
 if TYPE_CHECKING:
     import pandas as pd

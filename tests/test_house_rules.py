@@ -22,7 +22,7 @@ WALL_STAMPS = {
     "sweeper/production/folder.py",
     "sweeper/production/watching.py",
     "sweeper/sweep/runner.py",
-    "sweeper/sweep/trials.py",
+    "sweeper/sweep/trial_runner.py",
     "sweeper/testing/noop.py",
     "sweeper/testing/replay.py",
     "sweeper/trainer/ceilings.py",

@@ -47,7 +47,7 @@ assert options("data", {}, {"a": 1}) == {"a": 1}
 """
 DIGESTS = """
 import json
-from sweeper.sweep.fingerprint import digest_of_code, shipped_pipelines
+from sweeper.sweep.store.fingerprint import digest_of_code, shipped_pipelines
 print(json.dumps({name: digest_of_code(name) for name in shipped_pipelines()}))
 """
 

@@ -14,9 +14,9 @@ from sweeper.errors import UserError
 from sweeper.execution.inline import InlineLauncher
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.shipped import space_file
-from sweeper.sweep.fingerprint import fingerprint
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
+from sweeper.sweep.store.fingerprint import fingerprint
 from sweeper.tracking import NullTracker
 
 REPOSITORY = Path(__file__).parents[1]

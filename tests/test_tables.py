@@ -14,7 +14,7 @@ from thousand import STARTED, write_sweep
 import sweeper
 from sweeper.core.record import METRICS
 from sweeper.errors import UserError
-from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.store.load import load_sweep
 from sweeper.tables import FORMATS, written
 
 TRIALS = 40

@@ -15,8 +15,8 @@ from sweeper.core import modules
 from sweeper.errors import UserError
 from sweeper.scaffold.pipeline_options import offered
 from sweeper.spec import SweepSpec
-from sweeper.sweep.fingerprint import code_of, digest_of_code
-from sweeper.sweep.starting import template_of
+from sweeper.sweep.bootstrap import template_of
+from sweeper.sweep.store.fingerprint import code_of, digest_of_code
 
 REPOSITORY = Path(__file__).parents[1]
 SPACE = """\

@@ -21,7 +21,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome,
 from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
-from sweeper.sweep.journal import RESULT, TOLD, Journal, sweeps_folder
+from sweeper.sweep.store.journal import RESULT, TOLD, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000
 STARTED = 1_790_000_000.0

@@ -17,7 +17,7 @@ from sweeper.core.codec import encode
 from sweeper.core.loaders import RESIDENT
 from sweeper.scaffold.check_pipeline import Built, Stepped, build_out, expected_gib
 from sweeper.spec import SweepSpec
-from sweeper.sweep.loading import varied
+from sweeper.sweep.store.load import varied
 
 FAILED = 1
 

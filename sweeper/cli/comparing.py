@@ -19,10 +19,10 @@ from sweeper.cli.screen import console, rate
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord, rounded
 from sweeper.errors import UserError
-from sweeper.sweep.fingerprint import differences
-from sweeper.sweep.journal import Journal, sweeps_folder
-from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
-from sweeper.sweep.opening import find_sweep
+from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.fingerprint import differences
+from sweeper.sweep.store.journal import Journal, sweeps_folder
+from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 
 _DIGESTS = ("code", "data.files")
 """Keys of a fingerprint whose values say nothing but whether they are the same."""

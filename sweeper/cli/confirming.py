@@ -17,8 +17,8 @@ from sweeper.core.codec import encode
 from sweeper.core.record import rounded
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
-from sweeper.sweep.again import Again, confirm_again
-from sweeper.sweep.opening import find_sweep
+from sweeper.sweep.phases.reconfirm import Again, confirm_again
+from sweeper.sweep.store.catalog import find_sweep
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -19,8 +19,8 @@ from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.export import Options, Setting, exported, read_map, reads_export, rendered
 from sweeper.patching import advice_on
-from sweeper.sweep.loading import LoadedSweep, load_sweep
-from sweeper.sweep.opening import cannot_write, find_sweep
+from sweeper.sweep.store.catalog import cannot_write, find_sweep
+from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
 
 GIB = 2**30

@@ -14,10 +14,10 @@ from sweeper.core.launchers import find_installed
 from sweeper.spec import CategoricalParameter, SweepSpec, load
 from sweeper.spec.space import Bounds, Condition
 from sweeper.sweep.dry_run import Plan, dry_run
-from sweeper.sweep.fingerprint import fingerprint
-from sweeper.sweep.loading import varied
-from sweeper.sweep.mirroring import check_storage
 from sweeper.sweep.setup import device_model
+from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.store.load import varied
+from sweeper.sweep.store.study_copy import check_storage
 
 
 def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:

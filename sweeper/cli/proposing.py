@@ -16,7 +16,7 @@ from sweeper.scaffold.command_yaml import rendered
 from sweeper.scaffold.pipeline_options import offered
 from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched
 from sweeper.script.command_line import parted
-from sweeper.sweep.opening import cannot_write
+from sweeper.sweep.store.catalog import cannot_write
 from sweeper.system.files import write_atomic
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from sweeper.cli.screen import STDOUT, console
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
-from sweeper.sweep.loading import load_sweep
-from sweeper.sweep.opening import cannot_write, find_sweep
+from sweeper.sweep.store.catalog import cannot_write, find_sweep
+from sweeper.sweep.store.load import load_sweep
 
 
 def report_command(home: Path, name: str, form: str, out: Path | None) -> None:

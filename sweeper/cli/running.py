@@ -17,10 +17,10 @@ from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
-from sweeper.sweep.loading import LoadedSweep
-from sweeper.sweep.placing import launcher_for, other_models
+from sweeper.sweep.launchers import launcher_for, other_models
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.showing import made_files
+from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sweeper.cli.screen import console
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.sweep.opening import all_sweeps, find_sweep
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (
     UI_ENV,

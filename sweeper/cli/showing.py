@@ -18,12 +18,12 @@ from sweeper.cli.trial import trial_lines
 from sweeper.core.codec import encode
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.cluster import jobs_of
-from sweeper.sweep.journal import sweeps_folder
-from sweeper.sweep.loading import Listed, listed, load_sweep
-from sweeper.sweep.lock import is_gone
-from sweeper.sweep.opening import all_sweeps, cannot_write, find_sweep
-from sweeper.sweep.placing import waiting_sweeps
-from sweeper.sweep.preflight import preflight_lines
+from sweeper.sweep.launchers import waiting_sweeps
+from sweeper.sweep.phases.preflight import preflight_lines
+from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
+from sweeper.sweep.store.journal import sweeps_folder
+from sweeper.sweep.store.load import Listed, listed, load_sweep
+from sweeper.sweep.store.lock import is_gone
 from sweeper.tables import frame, written
 
 

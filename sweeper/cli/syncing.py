@@ -9,13 +9,13 @@ from typing import Any
 
 from sweeper.cli.screen import console
 from sweeper.errors import SweepConflictError, UserError
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import load_sweep
-from sweeper.sweep.lock import SweepLock
-from sweeper.sweep.mirroring import copied, differences_of_copy, place_of_copy
-from sweeper.sweep.opening import all_sweeps, find_sweep
-from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.publish import Publisher
 from sweeper.sweep.showing import info, made_files, show, views
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.store.study_copy import copied, differences_of_copy, place_of_copy
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.verify import compare
 

@@ -25,10 +25,10 @@ from sweeper.core.measurement import Report
 from sweeper.core.training import CHECKPOINTS, HISTORY
 from sweeper.errors import SweepConflictError
 from sweeper.production.wanted import Wanted
-from sweeper.sweep.fingerprint import differences
-from sweeper.sweep.lock import SweepLock
-from sweeper.sweep.opening import cannot_write
 from sweeper.sweep.runner import retry
+from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.fingerprint import differences
+from sweeper.sweep.store.lock import SweepLock
 from sweeper.system.files import make_folder, read_json, write_json
 
 RUN = "run.json"

@@ -21,11 +21,11 @@ from sweeper.production.judging import Judgement, judged
 from sweeper.production.showing import Showing
 from sweeper.production.wanted import Wanted
 from sweeper.production.watching import Watch, Watcher
-from sweeper.sweep.fingerprint import import_paths, module_of, prepared_folder
+from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
-from sweeper.sweep.starting import end_earlier_run
 from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
 from sweeper.system.environment import held_back_line
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker

@@ -14,7 +14,7 @@ from sweeper.core.training import Training
 from sweeper.errors import UserError
 from sweeper.export import pass_env, read
 from sweeper.spec.training import training_options
-from sweeper.sweep.fingerprint import digest_of_code, digest_of_files
+from sweeper.sweep.store.fingerprint import digest_of_code, digest_of_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

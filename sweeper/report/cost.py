@@ -11,7 +11,7 @@ import numpy as np
 
 from sweeper.core.job import CONFIG, OUTCOME
 from sweeper.report.series import Series, read_series
-from sweeper.sweep.loading import LoadedSweep
+from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
 
 PLACES = ("setup", "confirm", "stopped")

@@ -10,7 +10,7 @@ from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
 from sweeper.report.cost import Cost, cost_of
 from sweeper.spec import SweepSpec
-from sweeper.sweep.loading import LoadedSweep
+from sweeper.sweep.store.load import LoadedSweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from sweeper.report.material import Material
 from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts, same
-from sweeper.sweep.preflight import preflight_lines
+from sweeper.sweep.phases.preflight import preflight_lines
 
 MOST_VALUES = 16
 """A range of at most so many values is looked at value by value."""

@@ -8,7 +8,7 @@ from sweeper.report.markdown import markdown
 from sweeper.report.material import Material, gather
 from sweeper.report.page import html
 from sweeper.report.png import pngs
-from sweeper.sweep.loading import LoadedSweep
+from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import write_atomic
 
 FORMATS = {"html": "report.html", "md": "report.md", "png": "report"}

@@ -20,11 +20,11 @@ from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep import setup
-from sweeper.sweep.fingerprint import prepared_folder
-from sweeper.sweep.opening import cannot_write
-from sweeper.sweep.placing import launcher_for
+from sweeper.sweep.bootstrap import Launch, surveyed, template_of
+from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.runner import JobRunner
-from sweeper.sweep.starting import Launch, surveyed, template_of
+from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.fingerprint import prepared_folder
 
 LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0

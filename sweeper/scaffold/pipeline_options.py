@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.core.config import Scalar
 from sweeper.core.modules import PACKAGE, added_pipelines, find
 from sweeper.errors import UserError, did_you_mean
-from sweeper.sweep.fingerprint import import_paths, shipped_pipelines
+from sweeper.sweep.store.fingerprint import import_paths, shipped_pipelines
 
 NEEDED = ("prepare", "build")
 TABLES = ("DATA", "MODEL", "SPACE")

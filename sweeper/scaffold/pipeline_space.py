@@ -16,9 +16,9 @@ from sweeper.scaffold.pipeline_options import Offer
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
-from sweeper.sweep.placing import launcher_for
+from sweeper.sweep.bootstrap import Launch, probed
+from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.setup import Machine
-from sweeper.sweep.starting import Launch, probed
 
 MOST_WORKERS = 16
 LARGEST_BATCH = {"cuda": 4096, "cpu": 1024}

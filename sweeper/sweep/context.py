@@ -11,12 +11,12 @@ from sweeper.core.job import Job
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.lock import SweepLock
 from sweeper.sweep.observer import Observer
-from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.publish import Publisher
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.lock import SweepLock
 
 if TYPE_CHECKING:
     # It brings Optuna and SQLAlchemy, which a look at a sweep can do without.

@@ -16,15 +16,15 @@ from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
-from sweeper.sweep.fingerprint import differences, fingerprint
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import NUM_SEEDS
-from sweeper.sweep.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
-from sweeper.sweep.mirroring import check_storage
-from sweeper.sweep.opening import continued, of_name
-from sweeper.sweep.placing import job_script_of, launcher_for
-from sweeper.sweep.searching import hints_of
-from sweeper.sweep.starting import Launch, probed
+from sweeper.sweep.bootstrap import Launch, probed
+from sweeper.sweep.launchers import job_script_of, launcher_for
+from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
+from sweeper.sweep.phases.search import hints_of
+from sweeper.sweep.store.catalog import continued, of_name
+from sweeper.sweep.store.fingerprint import differences, fingerprint
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import NUM_SEEDS
+from sweeper.sweep.store.study_copy import check_storage
 
 COUNTED_AT_MOST = 5_000
 """Combinations of which the distinct ones are counted: a second of waiting."""

@@ -11,16 +11,16 @@ from pathlib import Path
 from sweeper.core.job import OUTCOME
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
-from sweeper.sweep.fingerprint import fingerprint
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import LoadedSweep, load_sweep
-from sweeper.sweep.mirroring import check_storage, copied
+from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.observer import Observer
-from sweeper.sweep.opening import cannot_write, open_sweep
-from sweeper.sweep.phases import run_phases
-from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.publish import Publisher
 from sweeper.sweep.showing import MADE, info, made_files, show
-from sweeper.sweep.starting import Launch, OpenSweep, supervised
+from sweeper.sweep.store.catalog import cannot_write, open_sweep
+from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.sweep.store.study_copy import check_storage, copied
+from sweeper.sweep.supervisor import run_phases
 from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
 

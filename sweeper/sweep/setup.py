@@ -19,9 +19,9 @@ from sweeper.execution.cluster import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
-from sweeper.sweep.fingerprint import module_of
 from sweeper.sweep.runner import Slot
 from sweeper.sweep.settling import uuids_of
+from sweeper.sweep.store.fingerprint import module_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
 from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from sweeper.core.record import BASELINE, TrialRecord
-from sweeper.sweep.describing import info_of, note_of
-from sweeper.sweep.loading import LoadedSweep
-from sweeper.sweep.publishing import Publisher, view_of
+from sweeper.sweep.experiment import info_of, note_of
+from sweeper.sweep.publish import Publisher, view_of
+from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
 from sweeper.tracking import RunView, SweepInfo
 

@@ -13,7 +13,7 @@ from thousand import write_sweep
 
 from sweeper.analysis.comparison import Versus, compare, log_ratio
 from sweeper.cli.comparing import side_of
-from sweeper.sweep.loading import load_sweep
+from sweeper.sweep.store.load import load_sweep
 
 A = [100.0, 104.0, 99.0, 101.0, 97.0]
 B = [120.0, 131.0, 118.0]

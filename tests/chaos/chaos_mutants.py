@@ -37,19 +37,19 @@ SUPERVISORS = ("chaos_kills.py", "supervisors", "26", "1")
 
 MUTANTS = {
     "what the study was told is not kept": Mutant(
-        "sweeper/sweep/searching.py",
+        "sweeper/sweep/phases/search.py",
         "            self._context.journal.write_search_result(number, result)\n",
         "",
         SUPERVISORS,
     ),
     "what has an outcome runs again": Mutant(
-        "sweeper/sweep/loading.py",
+        "sweeper/sweep/store/load.py",
         "        if outcome is None:\n",
         "        if entry.result is None:\n",
         SUPERVISORS,
     ),
     "what was cut off stays so": Mutant(
-        "sweeper/sweep/loading.py",
+        "sweeper/sweep/store/load.py",
         "            unfinished.append(entry)\n",
         "            pass\n",
         SUPERVISORS,

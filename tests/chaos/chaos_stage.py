@@ -226,14 +226,14 @@ def _place_witnesses(words: Sequence[str]) -> None:
     """Has sweeps run on a server whose trials testify."""
     from sweeper.execution.local import LocalLauncher
     from sweeper.report import png
-    from sweeper.sweep import starting
+    from sweeper.sweep import bootstrap
 
     def launcher_for(folder, spec, **_):  # type: ignore[no-untyped-def]
         return LocalLauncher(
             folder, program=[str(HERE / "chaos_server.py"), *words], pass_env=spec.execution.pass_env
         )
 
-    starting.launcher_for = launcher_for
+    bootstrap.launcher_for = launcher_for
     # Drawing is half of a life's time, and what it draws is of no interest; the files are.
     png._drawn = lambda *_: _Blank()
 

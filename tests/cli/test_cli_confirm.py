@@ -7,7 +7,7 @@ import pytest
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.confirming import duration, lines
 from sweeper.errors import UserError
-from sweeper.sweep.again import Again, Soak
+from sweeper.sweep.phases.reconfirm import Again, Soak
 
 BEFORE = Ratio(number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StorageError, UserError
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.lock import SweepLock
 
 DEAD = "http://me:hunter2x@127.0.0.1:9"
 

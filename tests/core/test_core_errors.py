@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sweeper import errors
-from sweeper.sweep.imports import HOMES
+from sweeper.sweep.store.old_imports import HOMES
 
 
 def test_the_module_of_0_1_0_gives_the_same_classes_and_says_where_they_are_now(monkeypatch):

@@ -15,8 +15,8 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export import Setting, exported, pass_env, read, rendered
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 from sweeper.testing.noop import made_up
 
 

@@ -15,11 +15,11 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.search.memory import Seen
-from sweeper.sweep import capacity
+from sweeper.sweep import memory_limit
 from sweeper.sweep.budget import union_seconds
-from sweeper.sweep.capacity import MOST_SEEN, Capacity, telling
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.searching import Search
+from sweeper.sweep.memory_limit import MOST_SEEN, Capacity, telling
+from sweeper.sweep.phases.search import Search
+from sweeper.sweep.store.journal import Journal
 from sweeper.testing.noop import made_up
 
 SLOTS = 64
@@ -182,7 +182,7 @@ def test_the_memory_model_sees_what_tells_and_is_made_anew_when_it_must(monkeypa
         def fits(self, config, headroom) -> bool:
             return True
 
-    monkeypatch.setattr(capacity, "MemoryModel", Model)
+    monkeypatch.setattr(memory_limit, "MemoryModel", Model)
     spec = spec_of(space=WIDE)
     table = SimpleNamespace(records={}, ended=[], limits=lambda: ())
     judge = Capacity(table, SimpleNamespace(devices=GPUS[:1]), spec.search.memory_headroom)

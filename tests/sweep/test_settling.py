@@ -11,7 +11,7 @@ from replays import failing, spec_of
 
 from sweeper.core.measurement import DeviceInfo, FailureKind
 from sweeper.sweep import settling as under_test
-from sweeper.sweep import trials
+from sweeper.sweep import trial_runner
 from sweeper.sweep.settling import Settling, uuids_of
 from sweeper.telemetry.nvml.probe import awake
 
@@ -96,7 +96,7 @@ def test_a_sweep_waits_before_each_start_but_the_first_on_a_gpu(bench, monkeypat
         def wait(self, device: str) -> None:
             waited.append((device, len(bench.launcher.jobs)))
 
-    monkeypatch.setattr(trials, "Settling", Watched)
+    monkeypatch.setattr(trial_runner, "Settling", Watched)
     device = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=22.5)
     bench.run(spec_of(), failing(FailureKind.TIMEOUT), devices=[device])
     # Before every job, but for those of the set-up and the first trial.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentStopError
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.sweep.showing import info, views
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep, summarise
 
 SPOILT = {
     "empty": b"",

@@ -17,10 +17,10 @@ from sweeper.core.job import Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.execution.local import leftovers
-from sweeper.sweep import lock as locking
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.lock import EPOCH, SweepLock
 from sweeper.sweep.runner import JobRunner, Slot, seconds_of
+from sweeper.sweep.store import lock as locking
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.lock import EPOCH, SweepLock
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 

@@ -14,9 +14,9 @@ from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep import runner
-from sweeper.sweep.journal import Journal
 from sweeper.sweep.runner import CUT_OFF
 from sweeper.sweep.stopping import EndedError
+from sweeper.sweep.store.journal import Journal
 from sweeper.testing.replay import ReplayLauncher
 
 NUMBER = 4

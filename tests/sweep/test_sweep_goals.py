@@ -15,8 +15,8 @@ from sweeper.cli.screen import decision, print_summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 from sweeper.testing.noop import made_up
 
 UNCONFIRMED = {"rounds": 0}

@@ -20,8 +20,8 @@ from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job,
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.sweep import runner as runner_module
-from sweeper.sweep.journal import TOLD, Journal
-from sweeper.sweep.lock import SweepLock
+from sweeper.sweep.store.journal import TOLD, Journal
+from sweeper.sweep.store.lock import SweepLock
 from sweeper.system.files import read_json, write_json
 
 

@@ -15,10 +15,10 @@ from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_ou
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.export import exported
-from sweeper.sweep import budget, progress, starting
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import load_sweep, summarise
-from sweeper.sweep.trials import TrialRunner
+from sweeper.sweep import bootstrap, budget, progress
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.testing.noop import made_up
 
 JOURNAL = {
@@ -247,7 +247,7 @@ def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkey
     def clock() -> float:
         return 10.0 * sum(job.plan.repeats > 0 for job in bench.launcher.jobs)
 
-    monkeypatch.setattr(starting, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(bootstrap, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     spec = spec_of(search={"trials": 100, "minutes": 2}, confirm={"rounds": rounds})

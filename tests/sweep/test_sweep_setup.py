@@ -15,7 +15,7 @@ from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Execution
 from sweeper.sweep import setup
-from sweeper.sweep.searching import hints_of
+from sweeper.sweep.phases.search import hints_of
 from sweeper.system import cpu_shares
 from sweeper.system.cpu import cpu_name
 

@@ -20,10 +20,10 @@ from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli.syncing import sync_command
 from sweeper.core.job import read_job
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import load_sweep
-from sweeper.sweep.publishing import Publisher
+from sweeper.sweep.publish import Publisher
 from sweeper.sweep.showing import info, show
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import DATABASE, mend_artifact_locations, ui_command, ui_url
 

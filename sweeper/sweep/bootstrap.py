@@ -1,0 +1,203 @@
+"""Starting a sweep's supervisor: what ran before is ended, the device probed, the data prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import encode
+from sweeper.core.job import LOG, SCRIPT_RUNNER, TRIAL_RUNNER, Job
+from sweeper.core.measurement import Failure, Outcome, Report
+from sweeper.errors import EnvironmentStopError
+from sweeper.execution.launcher import Launcher
+from sweeper.execution.local import end_leftovers, own_environment
+from sweeper.spec import SweepSpec
+from sweeper.sweep import setup
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.experiment import info_of, provenance
+from sweeper.sweep.launchers import launcher_for
+from sweeper.sweep.observer import Observer
+from sweeper.sweep.publish import Publisher
+from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.settling import uuids_of
+from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import varied
+from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.store.study_copy import mirror_of
+from sweeper.system.failpoints import passing
+from sweeper.telemetry.nvml.probe import awake
+from sweeper.tracking import Tracker
+from sweeper.tracking.script_store import empty_store
+
+Launch = Callable[[Path], Launcher]
+"""Makes, from a sweep's folder, what its jobs run on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSweep:
+    """A sweep whose folder is locked by this process.
+
+    Attributes:
+        spec: What was asked for.
+        fingerprint: What makes it this sweep.
+    """
+
+    home: Path
+    journal: Journal
+    lock: SweepLock
+    spec: SweepSpec
+    fingerprint: Mapping[str, Any]
+
+
+@contextlib.contextmanager
+def supervised(
+    sweep: OpenSweep, tracker: Tracker, observer: Observer, launch: Launch | None, most: int | None = None
+) -> Iterator[SweepContext]:
+    """Yields what an open sweep runs with; a new sweep has begun then.
+
+    Args:
+        launch: In place of the launcher that `execution` names.
+        most: Jobs at once, where they are to be fewer than `execution` allows.
+
+    Raises:
+        UserError: The data or the code cannot be used.
+        EnvironmentStopError: The machine cannot run it.
+    """
+    journal, spec = sweep.journal, sweep.spec
+    began = time.monotonic()
+    end_earlier_run(journal.folder)
+    prepared = prepared_folder(sweep.home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
+    launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
+    with contextlib.closing(launcher):
+        machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
+        if spec.execution.is_remote:
+            # The time in the queue for the first worker is the cluster's, not the sweep's.
+            began = time.monotonic()
+        possible, left = setup.restricted(spec, machine, data)
+        for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
+            observer.line(line)
+        if not journal.begun:
+            journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
+            passing("begun")
+        info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
+        publisher = Publisher(tracker, info, journal.folder)
+        publisher.open()
+        cache = sweep.home.resolve() / "cache" / "compile"
+        template = dataclasses.replace(
+            template_of(possible, sweep.home), prepared=str(prepared), cache=str(cache)
+        )
+        gpus = uuids_of([slot.device for slot in machine.slots])
+        with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
+            mirror = mirror_of(journal, spec)
+            try:
+                yield SweepContext(
+                    journal=journal,
+                    lock=sweep.lock,
+                    spec=possible,
+                    machine=machine,
+                    launcher=launcher,
+                    publisher=publisher,
+                    observer=observer,
+                    template=template,
+                    varied=varied(spec),
+                    began=began,
+                    stopping=stopping,
+                    mirror=mirror,
+                )
+            finally:
+                mirror.finish(0.0)
+
+
+def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launcher:
+    journal = sweep.journal
+    model = journal.read()["about"].get("model", "") if journal.begun else ""
+    return launcher_for(journal.folder, sweep.spec, most=most, model=model, say=observer.line)
+
+
+def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a sweep keeps of where it was begun, and on what data."""
+    return {
+        "device": machine.line,
+        # As workers name it: the driver and torch differ where a GPU is divided (MIG).
+        "model": launcher.model or machine.devices[0].name,
+        "synthetic": data["synthetic"],
+        "notes": list(data["notes"]),
+        **provenance(),
+    }
+
+
+def template_of(spec: SweepSpec, home: Path) -> Job:
+    """Returns what the jobs of all trials have in common."""
+    script = spec.script_in(Path.cwd())
+    if script is not None and script.mlflow != "off":
+        store, run_id = empty_store(home / "cache")
+        script = dataclasses.replace(script, mlflow_store=str(store), mlflow_run=run_id)
+    return Job(
+        uid="",
+        runner=SCRIPT_RUNNER if spec.command else TRIAL_RUNNER,
+        pipeline=module_of(spec.pipeline) if spec.pipeline else "",
+        script=script,
+        env=own_environment() if spec.command else {},
+        import_paths=import_paths(),
+        data=encode(spec.data),
+    )
+
+
+def surveyed(
+    launcher: Launcher, folder: Path, spec: SweepSpec, prepared: Path
+) -> tuple[setup.Machine, Mapping[str, Any]]:
+    """Returns the machine as a probe finds it, and what the prepare job reports of the data; both at once.
+
+    Args:
+        folder: For the folders of the two jobs.
+        prepared: Where the data is, or comes to be; of no meaning for a script.
+    """
+    device = "cpu" if spec.execution.gpus == 0 else "auto"
+    runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
+    runner.start(0, folder / "probe", setup.probe_job(spec))
+    if spec.pipeline:
+        runner.start(1, folder / "prepare", setup.prepare_job(spec, prepared, import_paths()))
+    outcomes: dict[int, Outcome | Report] = {}
+    while runner.running:
+        outcomes.update({key: outcome for key, _, outcome in runner.wait()})
+    machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
+    data = setup.NO_DATA
+    if spec.pipeline:
+        elsewhere = spec.execution.is_remote
+        log = prepared.with_name(prepared.name + ".log")
+        if isinstance(outcomes[1], Failure):
+            # The folder of a sweep that has not begun does not stay.
+            with contextlib.suppress(OSError):
+                prepared.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / "prepare" / LOG, log)
+        data = setup.report_of(outcomes[1], "preparing the data", elsewhere=elsewhere, log=log)
+    return machine, data
+
+
+def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
+    """Returns the machine as a probe in `folder` finds it."""
+    device = "cpu" if spec.execution.gpus == 0 else "auto"
+    runner = JobRunner(launcher, [Slot(device)], lambda: None)
+    outcome = runner.run(folder, setup.probe_job(spec))
+    return setup.machine_of(setup.report_of(outcome, "the probe of the device"), spec)
+
+
+def end_earlier_run(folder: Path) -> None:
+    """Ends what an earlier supervisor of `folder` left running; the lock says that it is gone.
+
+    Raises:
+        EnvironmentStopError: Some of it cannot be ended.
+    """
+    if left := end_leftovers(folder):
+        raise EnvironmentStopError(
+            f"processes {left} of an earlier run of {folder.name!r} cannot be ended. Nothing was started; "
+            "end them, or wait for the device that they wait for, and run the same command."
+        )

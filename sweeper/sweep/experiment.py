@@ -1,0 +1,136 @@
+"""What a tracker is told of a sweep as a whole: where it ran, on what, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper._version import __version__
+from sweeper.analysis.decision import Decision
+from sweeper.analysis.summary import Summary
+from sweeper.spec import SweepSpec
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import varied
+from sweeper.tracking import Dataset, SweepInfo
+
+COMMIT_TAG = "mlflow.source.git.commit"
+DRIVER = Path("/sys/module/nvidia/version")
+_SECRET = re.compile("token|passw|secret|credential|key$", re.IGNORECASE)
+
+
+def info_of(
+    journal: Journal, spec: SweepSpec, marks: Mapping[str, Any], about: Mapping[str, Any]
+) -> SweepInfo:
+    """Returns what a tracker is told of a sweep."""
+    tags = {"sweeper.version": about.get("sweeper", ""), "sweeper.driver": about.get("driver", "")}
+    # The device's PyTorch is not always a script's own.
+    tags["sweeper.torch"] = "" if spec.command else str(marks["torch"])
+    return SweepInfo(
+        name=journal.name,
+        device=about["device"],
+        fingerprint=str(marks["code"]),
+        pipeline=spec.pipeline or shlex.join(spec.command),
+        data=", ".join(f"{key}: {value}" for key, value in public(spec.data).items()),
+        synthetic=about["synthetic"],
+        varied=varied(spec),
+        searched=tuple(spec.varied()),
+        dataset=_dataset(spec, marks),
+        provenance={**tags, COMMIT_TAG: about.get("commit", "")},
+    )
+
+
+def provenance() -> dict[str, str]:
+    """Returns what a sweep is begun with: this program's version, the driver's, the user's commit."""
+    found = {"sweeper": __version__}
+    with contextlib.suppress(OSError):
+        found["driver"] = DRIVER.read_text(encoding="ascii").strip()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=2, check=True
+        )
+        found["commit"] = told.stdout.strip()
+    return found
+
+
+def public(data: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the data section for all to read: without what looks like a secret."""
+    return {
+        key: "***" if _SECRET.search(key) else re.sub(r"(://)[^/\s]*@", r"\1", str(value))
+        for key, value in data.items()
+    }
+
+
+def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
+    if "data" not in marks:
+        return None  # A script sees to its data itself.
+    shown = public(spec.data)
+    source = shown.get("path") or shown.get("source") or spec.pipeline
+    digest = hashlib.sha256(json.dumps(marks["data"], sort_keys=True, default=list).encode()).hexdigest()
+    return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
+
+
+def note_of(summary: Summary, found: Decision) -> str:
+    """Returns Markdown for the reader of the experiment: the decision first, then what to do next."""
+    parts = [_decision(summary, found), *_next(summary, found)]
+    ended = [record.outcome.finished_at for record in summary.records if record.outcome is not None]
+    if ended:
+        counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
+        parts.append(
+            f"Ran {_when(min(ended))} to {_when(max(ended))} UTC; searched trials: {counted or 'none'}."
+        )
+    return "\n\n".join(parts)
+
+
+def _decision(summary: Summary, found: Decision) -> str:
+    base, best = found.baseline, found.best
+    if base is None:
+        return f"**{summary.state.capitalize()}**: the baseline has not been measured."
+    if summary.state == "unfinished":
+        return "**Unfinished**: there is no decision yet."
+    stopped = " It was stopped, and can be continued." if summary.state == "stopped" else ""
+    if best is None:
+        if found.ratio is not None:
+            ratio = f"{found.ratio.ratio:.3g} times the baseline"
+            interval = f"{found.ratio.low:.3g} to {found.ratio.high:.3g}, 95 %"
+            said = f"**Nothing is decided**: {found.rival} is {ratio} ({interval})"
+        else:
+            said = "**Nothing is better than the baseline**"
+        return f"{said}; {summary.reason}.{stopped}"
+    losses = (
+        f"; loss {best.loss:.4g}, the baseline's {base.loss:.4g}"
+        if best.loss is not None and base.loss is not None
+        else ""
+    )
+    known = "in a single trial, unconfirmed"
+    if found.ratio is not None:
+        rounds = len(found.ratio.rounds)
+        known = f"confirmed ({found.ratio.low:.3g} to {found.ratio.high:.3g}, 95 %, {rounds} rounds)"
+    speedup = "" if found.speedup is None else f": {found.speedup:.3g} times the baseline"
+    return (
+        f"**Trial {best.record.number}{speedup}**, {known}.\n\n"
+        f"{best.throughput:,.0f} samples/s in place of {base.throughput:,.0f}{losses}."
+        f"{stopped}"
+    )
+
+
+def _next(summary: Summary, found: Decision) -> list[str]:
+    lines = []
+    if found.is_confirmed:
+        lines.append(f"Use it: `sweeper export {summary.name}`.")
+    side = found.best or found.baseline
+    if side is not None and side.verdict is not None and side.verdict.next:
+        whose = "The winner" if found.best is not None else "The baseline"
+        lines.append(f"{whose} is {side.verdict.kind}: {side.verdict.why}. Next: {side.verdict.next}.")
+    return lines
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))

@@ -1,0 +1,103 @@
+"""What a sweep's jobs run on: the launcher that `execution.launcher` names, made for the sweep's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeper.core.job import Job
+from sweeper.core.launchers import LAUNCHERS
+from sweeper.core.registry import resolve
+from sweeper.execution.cluster import JOBS, MODELS
+from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
+from sweeper.execution.parcel import Parcel
+from sweeper.spec import SweepSpec
+from sweeper.sweep.setup import devices_of_a_trial
+from sweeper.sweep.store.fingerprint import code_of
+from sweeper.sweep.store.journal import Journal, sweeps_folder
+from sweeper.sweep.store.lock import epoch_of
+from sweeper.system.environment import passed
+from sweeper.system.files import read_json
+
+
+def launcher_for(
+    folder: Path,
+    spec: SweepSpec,
+    *,
+    most: int | None = None,
+    model: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> Launcher:
+    """Returns what `execution.launcher` names, for the sweep in `folder`.
+
+    Args:
+        most: Jobs at once, where they are to be fewer than `execution` allows.
+        model: The only model of device that counts; by default the first worker's.
+        say: Takes lines for the person who watches.
+
+    Raises:
+        UserError: It needs what is not installed here.
+        EnvironmentStopError: The cluster cannot be reached.
+    """
+    return make_launcher(
+        LaunchRequest(
+            folder=folder,
+            execution=spec.execution,
+            gpus=gpus_of_a_trial(spec),
+            parcel=lambda: _template(folder, spec),
+            most=most,
+            model=model,
+            say=say,
+        )
+    )
+
+
+def job_script_of(spec: SweepSpec) -> str:
+    """Returns the script of one job of a batch system; empty where none is used.
+
+    Raises:
+        UserError: What writes it is not installed.
+    """
+    row = LAUNCHERS.get(spec.execution.launcher)
+    if not row.job_script:
+        return ""
+    script: str = resolve(row.job_script)(spec.execution, gpus_of_a_trial(spec), spec.name)
+    return script
+
+
+def gpus_of_a_trial(spec: SweepSpec) -> int:
+    """Returns the GPUs that each job asks for: the most that one trial may take."""
+    return 0 if spec.execution.gpus == 0 else devices_of_a_trial(spec)
+
+
+def other_models(folder: Path) -> list[str]:
+    """Returns the models of device that workers had, and the sweep in `folder` is not on."""
+    with contextlib.suppress(OSError, ValueError):
+        return [str(model) for model in read_json(folder / MODELS)]
+    return []
+
+
+def waiting_sweeps(home: Path) -> list[Path]:
+    """Returns the folders of sweeps that have jobs, and no worker yet to begin on."""
+    return [
+        each.parent
+        for each in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))
+        if not Journal(each.parent).begun
+    ]
+
+
+def _template(folder: Path, spec: SweepSpec) -> Parcel:
+    """Returns what the parcels of all jobs have in common."""
+    pass_env = spec.execution.pass_env
+    usual = passed(os.environ)
+    return Parcel(
+        job=Job(uid=""),
+        sweep=Journal(folder).identity,
+        turn=epoch_of(folder),
+        isolation=spec.execution.isolation,
+        env={name: value for name, value in passed(os.environ, pass_env).items() if name not in usual},
+        pass_env=tuple(pass_env),
+        code=code_of(spec.pipeline) if spec.pipeline else {},
+    )

@@ -1,0 +1,231 @@
+"""Confirmation: the best few and the baseline, fresh processes, round by round in random order."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.analysis.confirmation import MIN_ROUNDS, Decision, Ratio, contenders, decide, is_enough, ratios
+from sweeper.analysis.finalists import finalists, is_speed
+from sweeper.core.codec import encode
+from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.launchers import traits
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.kept_processes import LEAST_PROCESSES, is_dear, kept_round
+from sweeper.sweep.phases.losses import losses_over_seeds
+from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.trial_runner import TrialRunner
+
+QUICK_WARMUP_SECONDS = 5.0
+HURRY_SECONDS = 18.0
+HURRY_WINDOW_SECONDS = 0.5
+MOST_ROUNDS = 4
+"""Times `confirm.rounds` that are run where the intervals stay wide and there is time."""
+
+Speeds = dict[int, Measurement]
+
+
+def confirm(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
+    """Runs the rounds that are needed, or there is time for; returns what result.json has of them.
+
+    A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
+    count; one that lacks a process is completed.
+    """
+    spec, chosen = context.spec, _finalists(context, trials)
+    if not chosen or not spec.confirm.rounds:
+        return {"winner": None, "confirmed": False, "ratios": [], "rounds": []}
+    rounds = Rounds(context, trials, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
+    rounds.run([record.number for record in chosen])
+    unfit = _unfit(context, trials, rounds)
+    return rounds.result(unfit)
+
+
+def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
+    """Confirms the best so far within 20 s; a second Ctrl-C leaves it unconfirmed."""
+    spec, best = context.spec, _finalists(context, trials)[:1]
+    unconfirmed: dict[str, Any] = {
+        "winner": best[0].number if best else None,
+        "confirmed": False,
+        "ratios": [],
+        "rounds": [],
+    }
+    if not best:
+        return unconfirmed
+    context.observer.line(
+        f"Stopping: {context.name(best[0])} is being confirmed, {HURRY_SECONDS + 2:.0f} s at most. "
+        "Ctrl-C again ends at once."
+    )
+    trials.budget.hurry(HURRY_SECONDS)
+    shutil.rmtree(context.journal.rounds_folder("stopped"), ignore_errors=True)
+    window = min(HURRY_WINDOW_SECONDS, spec.measure.window_seconds)
+    rounds = Rounds(context, trials, "stopped", window, 2 * MIN_ROUNDS)
+    try:
+        rounds.run([best[0].number])
+    except KeyboardInterrupt:
+        trials.jobs.cancel()
+        return unconfirmed
+    found = rounds.result(())
+    return found if len(rounds.speeds) >= MIN_ROUNDS else {**found, **unconfirmed}
+
+
+def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
+    table, needs_loss = trials.table, bool(trials.table.quality_samples)
+    return finalists(table.finished(), table.records[BASELINE], context.spec, needs_loss=needs_loss)
+
+
+class Rounds:
+    """Rounds of one confirmation, kept in a folder of their own.
+
+    Attributes:
+        speeds: What was measured, round by round, by trial number.
+    """
+
+    def __init__(
+        self, context: SweepContext, trials: TrialRunner, place: str, window_seconds: float, wanted: int
+    ) -> None:
+        self._context, self._trials = context, trials
+        self._place, self._window_seconds, self._wanted = place, window_seconds, wanted
+        self._folders = {
+            (entry.job.params["round"], entry.job.params["trial"]): entry.folder
+            for entry in context.journal.rounds(place)
+        }
+        self.speeds: list[Speeds] = []
+        self._kept = False
+        self._numbers: list[int] = []
+        self.ended = ""
+
+    def throughputs(self) -> list[dict[int, float]]:
+        """Returns samples per second, round by round, by trial number."""
+        return [{number: found.throughput for number, found in each.items()} for each in self.speeds]
+
+    def run(self, numbers: Sequence[int]) -> None:
+        """Runs rounds of `numbers` and the baseline until they tell enough, or the time is up.
+
+        Candidates that are clearly slower than the fastest take no further part once the rounds asked
+        for are done.
+        """
+        spec, trials, budget = self._context.spec, self._trials, self._trials.budget
+        trials.progress.begin("confirming", self._wanted)
+        precision = spec.confirm.precision
+        self._numbers = [BASELINE, *numbers]
+        records = [trials.table.records[number] for number in self._numbers]
+        memory = min(each.memory_gib for each in self._context.machine.devices)
+        # A script does not wait to be asked.
+        may_keep = traits(spec.execution.launcher).keeps_processes and not spec.command
+        self._kept = may_keep and is_dear(records, self._window_seconds, memory)
+        if self._kept:
+            self._wanted = max(LEAST_PROCESSES, self._wanted // 2)
+        among, longest = list(numbers), 0.0
+        for index in range(MOST_ROUNDS * self._wanted):
+            done, left = len(self.speeds), budget.seconds_left
+            if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
+                self.ended = "the intervals are narrow enough"
+                return
+            # Fewer than three rounds say nothing; in a hurry even that must do.
+            if left is not None and left < longest and (done >= MIN_ROUNDS or budget.is_hurried):
+                self.ended = "the time is up"
+                return
+            if done >= self._wanted:
+                among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
+            order = [BASELINE, *among]
+            random.Random(spec.search.seed * 1_000_003 + index).shuffle(order)
+            try:
+                self.speeds.append(self._round(index, order))
+            except StopAskedError:
+                trials.jobs.cancel()
+                if done < MIN_ROUNDS:
+                    raise
+                self.ended = "it was stopped"
+                return
+            finally:
+                trials.progress.reached(len(self.speeds))
+            after = budget.seconds_left
+            if left is not None and after is not None:
+                longest = max(longest, left - after)
+        self.ended = f"after {len(self.speeds)} rounds the intervals are as narrow as they get here"
+
+    def _round(self, index: int, order: Sequence[int]) -> Speeds:
+        context, trials = self._context, self._trials
+        jobs: dict[int, tuple[Path, Job]] = {}
+        for number in order:
+            # By round and trial, not by place: with other candidates than before, the places shift.
+            place = context.journal.rounds_folder(self._place) / f"{len(self._folders):04d}"
+            folder = self._folders.setdefault((index, number), place)
+            jobs[number] = folder, self._job(trials.table.records[number], index)
+        if self._kept:
+            return kept_round(context, trials, jobs, context.spec.search.seed * 1_000_003 + index)
+        outcomes = {number: trials.run(*each) for number, each in jobs.items()}
+        return {number: found for number, found in outcomes.items() if isinstance(found, Measurement)}
+
+    def _job(self, record: TrialRecord, index: int) -> Job:
+        measure = self._context.spec.measure
+        job = self._trials.job("confirm", record.config, {"round": index, "trial": record.number})
+        plan = MeasurePlan(
+            window_seconds=self._window_seconds,
+            repeats=1,
+            warmup_cap_seconds=min(QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds),
+            # Room for one repetition, where something disturbs it.
+            cap_seconds=1.5 * self._window_seconds,
+            quiet_canary_ms=self._trials.quiet_canary_ms(),
+            diagnose=False,
+        )
+        return dataclasses.replace(job, plan=plan)
+
+    def ratios(self) -> list[Ratio]:
+        """Returns each candidate's ratio to the baseline, best first."""
+        return ratios(self.throughputs(), BASELINE)
+
+    def result(self, unfit: Collection[int]) -> dict[str, Any]:
+        """Returns the winner, its rivals and all rounds, as result.json has them."""
+        table, speeds = self._trials.table, self.throughputs()
+        configs = {number: table.records[number].config for number in self._numbers}
+        decision = decide(speeds, BASELINE, configs, unfit)
+        if not is_speed(self._context.spec):
+            # What it wins by was looked at in the search; the rounds tell its speed.
+            decision = Decision(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
+        return {
+            "winner": decision.winner,
+            "confirmed": decision.winner is not None,
+            "tied": list(decision.tied),
+            "unfit": sorted(unfit),
+            "ratios": [encode(ratio) for ratio in self.ratios()],
+            "rounds": [{str(n): value for n, value in each.items()} for each in speeds],
+            "rounds_ended": self.ended,
+            "disturbed": {
+                str(n): sum(bool(each[n].contamination) for each in self.speeds if n in each)
+                for n in self._numbers
+            },
+        }
+
+
+def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[int]:
+    """Returns the candidates whose loss over the baseline's seeds is beyond its limit.
+
+    Looked at from the winner down, until one holds: a single seed's loss was what the search had.
+    """
+    table = trials.table
+    limits = [limit for limit in table.limits() if limit.metric == "val_loss"]
+    unfit: set[int] = set()
+    if not limits or not table.quality_samples:
+        return unfit
+    configs = {number: table.records[number].config for number in table.records}
+    while True:
+        winner = decide(rounds.throughputs(), BASELINE, configs, unfit).winner
+        if winner is None:
+            return unfit
+        record = table.records[winner]
+        losses, _ = losses_over_seeds(context, trials, record.config, f"loss-{winner}")
+        if not losses or all(limit.violation(statistics.fmean(losses)) <= 0 for limit in limits):
+            return unfit
+        context.observer.line(
+            f"{context.name(record)} is passed over: its loss over {len(losses)} seeds is "
+            f"{statistics.fmean(losses):.4g}, beyond the limit of {limits[0].bound:.4g}."
+        )
+        unfit.add(winner)

@@ -1,0 +1,164 @@
+"""Whether trials slow each other down on one machine: the baseline alone, and on all slots at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.analysis.confirmation import Ratio, ratios
+from sweeper.core.codec import decode, encode
+from sweeper.core.job import Job, MeasurePlan, read_outcome
+from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+from sweeper.core.record import BASELINE
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import read_json, write_json
+
+LEAST_RATIO = 0.97
+"""Of its throughput alone: where a trial beside others reaches less, trials run one at a time."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 8
+"""The least are enough where it is clear on which side of that the worst slot lies."""
+MOST_SHARE = 0.05
+"""Of `search.minutes`: rounds that would take more are left out, but for the first."""
+WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
+FOUND = "beside.json"
+"""In the folder of the set-up: a sweep that goes on decides the same."""
+_ALONE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What became of the baseline beside itself.
+
+    Attributes:
+        slots: How many ran at once.
+        rounds: Samples per second, round by round: alone, and then on each slot while all ran.
+        failure: Why a process gave none; empty where all did.
+    """
+
+    slots: int
+    rounds: tuple[tuple[float, ...], ...] = ()
+    failure: str = ""
+
+    @property
+    def worst(self) -> Ratio:
+        """Throughput beside others over that alone, on the slot that suffers most."""
+        return ratios([dict(enumerate(each)) for each in self.rounds], _ALONE)[-1]
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether trials are to run one at a time."""
+        return bool(self.failure) or self.worst.ratio < LEAST_RATIO
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether further rounds would hardly change the decision."""
+        return len(self.rounds) >= LEAST_ROUNDS and not self.worst.low < LEAST_RATIO <= self.worst.high
+
+    @property
+    def line(self) -> str:
+        """The decision, and what it rests on."""
+        if self.failure:
+            unknown = "Whether trials slow each other down cannot be told here"
+            return f"{unknown} ({self.failure}), so they run one at a time."
+        worst = self.worst
+        reached = f"{100 * worst.ratio:.3g} % of alone"
+        if not self.disturbs:
+            return f"{self.slots} trials at once: each reaches {reached}."
+        if math.isfinite(worst.high):
+            reached += f" ({100 * worst.low:.3g} to {100 * worst.high:.3g} %)"
+        slowed = f"Trials slow each other down here: {self.slots} at once reach {reached}"
+        return f"{slowed}, so they run one at a time."
+
+
+def look_beside(context: SweepContext, trials: TrialRunner) -> None:
+    """Has trials run one at a time where they slow each other down on this machine, and says so."""
+    slots = context.machine.slots
+    if len(slots) == 1 or not context.launcher.shares_machine:
+        return
+    path = context.journal.setup_folder(FOUND)
+    found = _known(path, len(slots))
+    if found is None:
+        found = _measured(context, trials)
+        write_json(path, encode(found))
+    context.observer.line(found.line)
+    if found.disturbs:
+        trials.jobs.limit(1)
+
+
+def _known(path: Path, slots: int) -> Beside | None:
+    """Returns what an earlier run found; None where it found nothing, or had other slots."""
+    try:
+        found = decode(Beside, read_json(path))
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+    return found if found.slots == slots and (found.rounds or found.failure) else None
+
+
+def _measured(context: SweepContext, trials: TrialRunner) -> Beside:
+    slots, minutes = context.machine.slots, context.spec.search.minutes
+    trials.progress.begin("trying trials side by side", LEAST_ROUNDS)
+    most = math.inf if minutes is None else MOST_SHARE * 60 * minutes
+    began, longest, found = time.monotonic(), 0.0, Beside(slots=len(slots))
+    while not found.is_clear and len(found.rounds) < MOST_ROUNDS:
+        started = time.monotonic()
+        if found.rounds and started - began + longest > most:
+            break
+        # The other way round in every other round: a machine that grows warm favours neither.
+        counts = sorted((1, len(slots)), reverse=bool(len(found.rounds) % 2))
+        outcomes = {count: _outcomes(context, trials, len(found.rounds), slots[:count]) for count in counts}
+        processes = [*outcomes[1], *outcomes[len(slots)]]
+        if failure := next((each for each in processes if isinstance(each, Failure)), None):
+            return dataclasses.replace(found, failure=f"{failure.kind}: {failure.message}")
+        speeds = tuple(each.throughput for each in processes if isinstance(each, Measurement))
+        found = dataclasses.replace(found, rounds=(*found.rounds, speeds))
+        trials.progress.reached(len(found.rounds))
+        longest = max(longest, time.monotonic() - started)
+    return found
+
+
+def _outcomes(
+    context: SweepContext, trials: TrialRunner, index: int, slots: Sequence[Slot]
+) -> list[Outcome | Report | None]:
+    """Returns what the baseline gave on each of `slots` at once, in fresh processes.
+
+    Outcomes already in the folders count, where all are there: what ran with fewer neighbours tells nothing.
+    """
+    folders = [
+        context.journal.setup_folder(f"beside-{index}-{len(slots)}-{place}") for place in range(len(slots))
+    ]
+    if not all(map(read_outcome, folders)):
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        runner = JobRunner(context.launcher, slots, trials.progress.tick)
+        try:
+            for place, folder in enumerate(folders):
+                runner.start(place, folder, _job(context, trials))
+            while runner.running:
+                list(runner.wait())
+        except BaseException:
+            runner.cancel()
+            raise
+    return [read_outcome(folder) for folder in folders]
+
+
+def _job(context: SweepContext, trials: TrialRunner) -> Job:
+    measure = context.spec.measure
+    window = min(WINDOW_SECONDS, measure.window_seconds)
+    plan = MeasurePlan(
+        window_seconds=window,
+        repeats=1,
+        warmup_cap_seconds=min(WARMUP_SECONDS, measure.warmup_cap_seconds),
+        # Room for one repetition, where something disturbs it.
+        cap_seconds=1.5 * window,
+        quiet_canary_ms=trials.quiet_canary_ms(),
+        diagnose=False,
+    )
+    job = trials.job("beside", trials.table.records[BASELINE].config)
+    return dataclasses.replace(job, plan=plan)

@@ -1,0 +1,99 @@
+"""A round of confirmation whose processes are kept: each starts once and is asked for windows in turn.
+
+For candidates whose start is dear (they compile for long): a fresh process for every window would be all
+start and no window. The process stays the unit of repetition.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sweeper.core.job import OUTCOME, Job, read_outcome
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import TrialRecord
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.progress import Progress
+from sweeper.sweep.runner import JobRunner
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import write_atomic
+from sweeper.trainer.turns import GO, POLL_SECONDS, READY, number_in
+
+LEAST_PROCESSES = 5
+WINDOWS = 4
+DEAR, DEAR_SECONDS = 4.0, 5.0
+"""Times the window, and seconds, that a start takes from which on processes are kept."""
+MEMORY_SHARE = 0.85
+
+
+def is_dear(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
+    """Returns whether processes are worth keeping, and all of them fit onto the device together.
+
+    Args:
+        memory_gib: The device's; 0 where it is not known.
+    """
+    measured = [record.measurement for record in records if record.measurement is not None]
+    least = max(DEAR_SECONDS, DEAR * window_seconds)
+    dear = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
+    taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
+    return dear and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
+
+
+def kept_round(
+    context: SweepContext, trials: TrialRunner, jobs: Mapping[int, tuple[Path, Job]], seed: int
+) -> dict[int, Measurement]:
+    """Starts the jobs one after another, and asks each for its windows, in random order every time.
+
+    Args:
+        jobs: Folder and job by trial number, in the order of their start.
+
+    Returns:
+        What those gave that ran to their end; outcomes already in a folder count.
+    """
+    draw = random.Random(seed)
+    slot = context.machine.slots[0]
+    runner = JobRunner(context.launcher, [slot] * len(jobs), trials.progress.tick)
+    try:
+        waiting = []
+        for number, (folder, job) in jobs.items():
+            if read_outcome(folder) is not None:
+                continue
+            turns = folder / "turns"
+            turns.mkdir(parents=True, exist_ok=True)
+            for name in (READY, GO):
+                (turns / name).unlink(missing_ok=True)
+            # Most of its life it waits: only its windows' number ends it, and its keeper's time limit.
+            plan = dataclasses.replace(job.plan, repeats=WINDOWS, cap_seconds=job.timeout_seconds)
+            kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
+            runner.start(number, folder, kept)
+            _wait_for(trials.progress, folder, 0)
+            waiting.append(folder)
+        for taken in range(WINDOWS):
+            draw.shuffle(waiting)
+            for folder in waiting:
+                write_atomic(folder / "turns" / GO, str(taken + 1))
+                _wait_for(trials.progress, folder, taken + 1)
+        while runner.running:
+            list(runner.wait())
+    except BaseException:
+        runner.cancel()
+        raise
+    outcomes = {number: read_outcome(folder) for number, (folder, _) in jobs.items()}
+    return {number: found for number, found in outcomes.items() if isinstance(found, Measurement)}
+
+
+def _wait_for(progress: Progress, folder: Path, taken: int) -> None:
+    """Returns when the job in `folder` has taken so many windows, or has ended: its keeper sees to that."""
+    ticked = time.monotonic()
+    ready = folder / "turns" / READY
+    while not (folder / OUTCOME).exists():
+        known = number_in(ready)
+        if known is not None and known >= taken:
+            return
+        time.sleep(POLL_SECONDS)
+        if time.monotonic() - ticked > 0.25:
+            progress.tick()
+            ticked = time.monotonic()

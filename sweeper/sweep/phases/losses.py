@@ -1,0 +1,104 @@
+"""The baseline's loss over its seeds: how long a trial trains before its loss is measured, and the limits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan
+from sweeper.core.measurement import Failure, Measurement
+from sweeper.core.record import BASELINE, metric_row
+from sweeper.spec import SweepSpec
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.setup import with_enough_steps
+from sweeper.sweep.store.load import NUM_SEEDS, quality_of
+from sweeper.sweep.trial_runner import TrialRunner
+
+QUALITY_SECONDS = 20.0
+QUALITY_SHARE = 1 / 60
+
+
+def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
+    """Runs the baseline's quality pass over several seeds; returns the space with its batches cut to it."""
+    spec, table = context.spec, trials.table
+    baseline = table.records[BASELINE]
+    assert baseline.measurement is not None
+    asked = spec.measure.quality_samples
+    if asked == 0 or not looks_at_loss(spec):
+        return spec
+    if asked == "auto":
+        seconds = QUALITY_SECONDS
+        if spec.search.minutes:
+            seconds = min(seconds, QUALITY_SHARE * spec.search.minutes * 60)
+        samples = auto_quality_samples(baseline.measurement, baseline.config.batch_size, seconds)
+        if spec.command:
+            samples = trained_samples(baseline.measurement)
+    else:
+        samples = int(asked)
+    spec, lines = with_enough_steps(spec, samples)
+    for line in lines:
+        context.observer.line(line)
+    table.measure_loss_after(samples)
+    losses, failure = losses_over_seeds(context, trials, baseline.config, "loss")
+    table.enter_losses(tuple(losses))
+    trials.publish(table.judged(BASELINE))
+    yardstick = table.yardstick
+    if failure and not losses:
+        context.observer.line(
+            f"The baseline's loss could not be measured ({failure.kind}: {failure.message}): "
+            "no limit relative to it is applied."
+        )
+    if yardstick and not yardstick.loss_tells:
+        context.observer.line(
+            "The baseline's loss is no better than a constant predictor's: "
+            "the loss cannot tell configurations apart here."
+        )
+    return spec
+
+
+def losses_over_seeds(
+    context: SweepContext, trials: TrialRunner, config: TrialConfig, name: str
+) -> tuple[list[float], Failure | None]:
+    """Returns the losses of `config` over `NUM_SEEDS` seeds, its own first, and why one is missing.
+
+    Each is a job of its own in the folder `setup/<name>-<i>`, unless its loss is known.
+    """
+    losses, failure = [], None
+    for i in range(NUM_SEEDS):
+        # Its own seed is the same trial: a script need not have one among its parameters.
+        seeded = config.replace({"seed": config.seed + i}) if i else config
+        known = trials.table.quality_of(seeded)
+        if known is None:
+            plan = MeasurePlan(repeats=0, quality_samples=trials.table.quality_samples)
+            runner = SCRIPT_QUALITY_RUNNER if context.spec.command else QUALITY_RUNNER
+            job = dataclasses.replace(trials.job("loss", seeded), runner=runner, plan=plan)
+            folder = context.journal.setup_folder(f"{name}-{i}")
+            outcome = trials.run(folder, job)
+            known = quality_of(outcome, folder)
+            failure = outcome if isinstance(outcome, Failure) else failure
+        if known is not None:
+            trials.table.enter_quality(known)
+            losses.append(known.val_loss)
+    return losses, failure
+
+
+def looks_at_loss(spec: SweepSpec) -> bool:
+    """Returns whether an objective or a constraint rests on the loss, so that trials need a quality pass."""
+    return any(metric_row(name).rests_on_loss for name in spec.metrics())
+
+
+def trained_samples(baseline: Measurement) -> int:
+    """Returns how many samples a script had trained on when its windows were over: its loss is there."""
+    warm = baseline.throughput * baseline.warmup_seconds
+    return max(1, int(sum(window.samples for window in baseline.windows) + warm))
+
+
+def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
+    """Returns how many samples the baseline trains on in `seconds`, its data path left aside.
+
+    The quality pass gathers on the device, whatever the baseline's loader costs.
+    """
+    parts = baseline.breakdown
+    per_second = batch_size / max(parts.compute_s, 1e-9)
+    samples = max(per_second, baseline.throughput) * seconds
+    return max(1000, int(samples) // 1000 * 1000)

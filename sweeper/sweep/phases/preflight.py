@@ -1,0 +1,273 @@
+"""Tries each loader kind, precision and compile mode of the space before the search: what fails leaves it.
+
+Each value takes a few steps in its own process, alone over the baseline's configuration, which has been
+measured. So a failure is the value's own, and a crash or a hang costs only that value's answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper._version import __version__
+from sweeper.core.codec import decode, encode
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.job import PREFLIGHT_RUNNER
+from sweeper.core.measurement import Failure
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.spec import CategoricalParameter, SweepSpec
+from sweeper.spec.space import acts, same
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.failing_values import KINDS, Choice
+from sweeper.sweep.runner import MAX_ATTEMPTS
+from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import make_folder, read_json, write_json
+
+NAMES = ("loader.kind", "precision.tf32", "precision.amp", "compile.mode")
+"""What is tried; compilers come last, since they take longest."""
+FOUND = "preflight.json"
+"""In the sweep's set-up folder: a continued sweep decides the same."""
+MAX_SHARE = 0.1
+"""Of `search.minutes`: what does not fit into it is left to the search."""
+LIMIT_SECONDS, COMPILER_SECONDS = 20.0, 120.0
+"""What a value may take beyond the baseline's own start, and a compiler beyond that."""
+START_SECONDS, COLD_COMPILER_SECONDS = 1.0, 20.0
+"""What must be left of the share for a value to be tried, and for one that is compiled."""
+SLOWER = 10.0
+"""A value may start so many times as slowly as the baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What became of one value.
+
+    Attributes:
+        failed: Why it does not run here; empty where it does.
+        unknown: Why that is not known; empty where it is.
+        runs_with: The model kind that it runs with, where it fails with the baseline's.
+        cached: The file of the cache that knew of the failure.
+    """
+
+    name: str
+    value: Scalar
+    failed: str = ""
+    unknown: str = ""
+    runs_with: str = ""
+    cached: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The outcome of a preflight, as its file has it."""
+
+    tried: tuple[Tried, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """Whether one configuration runs: as `Tried` has it."""
+
+    failed: str = ""
+    unknown: str = ""
+    cached: str = ""
+
+
+def preflight(
+    context: SweepContext, trials: TrialRunner, spec: SweepSpec
+) -> tuple[SweepSpec, Sequence[Choice]]:
+    """Takes out of the space what cannot run here, and says so; returns the rest, and the choices that ran.
+
+    A sweep that goes on takes over what it found before. A script has no preflight: what its parameters do is
+    not known here.
+    """
+    if spec.command:
+        return spec, ()
+    path = context.journal.setup_folder(FOUND)
+    found = _known(path)
+    if found is None:
+        found = _Preflight(context, trials, spec).run()
+        make_folder(path.parent)
+        write_json(path, encode(found))
+    spec, lines = cleared(spec, found.tried)
+    for line in lines:
+        context.observer.line(line)
+    return spec, [(each.name, each.value) for each in found.tried if not each.failed and not each.unknown]
+
+
+def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[str]]:
+    """Returns `spec` less the values that failed, and a line for each parameter or value that is affected."""
+    lines = []
+    for name in dict.fromkeys(each.name for each in tried):
+        parameter, mine = spec.space.get(name), [each for each in tried if each.name == name]
+        if not isinstance(parameter, CategoricalParameter):
+            continue
+        gone = {
+            each.value: _why(each)
+            for each in mine
+            if each.failed and not each.runs_with and parameter.contains(each.value)
+        }
+        if gone and len(gone) == len(parameter.choices):
+            why = "; ".join(dict.fromkeys(gone.values()))
+            lines.append(f"{name}: every value of it failed before the search, so all stay ({why}).")
+        elif gone:
+            spec = spec.without({name: list(gone)})
+            lines.append(left_line(name, gone))
+        for each in mine:
+            value = shown(each.value)
+            if each.runs_with:
+                lines.append(
+                    f"{name}: {value} stays for {each.runs_with}; with the baseline's model it fails"
+                    f" ({each.failed})."
+                )
+            elif each.unknown:
+                lines.append(f"{name}: {value} could not be tried before the search ({each.unknown}).")
+    return spec, lines
+
+
+def preflight_lines(journal: Journal) -> list[str]:
+    """Returns the lines of a sweep's preflight again; none where there was none, or nothing failed."""
+    found = _known(journal.setup_folder(FOUND))
+    return cleared(journal.spec(), found.tried)[1] if found is not None else []
+
+
+def _why(tried: Tried) -> str:
+    again = f"; known from an earlier sweep: remove {tried.cached} to try it again" if tried.cached else ""
+    return tried.failed + again
+
+
+def _known(path: Path) -> Found | None:
+    """Returns what an earlier run of this sweep found; None where there is nothing that can be read."""
+    try:
+        return decode(Found, read_json(path))
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+class _Preflight:
+    """Tries values one after another, on the first slot that is free."""
+
+    def __init__(self, context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> None:
+        self._context, self._trials, self._spec = context, trials, spec
+        self._baseline = trials.table.records[BASELINE]
+        self._config = self._baseline.config.on_one_device()
+        minutes = spec.search.minutes
+        self._ends_at = math.inf if minutes is None else time.monotonic() + MAX_SHARE * 60 * minutes
+
+    def run(self) -> Found:
+        choices = list(untried(self._spec, self._trials.table.finished()))
+        self._trials.progress.begin("trying values before the search", len(choices))
+        tried = []
+        for name, value in choices:
+            tried.append(self._tried(name, value))
+            self._trials.progress.reached(len(tried))
+        return Found(tried=tuple(tried))
+
+    def _tried(self, name: str, value: Scalar) -> Tried:
+        """Tries a value with the baseline's model and, where it fails, with the other kinds of the space."""
+        config, folder = self._config.replace({name: value}), f"preflight-{name}-{shown(value)}"
+        answer = self._answer(config, folder)
+        tried = Tried(name=name, value=value, **encode(answer))
+        if not answer.failed:
+            return tried
+        for index, (kind_name, kind) in enumerate(_other_kinds(self._spec, config), start=1):
+            other = self._answer(config.replace({kind_name: kind}), f"{folder}-{index}")
+            if not other.failed:
+                # Where that is not known, it stays as well.
+                return dataclasses.replace(tried, runs_with=f"{kind_name}={kind}")
+        return tried
+
+    def _answer(self, config: TrialConfig, folder: str) -> _Answer:
+        prepared = Path(self._context.template.prepared)
+        subject = _subject(prepared, self._baseline, config)
+        cache = _cache_file(prepared, subject)
+        known = _answer_in(cache)
+        if known is None:
+            known = self._run(config, folder)
+            if not known.unknown:
+                make_folder(cache.parent)
+                write_json(cache, {"failed": known.failed, **subject})
+        return known
+
+    def _run(self, config: TrialConfig, folder: str) -> _Answer:
+        """Runs the job; only what the configuration itself is the cause of counts as a failure."""
+        left = self._ends_at - time.monotonic()
+        compiles = config.compile.mode not in ("eager", "graph")
+        if left < (COLD_COMPILER_SECONDS if compiles else START_SECONDS):
+            return _Answer(unknown=f"it has {MAX_SHARE:.0%} of search.minutes at most")
+        measured = self._baseline.measurement
+        assert measured is not None
+        limit = LIMIT_SECONDS + SLOWER * (measured.startup_seconds + measured.first_step_seconds)
+        limit += COMPILER_SECONDS if compiles else 0.0
+        job = dataclasses.replace(
+            self._trials.job("preflight", config),
+            runner=PREFLIGHT_RUNNER,
+            plan=NO_WINDOWS,
+            timeout_seconds=min(limit, left, self._trials.timeout()),
+            # The last: one that was killed is not worth another.
+            attempt=MAX_ATTEMPTS - 1,
+        )
+        outcome = self._trials.run(self._context.journal.setup_folder(folder), job)
+        if not isinstance(outcome, Failure):
+            return _Answer()
+        if outcome.kind in KINDS:
+            return _Answer(failed=outcome.message)
+        return _Answer(unknown=f"{outcome.kind}: {outcome.message}")
+
+
+def untried(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterator[Choice]:
+    """Yields the choices to try: all that no trial has run with, and that would act in the baseline."""
+    ran = [record.config.flatten() for record in finished if record.measurement is not None]
+    baseline = spec.baseline_config().flatten()
+    for name in NAMES:
+        parameter = spec.space.get(name)
+        if isinstance(parameter, CategoricalParameter) and acts(name, spec.space, baseline):
+            for choice in parameter.choices:
+                if not any(same(flat[name], choice) for flat in ran):
+                    yield name, choice
+
+
+def _other_kinds(spec: SweepSpec, config: TrialConfig) -> Iterator[Choice]:
+    """Yields the model kinds of the space beside that of `config`: `model.*` choices that are words."""
+    for name, parameter in spec.space.items():
+        top, _, option = name.partition(".")
+        if top == "model" and isinstance(parameter, CategoricalParameter):
+            words = (choice for choice in parameter.choices if isinstance(choice, str))
+            yield from ((name, word) for word in words if word != config.model.get(option))
+
+
+def _subject(prepared: Path, baseline: TrialRecord, config: TrialConfig) -> Mapping[str, Any]:
+    """Returns all that an answer rests on: device, versions, code, data and configuration."""
+    measured = baseline.measurement
+    assert measured is not None
+    device = measured.device
+    return {
+        "sweeper": __version__,
+        "device": [device.kind, device.name, device.capability, device.memory_gib],
+        "versions": dict(measured.versions),
+        # Its name is a digest of the pipeline's code and of the data.
+        "prepared": prepared.name,
+        "config": config.canonical().flatten(),
+    }
+
+
+def _cache_file(prepared: Path, subject: Mapping[str, Any]) -> Path:
+    digest = hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+    return prepared.parent / "preflight" / f"{digest}.json"
+
+
+def _answer_in(path: Path) -> _Answer | None:
+    """Returns the answer in a file of the cache; None where there is none that can be read."""
+    try:
+        failed = str(read_json(path)["failed"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+    return _Answer(failed=failed, cached=str(path) if failed else "")

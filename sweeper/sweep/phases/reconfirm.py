@@ -1,0 +1,168 @@
+"""`sweeper confirm`: the winner of a sweep that has ended against its baseline, once more; and for long."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.core.codec import encode
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Failure, Measurement
+from sweeper.core.record import TrialRecord
+from sweeper.errors import NothingFeasibleError, UserError
+from sweeper.spec import SweepSpec
+from sweeper.sweep import setup
+from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.observer import Observer
+from sweeper.sweep.phases.confirm import Rounds
+from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.fingerprint import differences, fingerprint
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import write_json
+from sweeper.tracking import NullTracker
+
+AGAIN = "again"
+WINDOWS_OF_SOAK = 30
+LEAST_WINDOW_SECONDS = 0.2
+ALLOWANCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soak:
+    """The winner running for long in one process.
+
+    Attributes:
+        held: Throughput of the last third of the time over that of the first.
+    """
+
+    seconds: float
+    throughput: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A winner, confirmed once more.
+
+    Attributes:
+        before: What the sweep found; `now` what is found today, None where too few rounds ran.
+        holds: Whether it is still faster than the baseline.
+    """
+
+    name: str
+    number: int
+    before: Ratio
+    now: Ratio | None
+    soak: Soak | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the lower end of today's interval is above 1."""
+        return self.now is not None and self.now.low > 1
+
+
+def confirm_again(
+    home: Path,
+    name: str,
+    observer: Observer,
+    *,
+    soak_seconds: float = 0.0,
+    launch: Launch | None = None,
+) -> Again:
+    """Confirms the winner of a sweep anew; what the sweep itself found stays as it is.
+
+    Args:
+        soak_seconds: The winner then runs for so long in one process.
+
+    Raises:
+        UserError: There is no such sweep, or it has not ended.
+        NothingFeasibleError: It has no winner.
+    """
+    journal = find_sweep(home, name)
+    result = journal.result()
+    if result is None:
+        raise UserError(f"`{name}` has not ended; `sweeper run` with the same YAML continues it.")
+    if result["winner"] is None or not result["ratios"]:
+        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result['reason']}.")
+    document = journal.read()
+    spec = SweepSpec.from_dict(document["spec"], is_stored=True)
+    marks = fingerprint(spec, setup.device_model(spec.execution))
+    for changed in differences(document["fingerprint"], marks):
+        observer.line(f"Not as it was in the sweep: {changed}.")
+    unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
+    lock = SweepLock(journal.folder)
+    try:
+        # One process after the other: no cluster needs more than a worker for that.
+        with contextlib.ExitStack() as stack:
+            opened = OpenSweep(home=home, journal=journal, lock=lock, spec=unlimited, fingerprint=marks)
+            context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
+            sweep = load_sweep(journal)
+            trials = stack.enter_context(TrialRunner.of(context, sweep.table))
+            number = int(result["winner"])
+            place = f"{AGAIN}/{1 + _count(journal):04d}"
+            rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
+            rounds.run([number])
+            found = rounds.result(())
+            soak = None
+            if soak_seconds:
+                soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
+            write_json(
+                journal.rounds_folder(place) / "confirm.json",
+                {**found, "soak": encode(soak) if soak else None},
+            )
+            again = {each.number: each for each in rounds.ratios()}
+            return Again(
+                name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
+            )
+    except StopAskedError:
+        # Too early for the rounds to say anything.
+        raise KeyboardInterrupt from None
+    finally:
+        lock.release()
+
+
+def _count(journal: Journal) -> int:
+    folder = journal.folder / AGAIN
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def _soak(
+    context: SweepContext, trials: TrialRunner, record: TrialRecord, place: str, seconds: float
+) -> Soak:
+    trials.progress.begin("soaking")
+    window = max(LEAST_WINDOW_SECONDS, seconds / WINDOWS_OF_SOAK)
+    plan = MeasurePlan(
+        window_seconds=window,
+        repeats=max(3, round(seconds / window)),
+        cap_seconds=seconds,
+        quiet_canary_ms=trials.quiet_canary_ms(),
+        diagnose=False,
+    )
+    job = dataclasses.replace(
+        trials.job("soak", record.config, {"trial": record.number}),
+        plan=plan,
+        timeout_seconds=2 * seconds + ALLOWANCE_SECONDS,
+    )
+    outcome = trials.run(context.journal.rounds_folder(place) / "soak", job)
+    if isinstance(outcome, Failure):
+        raise UserError(
+            f"the soak of {context.name(record)} failed ({outcome.kind}): {outcome.message}. "
+            f"Its output is in {context.journal.rounds_folder(place)}/soak/worker.log."
+        )
+    assert isinstance(outcome, Measurement)
+    speeds = [each.samples / each.seconds for each in outcome.windows]
+    third = max(1, len(speeds) // 3)
+    return Soak(
+        seconds=sum(each.seconds for each in outcome.windows),
+        throughput=outcome.throughput,
+        held=statistics.fmean(speeds[-third:]) / statistics.fmean(speeds[:third]),
+    )

@@ -1,0 +1,293 @@
+"""The search of a sweep: asks, runs and tells until it is enough."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Container, Iterable, Mapping
+
+from sweeper.analysis.regret import expected_regret
+from sweeper.analysis.trial_table import TrialTable, is_passed_over
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.record import SearchResult, TrialRecord
+from sweeper.errors import EnvironmentStopError
+from sweeper.search import Hints, Searcher, SpaceExhaustedError
+from sweeper.search.guidance import ACCUMULATION
+from sweeper.spec import SweepSpec
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.memory_limit import Capacity
+from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
+from sweeper.sweep.runner import TICK_SECONDS
+from sweeper.sweep.setup import Machine, left_line
+from sweeper.sweep.store.journal import Entry
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.failpoints import passing
+
+CONFIRM_SHARE = 0.2
+MOST_IN_A_ROW = 20
+"""Configurations passed over one after another; the next is run whatever is expected of it."""
+MOST_OFFERS = 3
+"""Times a smaller batch is run in place of one that would not fit."""
+SAME_ERROR_STOPS = 3
+"""Trials that one error ends before any is measured: the code is broken, not a trial."""
+RECENT = 100
+"""Trials that tell what is still to be gained: looking at more would take longer, and say no more."""
+
+
+def hints_of(machine: Machine, samples: int = 0) -> Hints:
+    """Returns what first guesses rest on: known before the search, and the same whenever it goes on."""
+    return Hints(device=machine.devices[0].name, cores=machine.usable_cpus, samples=samples)
+
+
+class Search:
+    """Asks for configurations, runs them and tells what became of them.
+
+    Everything it decides follows from the records: cut off anywhere, it goes on as if it had not been.
+    """
+
+    def __init__(
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        spec: SweepSpec,
+        passed: Iterable[Choice] = (),
+        cut_off: Iterable[Entry] = (),
+    ) -> None:
+        """Takes in the trials that have ended.
+
+        Args:
+            spec: With the space to search.
+            passed: Choices that ran in the preflight.
+            cut_off: Trials that were begun, and run again before any other.
+        """
+        self._context, self._trials = context, trials
+        self._table = trials.table
+        self._whole = self._spec = spec
+        self._failing = FailingValues(self._whole.space, passed)
+        for record in self._table.finished():
+            self._failing.add(record)
+            self._fix_result(record)
+        self._left: Mapping[str, Mapping[Scalar, str]] = {}
+        self._searcher = self._new_searcher()
+        context.mirror.tell(self._table.results)
+        self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
+        self._taken = _Taken(self._table, self._capacity)
+        self._cut_off = sorted(cut_off, key=lambda entry: entry.number)
+
+    def _new_searcher(self) -> Searcher:
+        """Returns what asks for trials in the space less the choices that have left it.
+
+        The table keeps the whole space: a search result has a value for every parameter of it.
+        """
+        self._left = self._failing.left()
+        self._spec = self._whole
+        for name, gone in self._left.items():
+            self._spec = self._spec.without({name: list(gone)})
+            self._context.observer.line(
+                left_line(name, gone, f"{FAILURES} trials failed alike, and none ran")
+            )
+        return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
+
+    def _hints(self) -> Hints:
+        base = self._table.yardstick
+        measured = base.baseline.measurement if base else None
+        return hints_of(self._context.machine, measured.train_samples if measured else 0)
+
+    def run(self) -> str:
+        """Searches, and returns why it ended."""
+        self._trials.progress.begin("searching", self._spec.search.trials)
+        self._count()
+        if len(self._spec.objectives) > 1:
+            self._context.observer.line("There are several objectives, so that no trial is ended early.")
+        try:
+            # What ends after there was enough may change that.
+            while not (reason := self._fill()) or self._trials.jobs.running:
+                self._collect()
+        finally:
+            self._searcher.close()
+        return reason
+
+    def _fill(self) -> str:
+        """Starts trials while there is room; returns why there is no more to ask, if so."""
+        jobs = self._trials.jobs
+        while jobs.has_room:
+            if self._cut_off:
+                entry = self._cut_off.pop(0)
+                self._trials.resume(entry)
+                if entry.number not in jobs.running:
+                    self._tell(entry.number)
+            elif reason := self._ask():
+                return reason
+        return ""
+
+    def _collect(self) -> None:
+        """Takes in what has ended, a slot refilled before the next is looked at; waits where nothing has."""
+        trials = self._trials
+        if not trials.jobs.running:
+            # No worker is there, or none yet.
+            trials.progress.tick()
+            time.sleep(TICK_SECONDS)
+        for number, job, outcome in trials.jobs.wait():
+            record = trials.finish(number, job, outcome)
+            self._tell(number)
+            self._failing.add(record)
+            if self._failing.left() != self._left:
+                self._searcher.close()
+                self._searcher = self._new_searcher()
+            self._stop_on_repeated_error()
+            self._count()
+            self._fill()
+
+    def _count(self) -> None:
+        self._trials.progress.reached(self._table.num_searched - len(self._trials.jobs.running))
+
+    def _ask(self) -> str:
+        """Starts a trial, or passes a configuration over; returns why there is no more to ask, if so."""
+        trials, table = self._trials, self._table
+        if reason := self._why_enough():
+            return reason
+        number = table.last + 1
+        offered = self._offered()
+        if offered is not None:
+            why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
+            trials.start(number, "search", offered, {}, why)
+            return ""
+        try:
+            params, why = self._searcher.ask(number, self._taken)
+        except SpaceExhaustedError:
+            return f"the space is exhausted after {table.num_searched} trials"
+        passing("asked")
+        config = self._spec.config(params)
+        params = {**self._decided(), **params}
+        objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
+        if objection is None:
+            trials.start(number, "search", config, params, why)
+        else:
+            trials.pass_over(number, config, params, why, objection)
+            self._tell(number)
+        return ""
+
+    def _decided(self) -> dict[str, Scalar]:
+        """Returns a value for each parameter that left the space as its last choice but one did."""
+        now, whole = self._spec, self._whole.space
+        return {name: now.fix.get(name, whole[name].first()) for name in whole.keys() - now.space.keys()}
+
+    def _stop_on_repeated_error(self) -> None:
+        """Ends a sweep whose first searched trials all meet one error: the code is broken, not a trial.
+
+        Once one was measured, it is the configurations; what a choice that has left explains does not count.
+        """
+        if self._table.num_measured:
+            return
+        searched = [each for each in self._table.searched() if not self._failing.explains(each.config)]
+        errors = [each.failure.message for each in searched if each.failure and _is_users(each.failure)]
+        alike = [error for error in errors if without_numbers(error) == without_numbers(errors[-1])]
+        if len(alike) >= SAME_ERROR_STOPS:
+            raise EnvironmentStopError(
+                f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
+                f"All of it is in {self._context.journal.folder}/trials/*/worker.log."
+            )
+
+    def _why_enough(self) -> str:
+        budget, search = self._trials.budget, self._spec.search
+        count = self._table.num_searched
+        if count >= search.trials:
+            return f"all {count} trials are done"
+        left = budget.seconds_left
+        if left is not None and self._spec.confirm.rounds:
+            left -= CONFIRM_SHARE * (search.minutes or 0.0) * 60
+        if left is not None and left < budget.usual_seconds / 2:
+            return f"the time is up after {count} trials"
+        if search.patience is not None and self._is_no_better(search.patience):
+            return f"{search.patience} trials in a row were no better"
+        if search.regret is not None:
+            expected = self._expected_regret()
+            if expected is not None and expected <= search.regret:
+                gain = f"{100 * expected:.2g} %"
+                return f"no more than {gain} is expected to be gained after {count} trials"
+        return ""
+
+    def _expected_regret(self) -> float | None:
+        """Returns what is still expected to be gained, by the best trial and the most recent ones."""
+        table, best = self._table, self._table.best()
+        if best is None or best.stage != "search":
+            return None
+        work = best.config.work_key()
+        recent = (table.records[number] for number in reversed(table.ended) if number != best.number)
+        alike = (each for each in recent if each.stage == "search" and each.config.work_key() == work)
+        seen = sorted([best, *itertools.islice(alike, RECENT - 1)], key=lambda each: each.number)
+        # Of what still runs the gain is not known yet.
+        return expected_regret(best, seen, self._spec, _Taken(table, self._capacity, ended=True))
+
+    def _is_no_better(self, patience: int) -> bool:
+        """Returns whether so many searched trials have ended since the best one, none of them better.
+
+        Those that ran beside it were asked before it was known, and do not count.
+        """
+        best = self._table.best()
+        last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
+        since = itertools.takewhile(lambda each: each.number > last, reversed(self._table.records.values()))
+        ended = (each for each in since if each.stage == "search" and each.outcome is not None)
+        count = sum(1 for _ in itertools.islice((r for r in ended if not is_passed_over(r)), patience))
+        return count >= patience
+
+    def _in_a_row(self) -> int:
+        """Returns how many configurations were passed over since the last trial."""
+        return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
+
+    def _offered(self) -> TrialConfig | None:
+        """Returns the last configuration that was passed over with a smaller batch, accumulated."""
+        table = self._table
+        last = table.records[table.last]
+        if not is_passed_over(last) or table.num_passed_over > MOST_OFFERS:
+            return None
+        smaller = self._capacity.smaller(last.config)
+        return smaller if smaller is not None and smaller.key() not in self._taken else None
+
+    def _tell(self, number: int) -> None:
+        if number in self._table.results:
+            return
+        result = self._fix_result(self._table.records[number])
+        passing("told")
+        if result is not None:
+            self._context.mirror.tell({number: result})
+            self._searcher.tell(number, result)
+            passing("studied")
+
+    def _fix_result(self, record: TrialRecord) -> SearchResult | None:
+        """Fixes what the sampler is told of a trial; None where it lies outside of the space."""
+        number = record.number
+        params = record.params or self._whole.params_of(record.config)
+        if number not in self._table.results and params:
+            result = self._table.new_result(number, params)
+            self._context.journal.write_search_result(number, result)
+            self._table.record_result(number, result)
+        return self._table.results.get(number)
+
+
+def _is_users(failure: Failure) -> bool:
+    return failure.kind in (FailureKind.USER_ERROR, FailureKind.CRASH, FailureKind.NO_RESULT)
+
+
+class _Taken(Container[str]):
+    """Keys of what need not be asked again.
+
+    What was passed over may be, once more is known of what fits.
+    """
+
+    def __init__(self, table: TrialTable, capacity: Capacity, *, ended: bool = False) -> None:
+        """Looks at the table as it is when asked.
+
+        Args:
+            ended: Whether what still runs is left out.
+        """
+        self._table, self._capacity, self._ended = table, capacity, ended
+
+    def __contains__(self, key: object) -> bool:
+        table = self._table
+        assert isinstance(key, str)
+        if (number := table.asked.get(key)) is not None:
+            return not self._ended or table.records[number].outcome is not None
+        number = table.passed_over.get(key)
+        return number is not None and self._capacity.objection(table.records[number].config) is not None

@@ -1,0 +1,135 @@
+"""Which folder a command works on: a new sweep, one to continue, or one that has ended."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.measurement import Failure, Measurement
+from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
+from sweeper.spec import SweepSpec
+from sweeper.sweep.observer import Observer
+from sweeper.sweep.store.fingerprint import differences
+from sweeper.sweep.store.journal import Journal, sweeps_folder
+from sweeper.sweep.store.lock import SweepLock
+from sweeper.system.files import make_folder
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Of a sweep's folder: `SweepName`, and what was added to it; no path."""
+
+
+def open_sweep(
+    home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any], observer: Observer, *, new: bool
+) -> tuple[Journal, SweepLock]:
+    """Returns the folder for `spec`, locked: `<name>`, or `<name>-2` where that is another sweep.
+
+    Raises:
+        SweepConflictError: Another process holds it, or it is unfinished and was begun differently.
+        EnvironmentStopError: The folder cannot be written.
+    """
+    known = None if new else continued(home, spec.name, fingerprint)
+    if known is not None:
+        return known, _locked(known)
+    for count in itertools.count(1):
+        name = spec.name if count == 1 else f"{spec.name}-{count}"
+        journal = Journal(sweeps_folder(home) / name)
+        if new and journal.folder.exists():
+            continue
+        lock = _locked(journal)
+        if not journal.begun:
+            if count > 1:
+                observer.line(f"This is another sweep than `{spec.name}`; it is called `{name}`.")
+            return journal, lock
+        if journal.result() is not None:
+            lock.release()
+            continue
+        if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):
+            observer.line(f"The earlier `{name}` has no measurement; it starts anew.")
+            lock.release()
+            journal.remove()
+            return journal, _locked(journal)
+        lock.release()
+        changed = differences(journal.read()["fingerprint"], fingerprint)
+        raise SweepConflictError(
+            f"the sweep `{name}` is unfinished and was begun differently ({'; '.join(changed[:4])}"
+            f"{'; ...' if len(changed) > 4 else ''}). Nothing was changed. "
+            "Undo the change to continue it, or add --new for a sweep of its own."
+        )
+    raise AssertionError("there is always another name")
+
+
+def continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal | None:
+    """Returns the sweep that a run would go on with, ended or not; None where it would begin one."""
+    for journal in of_name(home, name):
+        if not differences(journal.read()["fingerprint"], fingerprint) and not _stillborn(journal):
+            return journal
+    return None
+
+
+def of_name(home: Path, name: str) -> Iterator[Journal]:
+    """Yields the sweeps called `name`, `name-2` and so on that have begun."""
+    for count in itertools.count(1):
+        journal = Journal(sweeps_folder(home) / (name if count == 1 else f"{name}-{count}"))
+        if not journal.folder.exists():
+            return
+        if journal.begun:
+            yield journal
+
+
+def _stillborn(journal: Journal) -> bool:
+    """Whether the sweep's baseline has failed: told to mend it, a person runs the same command again."""
+    first = next(journal.trials(), None)
+    return first is not None and isinstance(first.outcome, Failure)
+
+
+def _locked(journal: Journal) -> SweepLock:
+    try:
+        make_folder(journal.folder)
+        return SweepLock(journal.folder)
+    except OSError as error:
+        if not journal.begun:
+            journal.remove()
+        raise cannot_write(error, journal.folder) from error
+
+
+def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
+    """Returns what to tell a person whose disk does not take any more."""
+    remedy = {
+        errno.ENOSPC: "Free some space",
+        errno.EDQUOT: "Free some of your quota",
+        errno.EROFS: "Name a writable folder with --home",
+        errno.EACCES: "Name a writable folder with --home",
+        errno.EEXIST: "Move the file away that is in its place",
+        errno.ENOTDIR: "Move the file away that is in its place",
+    }.get(error.errno or 0, "Mend that")
+    return EnvironmentStopError(
+        f"cannot write in {folder}: {error.strerror or error}. What was measured is kept. "
+        f"{remedy}, and run the same command again."
+    )
+
+
+def find_sweep(home: Path, name: str) -> Journal:
+    """Returns the folder of the sweep `name`.
+
+    Raises:
+        UserError: There is none; the message names the nearest.
+    """
+    journal = Journal(sweeps_folder(home) / name)
+    if not _NAME.fullmatch(name) or not journal.begun:
+        known = [each.name for each in all_sweeps(home)]
+        have = f" There are: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` makes one."
+        raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, known) or have}")
+    return journal
+
+
+def all_sweeps(home: Path) -> list[Journal]:
+    """Returns the sweeps of a home, the latest first."""
+    folder = sweeps_folder(home)
+    if not folder.exists():
+        return []
+    found = [Journal(path) for path in folder.iterdir() if Journal(path).begun]
+    return sorted(found, key=lambda journal: -(journal.folder / "sweep.yaml").stat().st_mtime)

@@ -1,0 +1,241 @@
+"""What makes two runs of a sweep the same sweep, and where prepared data is kept."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_uninstalled, shipped_folder
+from sweeper.errors import UserError, did_you_mean
+from sweeper.spec import SweepSpec
+from sweeper.spec.sections import Measure
+from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
+
+MOST_BYTES_OF_CODE = 1024 * 1024
+_DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
+
+
+def import_paths() -> tuple[str, ...]:
+    """Returns where pipelines are looked for: the current directory."""
+    return (os.getcwd(),)
+
+
+def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
+    """Returns the parts that must be equal for a sweep to be continued.
+
+    Comments and layout of the pipeline's code do not count, its syntax tree does.
+    """
+    tree = spec.to_dict()
+    parts = {key: tree[key] for key in ("space", "fix", "baseline", "also_try", "objectives", "constraints")}
+    return {
+        **parts,
+        **_subject(spec, tree),
+        "measure": tree["measure"],
+        "seed": spec.search.seed,
+        "device": device,
+        "torch": importlib.metadata.version("torch"),
+    }
+
+
+def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
+    if spec.command:
+        script = spec.script_in(Path.cwd())
+        assert script is not None
+        return {
+            "command": tree["command"],
+            "script": tree["script"],
+            "code": _sha(_plain([_digest_of_files_named(spec.command), script.files])),
+        }
+    return {
+        "pipeline": spec.pipeline,
+        "code": digest_of_code(spec.pipeline),
+        "data": {"options": tree["data"], "files": digest_of_files(spec.data)},
+    }
+
+
+def _digest_of_files_named(command: Sequence[str]) -> str:
+    """Returns a digest of the files that a command line names: Python by its syntax trees.
+
+    Raises:
+        UserError: One of them is not Python, though it is called so.
+    """
+    found: dict[str, str] = {}
+    for item in command:
+        path = Path(item)
+        if not os.path.isfile(path):
+            continue
+        if path.suffix == ".py":
+            found.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
+        elif path.stat().st_size <= MOST_BYTES_OF_CODE:
+            found[item] = _sha(path.read_bytes().hex())
+    return _plain(found)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns one line per key in which two fingerprints differ.
+
+    A setting of `measure` that one of them does not know counts as its default: it is newer.
+    """
+    return [
+        f"{key}: {_short(a)} -> {_short(b)}"
+        for key, a, b in _walk("", old, new)
+        if _plain(a) != _plain(b) and not (key in _DEFAULTS and None in (a, b) and _DEFAULTS[key] in (a, b))
+    ]
+
+
+def _walk(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from _walk(f"{path}.{key}" if path else str(key), old.get(key), new.get(key))
+    else:
+        yield path, old, new
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=list)
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else _plain(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def prepared_folder(home: Path, pipeline: str, data: Mapping[str, Any]) -> Path:
+    """Returns where a pipeline's prepared data is kept: under a digest of all it is made from.
+
+    Args:
+        data: The data section, as JSON values.
+    """
+    made_from = [pipeline, digest_of_code(pipeline), data, digest_of_files(data)]
+    return home.resolve() / "cache" / _sha(_plain(made_from))
+
+
+def digest_of_files(data: Mapping[str, Any]) -> str:
+    """Returns a digest of the names, sizes and change times of the files under `data.path`.
+
+    Raises:
+        UserError: The path does not exist.
+    """
+    if "path" not in data:
+        return ""
+    # os.path, since a name that can be no file's is one that is not there.
+    root = Path(os.path.expanduser(str(data["path"])))
+    if not os.path.exists(root):
+        raise UserError(
+            f"`data.path` must exist, but got {str(data['path'])!r} (looked for {root.absolute()})."
+        )
+    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    listed = []
+    for path in files:
+        about = path.stat()
+        listed.append((str(path.relative_to(root)), about.st_size, about.st_mtime_ns))
+    return _sha(_plain([str(root.resolve()), listed]))
+
+
+def digest_of_code(pipeline: str) -> str:
+    """Returns a digest of the syntax trees of the pipeline and of what it imports from beside it.
+
+    It is the same wherever the files lie, and for the same code the one that sweeper 0.1.0 stored.
+
+    Raises:
+        UserError: There is no such module, or it is not Python.
+    """
+    if find(pipeline, import_paths()) is None:
+        raise UserError(
+            f"`pipeline` must name a module under the current directory, or a pipeline that comes with "
+            f"sweeper or is installed, but got {pipeline!r}: there is no "
+            f"{pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
+            f"{did_you_mean(pipeline, [*shipped_pipelines(), *added_pipelines()])}"
+        )
+    return _sha(_plain(_trees(_found(pipeline))))
+
+
+def module_of(pipeline: str) -> str:
+    """Returns the name under which a trial finds a pipeline, also where its entry point is not installed."""
+    found = find(pipeline, import_paths())
+    return pipeline if found is None or found.is_shipped else found.name
+
+
+def shipped_pipelines() -> list[str]:
+    """Returns the names of the pipelines that come with sweeper."""
+    names = {path.stem for path in shipped_folder(PACKAGE).glob("[a-z]*") if path.suffix in ("", ".py")}
+    return sorted(f"{PACKAGE}.{name}" for name in names)
+
+
+def code_of(pipeline: str) -> dict[str, str]:
+    """Returns the text of the pipeline and of what it imports from beside it, by path below one folder.
+
+    A shipped pipeline is in it as the user's own is. Where both have a file of one name, the user's are
+    sent alone: the sweeper on the other side has the shipped ones, under a name of their own.
+    """
+    modules = set(_found(pipeline))
+    above = {name for each in modules for name in _above(each.name)}
+    modules |= {each for name in above if (each := find(name, import_paths())) and each.name == name}
+    shipped = {_relative(each): each.path for each in modules if each.is_shipped}
+    own = {_relative(each): each.path for each in modules if not each.is_shipped}
+    both = shipped.keys() & own.keys() - {os.path.join(PACKAGE, "__init__.py")}
+    files = own if both else {**shipped, **own}
+    return {path: files[path].read_text(encoding="utf-8") for path in sorted(files)}
+
+
+def _above(name: str) -> list[str]:
+    """Returns the names of the packages that a module is in."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _relative(module: Module) -> str:
+    """Returns the path of a module's file below the folder in which its name begins."""
+    base = os.path.join(*module.logical_name.split("."))
+    return os.path.join(base, "__init__.py") if module.path.name == "__init__.py" else f"{base}.py"
+
+
+def _trees(found: Mapping[Module, ast.Module]) -> dict[str, str]:
+    """Returns the syntax trees of modules as text, by their names."""
+    own = {module.name for module in found if not module.is_shipped}
+    names = {
+        module: module.name if module.is_shipped and module.logical_name in own else module.logical_name
+        for module in found
+    }
+    return {names[module]: ast.dump(as_of_0_1_0(tree, module)) for module, tree in found.items()}
+
+
+def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
+    """Returns a module and what it imports from beside it, with their syntax trees.
+
+    Args:
+        script: The module's file, where it is a script: its folder comes first, and nothing ships.
+    """
+    trees: dict[Module, ast.Module] = {}
+    folders = import_paths() if script is None else (str(script.parent), *import_paths())
+    first = find_uninstalled(module, folders) if script is None else Module(module, script)
+    # Only what a distribution's own pipeline imports may be the distribution's.
+    look = find if first is None else find_uninstalled
+    waiting = [first or find(module, folders)]
+    while waiting:
+        each = waiting.pop()
+        if each is None or each in trees or (script is not None and each.is_shipped):
+            continue
+        try:
+            tree = trees[each] = ast.parse(each.path.read_bytes(), str(each.path))
+        except SyntaxError as error:
+            raise UserError(f"{each.path}:{error.lineno}: {error.msg}; it is not Python.") from None
+        for node in ast.walk(tree):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                source = source_of(node, each.package)
+                names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
+            waiting += [look(name, folders) for name in names]
+    return trees
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,329 @@
+"""Reading a sweep's folder back, for whoever wants to see, compare or export it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.decision import Decision, decide
+from sweeper.analysis.finalists import beyond_production
+from sweeper.analysis.labels import run_name
+from sweeper.analysis.pareto import pareto, pick
+from sweeper.analysis.sensitivity import Sensitivity, sensitivity
+from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
+from sweeper.analysis.trial_table import TrialTable
+from sweeper.core.codec import decode
+from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, read_job, read_outcome
+from sweeper.core.measurement import Outcome, Quality, Report
+from sweeper.core.record import BASELINE, TrialRecord, is_known_metric
+from sweeper.spec import SweepSpec
+from sweeper.sweep.runner import is_tried_again
+from sweeper.sweep.setup import with_enough_steps
+from sweeper.sweep.store.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
+from sweeper.system.files import ours
+from sweeper.tracking import Confirmation
+
+NUM_SEEDS = 3
+"""Over which the baseline's loss is measured."""
+
+
+@dataclass(frozen=True)
+class LoadedSweep:
+    """A sweep as its folder has it; what follows from that is worked out once.
+
+    Attributes:
+        about: `device`, `synthetic`, `notes`.
+        result: How it ended, or what was known where it was stopped; None where there is neither.
+    """
+
+    journal: Journal
+    spec: SweepSpec
+    about: Mapping[str, Any]
+    table: TrialTable
+    result: Mapping[str, Any] | None
+    state: str
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What a reader needs to know of it."""
+        return summarise(self)
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What it has decided."""
+        return decide(self.summary)
+
+    @cached_property
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """What moving the trial to use by one value costs; empty where the baseline stays."""
+        best, spec = self.decision.best, self.spec
+        if self.table.quality_samples:
+            # What the search could not ask for is no neighbour.
+            spec, _ = with_enough_steps(spec, self.table.quality_samples)
+        return sensitivity(best.record, self.summary.records, spec) if best is not None else ()
+
+    def varied(self) -> tuple[str, ...]:
+        """Returns the names that differ between the trials."""
+        return varied(self.spec)
+
+    def name_of(self, record: TrialRecord) -> str:
+        """Returns a record's run name."""
+        return run_name(record.number, record.stage, record.config, self.varied())
+
+    def ratios(self) -> dict[int, Ratio]:
+        """Returns the confirmed ratios by trial number."""
+        entries = (self.result or {}).get("ratios", ())
+        return {e["number"]: Ratio(**{**e, "rounds": tuple(e["rounds"])}) for e in entries}
+
+    def confirmations(self) -> dict[int, Confirmation]:
+        """Returns what the rounds say of each trial that took part, the baseline among them."""
+        found = {
+            number: Confirmation(
+                throughput=each.throughput,
+                ratio=each.ratio,
+                ratio_low=each.low,
+                ratio_high=each.high,
+                rounds=each.rounds,
+            )
+            for number, each in self.ratios().items()
+        }
+        rounds = (self.result or {}).get("rounds", ())
+        values = tuple(each[str(BASELINE)] for each in rounds if str(BASELINE) in each)
+        if values:
+            found[BASELINE] = Confirmation(throughput=statistics.fmean(values), rounds=values)
+        return found
+
+    def operations(self, number: int) -> Mapping[str, float]:
+        """Returns milliseconds in a step by operation, of the trials that were traced."""
+        outcome = read_outcome(self.journal.setup_folder(f"trace-{number}"))
+        found: Mapping[str, float] = outcome.values["operations"] if isinstance(outcome, Report) else {}
+        return found
+
+    def stages(self) -> dict[int, str]:
+        """Returns how far each trial came: `confirmed` for the winner, `finalist` beside it."""
+        stages = {number: record.stage for number, record in self.table.records.items()}
+        stages.update(dict.fromkeys(self.ratios(), "finalist"))
+        winner = (self.result or {}).get("winner")
+        if winner is not None:
+            stages[winner] = "confirmed"
+        return stages
+
+
+def varied(spec: SweepSpec) -> tuple[str, ...]:
+    """Returns the names that differ between a sweep's trials: the space's, then the references'."""
+    names = dict.fromkeys(spec.varied())
+    for entry in (spec.baseline, *spec.also_try):
+        names.update(dict.fromkeys(entry))
+    return tuple(names)
+
+
+def load_sweep(journal: Journal) -> LoadedSweep:
+    """Reads a sweep's folder; nothing is run and nothing is written."""
+    document = journal.read()
+    spec = journal.spec(document)
+    table = TrialTable(spec)
+    losses: list[float] = []
+    for i in range(NUM_SEEDS):
+        folder = journal.setup_folder(f"loss-{i}")
+        outcome = read_outcome(folder) if (folder / CONFIG).exists() else None
+        quality = quality_of(outcome, folder) if outcome is not None else None
+        if quality is not None:
+            table.measure_loss_after(read_job(folder).plan.quality_samples)
+            table.enter_quality(quality)
+            losses.append(quality.val_loss)
+    table.enter_losses(tuple(losses))
+    enter_trials(table, journal, journal.trials())
+    state, result = _state_of(journal)
+    sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
+    path = journal.folder / (RESULT if state == "finished" else STOPPED)
+    with ours(path, ENDS_ANEW):
+        _look_at_result(sweep)
+    return sweep
+
+
+def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
+    """Enters what the folder has; returns the trials that were begun and have no outcome that stands."""
+    unfinished, records = [], []
+    for entry in entries:
+        outcome = entry.outcome
+        if isinstance(outcome, Report):
+            with ours(entry.folder / OUTCOME, RUNS_AGAIN):
+                raise ValueError("it is no trial's")
+        if entry.result is None and is_tried_again(entry.job, outcome):
+            outcome = None
+        records.append(journal.record(entry.number, entry.job, outcome))
+        if entry.result is not None:
+            table.record_result(entry.number, entry.result)
+        if outcome is None:
+            unfinished.append(entry)
+    table.enter_all(records)
+    return unfinished
+
+
+def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
+    """Returns the quality in the outcome of the quality job in `folder`, or None where it failed.
+
+    Raises:
+        EnvironmentStopError: The file was spoilt.
+    """
+    if not isinstance(outcome, Report):
+        return None
+    with ours(folder / OUTCOME, RUNS_AGAIN):
+        quality = decode(Quality, outcome.values)
+    return quality
+
+
+def _look_at_result(sweep: LoadedSweep) -> None:
+    """Reads all that is read of how a sweep ended; raises what spoilt values come to."""
+    sweep.ratios(), sweep.confirmations(), sweep.stages()
+    result = sweep.result
+    if result is not None:
+        _disturbed(result)
+        text: str = result["reason"]
+        text.split()
+        numbers = [result["winner"], *sweep.ratios(), *map(int, result.get("tied", ())), *_unfit(result)]
+        for number in numbers:
+            if number is not None and sweep.table.records[number].outcome is None:
+                raise ValueError(f"it names trial {number}, which has no outcome")
+
+
+def _disturbed(result: Mapping[str, Any]) -> dict[int, int]:
+    """How many rounds of each trial something else disturbed."""
+    return {int(number): count for number, count in result.get("disturbed", {}).items()}
+
+
+def _unfit(result: Mapping[str, Any]) -> set[int]:
+    """The candidates whose loss did not hold over the seeds."""
+    return set(map(int, result.get("unfit", ())))
+
+
+def summarise(sweep: LoadedSweep) -> Summary:
+    """Returns the summary of a sweep, finished or not."""
+    table, ratios, confirmed = sweep.table, sweep.ratios(), sweep.confirmations()
+    result = sweep.result or {}
+    winner = result.get("winner")
+    records = [record for _, record in sorted(table.records.items())]
+    base = table.records.get(BASELINE)
+    same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
+    looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
+
+    disturbed = _disturbed(result)
+    unfit = _unfit(result)
+    tried = next((each for number, each in ratios.items() if number not in unfit), None)
+
+    def row(title: str, record: TrialRecord) -> Row:
+        ratio = ratios.get(record.number)
+        return Row(
+            title=title,
+            name=sweep.name_of(record),
+            record=record,
+            x_baseline=ratio.ratio if ratio else table.x_baseline(record),
+            throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
+            confirmed=ratio is not None,
+            disturbed=bool(
+                disturbed.get(record.number)
+                if ratio
+                else record.measurement and record.measurement.contamination
+            ),
+        )
+
+    # The fastest whose loss was looked at, and where there is none, the fastest.
+    sizes = fastest(records, _work) | fastest([r for r in records if r.number in looked_at], _work)
+    if winner is not None and base is not None:
+        sizes[base.config.work_key()] = table.records[winner]
+    common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
+    objectives, rule = sweep.spec.objectives, sweep.spec.confirm.pick
+    # Of single short windows nothing is known but that they are slow.
+    whole = [r for r in same_work if r.measurement and not r.measurement.screened_out]
+    whole = [r for r in whole if r.number in looked_at or r is base]
+    whole = [r for r in whole if not beyond_production(r, sweep.spec)]
+    front = pareto(whole, objectives) if len(objectives) > 1 else []
+    loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
+    return Summary(
+        name=sweep.journal.name,
+        state=sweep.state,
+        device=sweep.about["device"],
+        reason=result.get("reason", ""),
+        synthetic=sweep.about["synthetic"],
+        unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
+        yardstick=table.yardstick,
+        winner=table.records[winner] if winner is not None else None,
+        tied=tuple(sweep.name_of(table.records[number]) for number in result.get("tied", ())),
+        ratio=ratios.get(winner) if winner is not None else None,
+        undecided=(sweep.name_of(table.records[tried.number]), tried) if tried and winner is None else None,
+        baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
+        per_size=tuple(
+            row(work_title(r.config.work(), common), r)
+            for r in sorted(sizes.values(), key=lambda r: -(r.metric("throughput") or 0))
+        ),
+        per_loader=tuple(row(kind, r) for kind, r in sorted(loaders.items())),
+        counts=counts_of(records),
+        production_samples=sweep.spec.production.samples if sweep.spec.production else None,
+        records=tuple(records),
+        disturbed=disturbed,
+        objectives=tuple(objective.metric for objective in objectives),
+        front=tuple(row("", r) for r in front),
+        picked=pick(front, objectives, rule),
+        rule=rule,
+        varied=sweep.varied(),
+        unfit=tuple(sweep.name_of(table.records[number]) for number in sorted(unfit)),
+    )
+
+
+def _work(record: TrialRecord) -> str:
+    return record.config.work_key()
+
+
+def _kind(record: TrialRecord) -> str:
+    return record.config.loader.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A sweep in a list: what its specification and its result say, without a look at its trials.
+
+    Attributes:
+        trials: Searched ones, whatever became of them.
+        ratio: The winner's, confirmed; None where there is none.
+    """
+
+    name: str
+    state: str
+    device: str
+    trials: int
+    ratio: float | None
+
+
+def listed(journal: Journal) -> Listed:
+    """Returns a sweep as a list shows it.
+
+    Raises:
+        EnvironmentStopError: One of the files that are read was spoilt.
+    """
+    document = journal.read()
+    spec = journal.spec(document)
+    state, result = _state_of(journal)
+    searched = journal.num_trials() - len(spec.references())
+    with ours(journal.folder / (RESULT if state == "finished" else STOPPED), ENDS_ANEW):
+        ratios = {each["number"]: each["ratio"] for each in (result or {}).get("ratios", ())}
+        ratio = ratios.get((result or {}).get("winner"))
+    return Listed(
+        name=journal.name,
+        state=state,
+        device=document["about"]["device"],
+        trials=max(0, searched),
+        ratio=ratio,
+    )
+
+
+def _state_of(journal: Journal) -> tuple[str, Mapping[str, Any] | None]:
+    """Returns `finished`, `stopped` or `unfinished`, and what the file that says so has."""
+    ended, stopped = journal.result(), journal.stopped()
+    if ended is not None:
+        return "finished", ended
+    return ("unfinished" if stopped is None else "stopped"), stopped

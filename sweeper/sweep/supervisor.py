@@ -1,0 +1,135 @@
+"""One sweep from its first trial to its result.
+
+baseline ─► beside itself ─► its loss over seeds ─► references ─► preflight
+         ─► search ─► confirm ─► traces ─► result.json
+everything already in the folder is passed over; what was cut off runs again
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
+from sweeper.core.measurement import Failure
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.errors import NothingFeasibleError
+from sweeper.sweep.budget import union_seconds
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
+from sweeper.sweep.phases.interference import look_beside
+from sweeper.sweep.phases.losses import measure_losses
+from sweeper.sweep.phases.preflight import preflight
+from sweeper.sweep.phases.search import Search
+from sweeper.sweep.runner import seconds_of
+from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.journal import Entry
+from sweeper.sweep.store.load import enter_trials
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.failpoints import passing
+
+CutOff = Mapping[int, Entry]
+"""The trials that were begun and have no outcome that stands, by number."""
+
+
+def run_phases(context: SweepContext) -> None:
+    """Runs every phase; what is found is then in the folder.
+
+    Asked to stop, it confirms the best so far in a hurry, and leaves the sweep to be continued.
+    """
+    journal = context.journal
+    with TrialRunner.of(context) as trials:
+        cut_off = _load(context, trials)
+        try:
+            reason = _up_to_the_search(context, trials, cut_off)
+            result = {"reason": reason, **confirm(context, trials)}
+        except StopAskedError:
+            trials.jobs.cancel()
+            if trials.table.yardstick is None:
+                raise KeyboardInterrupt from None
+            result = {"reason": "it was stopped", **confirm_in_a_hurry(context, trials)}
+        if context.stopping.asked:
+            journal.stop(result)
+            return
+        if context.spec.measure.trace and context.spec.pipeline:
+            try:
+                _trace(context, trials, [BASELINE, result["winner"]])
+            except StopAskedError:
+                # The result is whole without them.
+                trials.jobs.cancel()
+        journal.finish(result)
+        passing("finished")
+
+
+def _load(context: SweepContext, trials: TrialRunner) -> CutOff:
+    """Enters what is in the folder, and charges what that took; returns the trials that were cut off."""
+    journal = context.journal
+    journal.go_on()
+    entries = list(journal.trials())
+    unfinished = enter_trials(trials.table, journal, entries)
+    ended = [each for each in (*entries, *journal.rounds("confirm")) if each.outcome]
+    spans = ((each.job.asked_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
+    trials.budget.charge(union_seconds(spans))
+    return {entry.number: entry for entry in unfinished}
+
+
+def _up_to_the_search(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> str:
+    """Runs everything but the confirmation; returns why the search ended."""
+    references = context.spec.references()
+    _baseline(context, trials, cut_off)
+    look_beside(context, trials)
+    spec = measure_losses(context, trials)
+    trials.table.judge_all()
+    for number, config in enumerate(references[1:], start=1):
+        _reference(trials, number, "reference", config, cut_off)
+    spec, passed = preflight(context, trials, spec)
+    searched = [entry for number, entry in cut_off.items() if number >= len(references)]
+    return Search(context, trials, spec, passed, searched).run()
+
+
+def _reference(
+    trials: TrialRunner, number: int, stage: str, config: TrialConfig, cut_off: CutOff
+) -> TrialRecord:
+    if number not in trials.table.records:
+        why = "the space's `baseline`" if number == BASELINE else f"entry {number} of the space's `also_try`"
+        trials.start(number, stage, config, {}, why)
+    elif number in cut_off:
+        trials.resume(cut_off[number])
+    for key, job, outcome in trials.jobs.wait():
+        trials.finish(key, job, outcome)
+    record = trials.table.judged(number)
+    trials.publish(record)
+    return record
+
+
+def _baseline(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> None:
+    record = _reference(trials, BASELINE, "baseline", context.spec.baseline_config(), cut_off)
+    if record.failure is not None:
+        raise NothingFeasibleError(
+            f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "
+            f"Its output is in {record.folder}/worker.log. Mend it and run the same command."
+        )
+
+
+def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | None]) -> None:
+    """Leaves a profiler trace of some steps in the folders of the trials `numbers`."""
+    trials.progress.begin("tracing")
+    journal, warmup = context.journal, context.spec.measure.warmup_cap_seconds
+    for number in numbers:
+        record = trials.table.records.get(number) if number is not None else None
+        if record is None:
+            continue
+        job = dataclasses.replace(
+            trials.job("trace", record.config.on_one_device()),
+            runner=TRACE_RUNNER,
+            trace=str(journal.trial_folder(record.number).resolve() / TRACE),
+            plan=MeasurePlan(repeats=0, warmup_cap_seconds=warmup),
+        )
+        folder = journal.setup_folder(f"trace-{record.number}")
+        outcome = trials.run(folder, job)
+        if (folder / TRACE).exists():
+            # A worker elsewhere has no other folder than the job's.
+            (folder / TRACE).replace(job.trace)
+        if isinstance(outcome, Failure):
+            context.observer.line(f"No trace of {context.name(record)} ({outcome.kind}: {outcome.message}).")

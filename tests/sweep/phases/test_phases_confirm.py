@@ -1,0 +1,268 @@
+"""The confirmation of a sweep: who takes part, how many rounds, whose loss holds, and Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from replays import Bench, spec_of, surface, throughput
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import read_job
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import NothingFeasibleError, UserError
+from sweeper.sweep.phases.reconfirm import confirm_again
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.testing.noop import made_up
+from sweeper.testing.replay import ReplayLauncher
+
+BATCHES = {"batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]}}
+
+
+def journal_of(bench: Bench) -> Journal:
+    return Journal(bench.home / "sweeps" / "toy")
+
+
+def result_of(bench: Bench) -> dict:
+    return json.loads((journal_of(bench).folder / "result.json").read_text())
+
+
+def noisy(sd: float, seed: int = 0):
+    rng = random.Random(seed)
+    return lambda config: made_up(throughput(config) * rng.lognormvariate(0, sd))
+
+
+def interrupting(when, *, then=surface):
+    """A surface whose supervisor gets Ctrl-C in each job for which `when(config, count)` holds."""
+    count = [0]
+
+    def answer(config: TrialConfig):
+        count[0] += 1
+        if when(config, count[0]):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+        return then(config)
+
+    return answer
+
+
+# -- rounds ---------------------------------------------------------------------------------------------
+
+
+def test_no_round_is_added_where_the_intervals_are_narrow(bench):
+    bench.run(spec_of(space=BATCHES, search={"trials": 3}))
+    assert len(result_of(bench)["rounds"]) == 3
+    assert result_of(bench)["rounds_ended"] == "the intervals are narrow enough"
+
+
+def test_rounds_are_added_while_an_interval_is_wide_and_not_for_ever(bench):
+    bench.run(spec_of(space=BATCHES, search={"trials": 3}), noisy(0.3))
+    rounds = result_of(bench)["rounds"]
+    assert len(rounds) == 12
+    assert "as narrow as they get" in result_of(bench)["rounds_ended"]
+
+
+def test_a_candidate_that_is_clearly_slower_takes_no_part_in_added_rounds(bench):
+    rng = random.Random(0)
+
+    def wide_at_the_top(config: TrialConfig) -> Measurement:
+        sd = 0.3 if config.batch_size in (64, 512) else 0.001
+        return made_up(
+            config.batch_size * (100 if config.batch_size == 512 else 1) * rng.lognormvariate(0, sd)
+        )
+
+    bench.run(spec_of(space=BATCHES, search={"trials": 3}, baseline={"batch_size": 64}), wide_at_the_top)
+    rounds = result_of(bench)["rounds"]
+    assert len(rounds) == 12
+    assert [len(each) for each in rounds] == [3] * 3 + [2] * 9
+
+
+def test_the_order_within_rounds_differs(bench):
+    bench.run(spec_of(space=BATCHES, search={"trials": 3}, confirm={"rounds": 8}))
+    entries = sorted(journal_of(bench).rounds("confirm"), key=lambda entry: entry.number)
+    orders = {}
+    for entry in entries:
+        orders.setdefault(entry.job.params["round"], []).append(entry.job.params["trial"])
+    assert {len(order) for order in orders.values()} == {3}
+    assert len({tuple(order) for order in orders.values()}) > 1
+
+
+def test_near_duplicates_do_not_fill_the_places(bench):
+    space = {"batch_size": {"type": "categorical", "choices": [128, 500, 510, 512]}}
+    spec = spec_of(space=space, search={"trials": 4}, confirm={"top": 2}, also_try=[])
+    bench.run(spec, lambda config: made_up(20_000.0 + config.batch_size))
+    configs = {entry.job.config.batch_size for entry in journal_of(bench).rounds("confirm")}
+    assert configs == {64, 128, 512}
+
+
+# -- the loss of those that may win ----------------------------------------------------------------------
+
+
+def test_a_winner_whose_loss_holds_for_one_seed_only_is_passed_over(bench):
+    def loss(config: TrialConfig) -> float:
+        return 2.0 if config.batch_size == 512 and config.seed else 1.0
+
+    bench.run(spec_of(space=BATCHES, search={"trials": 3}), loss=loss)
+    result = result_of(bench)
+    summary = summarise(load_sweep(journal_of(bench)))
+    assert summary.winner is not None
+    assert summary.winner.config.batch_size == 256
+    assert result["unfit"] == [record.number for record in summary.records if record.config.batch_size == 512]
+    assert any("is passed over: its loss over 3 seeds is 1.667" in line for line in bench.watcher.lines)
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_confirms_the_best_so_far_and_the_same_command_goes_on(bench):
+    whole = Bench(bench.home.parent / "whole")
+    whole.run(spec_of(search={"trials": 8}))
+    ran = bench.run(spec_of(search={"trials": 8}), interrupting(lambda config, count: count == 6))
+    assert ran.stopped
+    stopped = journal_of(bench).stopped()
+    assert stopped is not None
+    assert stopped["confirmed"]
+    assert len(stopped["rounds"]) >= 3
+    assert journal_of(bench).result() is None
+    summary = summarise(load_sweep(journal_of(bench)))
+    assert summary.state == "stopped"
+    assert summary.winner is not None
+    assert summary.ratio is not None
+    assert summary.ratio.low > 1
+    assert not bench.run(spec_of(search={"trials": 8})).stopped
+    assert journal_of(bench).stopped() is None
+    configs = [entry.job.config for entry in journal_of(bench).trials()]
+    assert configs == [entry.job.config for entry in Journal(whole.home / "sweeps" / "toy").trials()]
+
+
+def test_ctrl_c_twice_ends_at_once_and_says_unconfirmed(bench):
+    began = time.monotonic()
+    ran = bench.run(
+        spec_of(search={"trials": 8}), interrupting(lambda config, count: count in (6, 8)), sleep_seconds=0.01
+    )
+    assert time.monotonic() - began < 10
+    assert ran.stopped
+    stopped = journal_of(bench).stopped()
+    assert stopped is not None
+    assert not stopped["confirmed"]
+    assert stopped["winner"] is not None
+    summary = summarise(load_sweep(journal_of(bench)))
+    assert summary.winner is not None
+    assert summary.ratio is None
+
+
+def test_ctrl_c_before_anything_is_measured_ends_as_it_always_did(bench):
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(answer=interrupting(lambda config, count: count == 1))
+    assert journal_of(bench).stopped() is None
+
+
+def test_ctrl_c_gives_the_signal_back(bench):
+    before = signal.getsignal(signal.SIGINT)
+    bench.run()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
+    def last(config: TrialConfig, count: int) -> bool:
+        return count == 2 + 8 + 3 * 4 + 2
+
+    ran = bench.run(spec_of(confirm={"rounds": 8}), interrupting(last))
+    assert ran.stopped
+    stopped = journal_of(bench).stopped()
+    assert stopped is not None
+    assert stopped["confirmed"]
+    assert len(stopped["rounds"]) == 4
+    assert stopped["rounds_ended"] == "it was stopped"
+    bench.run(spec_of(confirm={"rounds": 8}))
+    assert len(result_of(bench)["rounds"]) == 8
+    # What was measured before counts.
+    assert len(bench.jobs("confirm")) <= 3 * 4
+
+
+# -- once more ------------------------------------------------------------------------------------------
+
+
+def again(bench: Bench, answer=surface, **more):
+    return confirm_again(
+        bench.home, "toy", bench.watcher, launch=lambda folder: ReplayLauncher(answer), **more
+    )
+
+
+def test_confirm_repeats_it_any_day_and_leaves_the_result_alone(bench):
+    bench.run()
+    before = (journal_of(bench).folder / "result.json").read_bytes()
+    found = again(bench)
+    assert found.holds
+    assert found.now is not None
+    assert found.now.ratio == pytest.approx(found.before.ratio)
+    assert (journal_of(bench).folder / "result.json").read_bytes() == before
+    # The winner and the baseline alone, in a place of its own each time.
+    again(bench)
+    places = sorted(path.name for path in (journal_of(bench).folder / "again").iterdir())
+    assert places == ["0001", "0002"]
+    numbers = {read_job(entry.folder).params["trial"] for entry in journal_of(bench).rounds("again/0002")}
+    assert numbers == {0, found.number}
+
+
+def test_a_winner_that_has_lost_its_lead_does_not_hold(bench):
+    bench.run()
+    assert not again(bench, lambda config: made_up(100.0)).holds
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_with_what_the_rounds_say_or_with_nothing(bench):
+    bench.run()
+    with pytest.raises(KeyboardInterrupt):
+        again(bench, interrupting(lambda config, count: count == 1))
+    bench.run(spec_of(confirm={"rounds": 8}, name="other"))
+    found = confirm_again(
+        bench.home,
+        "other",
+        bench.watcher,
+        launch=lambda folder: ReplayLauncher(interrupting(lambda config, count: count == 9)),
+    )
+    assert found.now is not None
+    assert len(found.now.rounds) == 4
+
+
+def test_a_soak_says_whether_the_speed_held(bench):
+    bench.run()
+
+    def tiring(config: TrialConfig) -> Measurement:
+        window = made_up(600.0).windows[0]
+        return dataclasses.replace(
+            surface(config), windows=tuple(dataclasses.replace(window, samples=n) for n in (600, 500, 300))
+        )
+
+    soak = again(bench, tiring, soak_seconds=60).soak
+    assert soak is not None
+    assert soak.held == pytest.approx(0.5)
+    assert soak.seconds == 3
+
+
+def test_there_has_to_be_a_winner(bench):
+    with pytest.raises(UserError, match="There is no sweep called 'toy'"):
+        again(bench)
+    bench.run(answer=lambda config: made_up(100.0))
+    with pytest.raises(NothingFeasibleError, match="has no winner to confirm"):
+        again(bench)
+
+
+def test_a_failed_process_leaves_its_round_without_it(bench):
+    taken = [0]
+
+    def now_and_then(config: TrialConfig):
+        taken[0] += 1
+        if taken[0] > 10 and taken[0] % 4 == 0:
+            return Failure(kind=FailureKind.OOM, message="no room")
+        return surface(config)
+
+    bench.run(answer=now_and_then)
+    assert result_of(bench)["winner"] is not None

@@ -1,0 +1,146 @@
+"""Kept processes: one start each, windows in turn, and the process as the unit of repetition."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from replays import Bench, spec_of, surface, throughput
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import read_job
+from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.record import TrialRecord
+from sweeper.sweep.phases import kept_processes
+from sweeper.sweep.phases.kept_processes import LEAST_PROCESSES, WINDOWS, is_dear
+from sweeper.sweep.run import run_sweep
+from sweeper.sweep.store.journal import Journal
+from sweeper.system.files import write_atomic
+from sweeper.testing.noop import made_up
+from sweeper.testing.replay import ReplayLauncher
+from sweeper.tracking import NullTracker
+from sweeper.trainer import turns as taking
+from sweeper.trainer.turns import GO, READY, Turns, number_in
+
+
+@pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has both sides look for a turn often: a hundred of them are taken."""
+    for module in (kept_processes, taking):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.002)
+
+
+def record(startup: float, first: float, peak: float | None = None) -> TrialRecord:
+    measured = dataclasses.replace(
+        made_up(1.0), startup_seconds=startup, first_step_seconds=first, gpu_mem_peak_gib=peak
+    )
+    return TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=measured)
+
+
+def test_processes_are_kept_where_a_start_takes_much_longer_than_a_window():
+    assert not is_dear([record(0.5, 0.4)], 0.1, 0.0)
+    assert not is_dear([record(2.0, 2.5)], 1.0, 0.0)
+    assert is_dear([record(0.1, 0.1), record(1.0, 20.0)], 1.0, 0.0)
+    assert not is_dear([record(1.0, 20.0)], 10.0, 0.0)
+
+
+def test_and_where_all_of_them_fit_onto_the_device_at_once():
+    dear = [record(1.0, 20.0, 10.0), record(1.0, 20.0, 5.0)]
+    assert is_dear(dear, 1.0, 24.0)
+    assert not is_dear(dear, 1.0, 16.0)
+
+
+def test_a_trial_waits_for_its_turn(tmp_path: Path):
+    turns = Turns(tmp_path)
+    answers: list[int] = []
+
+    def trial() -> None:
+        for taken in range(3):
+            turns.wait(taken)
+            answers.append(taken)
+
+    waiting = threading.Thread(target=trial)
+    waiting.start()
+    for taken, go in ((0, 1), (1, 2), (2, 3)):
+        deadline = time.monotonic() + 10
+        while number_in(tmp_path / READY) != taken:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert len(answers) == taken
+        write_atomic(tmp_path / GO, str(go))
+    waiting.join(10)
+    assert answers == [0, 1, 2]
+
+
+class TurnTaking(ReplayLauncher):
+    """Answers a kept job window by window, and remembers whose turn it was.
+
+    Attributes:
+        order: `(round, trial)` of every window, in the order they were taken.
+        together: How many kept jobs were under way at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda config: dataclasses.replace(surface(config), first_step_seconds=60.0))
+        self._pool._max_workers = 16
+        self.order: list[tuple[int, int]] = []
+        self.together = self._now = 0
+
+    def _answer(self, job):
+        if not job.turns:
+            return super()._answer(job)
+        self._now += 1
+        self.together = max(self.together, self._now)
+        turns = Turns(Path(job.turns))
+        for taken in range(job.plan.repeats):
+            turns.wait(taken)
+            self.order.append((job.params["round"], job.params["trial"]))
+        self._now -= 1
+        return super()._answer(job)
+
+
+@pytest.mark.usefixtures("attentive")
+def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
+    launcher = TurnTaking()
+    spec = spec_of(confirm={"rounds": 4, "top": 2})
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: launcher)
+    journal = Journal(bench.home / "sweeps" / "toy")
+    result = journal.result()
+    assert result is not None
+    assert len(result["rounds"]) == LEAST_PROCESSES
+    assert result["ratios"][0]["ratio"] == pytest.approx(
+        throughput(
+            TrialConfig().replace({"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"})
+        )
+        / 64
+    )
+    # One process of each candidate and the baseline at a time, each of them asked in turn.
+    assert launcher.together == 3
+    entries = [read_job(entry.folder) for entry in journal.rounds("confirm")]
+    assert len(entries) == 3 * LEAST_PROCESSES
+    assert all(job.turns for job in entries)
+    first = [trial for index, trial in launcher.order if index == 0]
+    assert len(first) == 3 * WINDOWS
+    for start in range(0, len(first), 3):
+        assert len(set(first[start : start + 3])) == 3
+    assert len({tuple(first[start : start + 3]) for start in range(0, len(first), 3)}) > 1
+
+
+@pytest.mark.usefixtures("attentive")
+def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench):
+    class Failing(TurnTaking):
+        def _answer(self, job):
+            if job.turns and job.params["trial"] != 0 and job.params["round"] == 1:
+                return Failure(kind=FailureKind.OOM, message="no room beside the others")
+            return super()._answer(job)
+
+    spec = spec_of(confirm={"rounds": 4, "top": 2})
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Failing())
+    result = Journal(bench.home / "sweeps" / "toy").result()
+    assert result is not None
+    assert [len(each) for each in result["rounds"]][:3] == [3, 1, 3]
+    assert result["winner"] is not None

@@ -1,0 +1,179 @@
+"""A pipeline's digest: what 0.1.0 stored still holds, wherever the pipeline's files lie."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.modules import Module
+from sweeper.errors import UserError
+from sweeper.sweep.store.fingerprint import code_of, differences, digest_of_code
+from sweeper.sweep.store.old_imports import as_of_0_1_0
+
+REPOSITORY = Path(__file__).parents[3]
+
+OF_0_1_0 = {
+    "pipelines.behaviour": "c9f0ed7bd0ca2951",
+    "pipelines.kuairand": "3f8354bbaac75b32",
+    "pipelines.sequence": "f33ff6d73a5167a9",
+    "pipelines.sign_language": "89b67ba9332dfb7a",
+    "pipelines.stocks": "c449a8738ecb5d09",
+    "pipelines.tabular": "ab5dbb9ada0a8aca",
+}
+"""As 0.1.0 stored them, with Python 3.11."""
+of_3_11 = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="syntax trees differ between versions of Python"
+)
+
+
+@of_3_11
+@pytest.mark.parametrize("pipeline", OF_0_1_0)
+def test_a_shipped_pipeline_has_the_digest_that_0_1_0_stored(pipeline, monkeypatch):
+    """Change a recorded digest only with a pipeline's code: stored sweeps of it do not go on then."""
+    monkeypatch.chdir(REPOSITORY)
+    assert digest_of_code(pipeline) == OF_0_1_0[pipeline]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@of_3_11
+@pytest.mark.parametrize("pipeline", OF_0_1_0)
+def test_and_the_same_where_it_ships_and_where_it_is_copied(pipeline: str, here: Path):
+    assert digest_of_code(pipeline) == OF_0_1_0[pipeline]
+    assert digest_of_code(f"sweeper.{pipeline}") == OF_0_1_0[pipeline]
+    shutil.copytree(REPOSITORY / "pipelines", "pipelines")
+    assert digest_of_code(pipeline) == OF_0_1_0[pipeline]
+
+
+def test_another_file_of_a_shipped_pipeline_counts_where_the_user_has_it(here: Path):
+    before = digest_of_code("pipelines.tabular")
+    Path("pipelines").mkdir()
+    Path("pipelines/_options.py").write_text("# The user's, of which the shipped pipeline knows nothing.\n")
+    assert digest_of_code("pipelines.tabular") == before
+    shutil.copy(REPOSITORY / "pipelines/tabular.py", "pipelines")
+    assert digest_of_code("pipelines.tabular") != before
+
+
+def restated(text: str, module: str = "mine") -> str:
+    return ast.unparse(as_of_0_1_0(ast.parse(text), Module(module, Path("mine.py"))))
+
+
+OLD = """\
+import numpy as np
+from pipelines._options import choice
+from pipelines.stocks.models import Z, a
+from sweeper.core.config import TrialConfig
+from sweeper.core.errors import UserError, did_you_mean
+from sweeper.trainer.pipeline import Batch, Pipeline, take_windows
+
+def prepare(data):
+    from pipelines.stocks.bars import read
+    return read"""
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        """
+import numpy as np
+from sweeper import Pipeline, TrialConfig, UserError
+from sweeper.core.errors import did_you_mean
+from sweeper.trainer.pipeline import Batch, take_windows
+from .._options import choice
+from .models import Z, a
+def prepare(data):
+    from .bars import read
+    return read
+""",
+        OLD,
+    ],
+    ids=["moved", "old"],
+)
+def test_moved_imports_count_as_the_old_ones(new: str):
+    package = Module("sweeper.pipelines.stocks", Path("stocks/__init__.py"))
+    assert ast.unparse(as_of_0_1_0(ast.parse(new), package)) == OLD
+
+
+def test_a_users_own_pipeline_may_take_the_public_names():
+    old = (
+        "import numpy\nfrom sweeper.core.config import TrialConfig as T\n"
+        "from sweeper.core.errors import UserError\nfrom sweeper.trainer.pipeline import Pipeline\n"
+        "import torch"
+    )
+    new = "import numpy\nfrom sweeper import Pipeline, UserError, TrialConfig as T\nimport torch"
+    assert restated(new) == old
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Out of isort's order, and relative: the digest that 0.1.0 stored has them as they are.
+        "from sweeper.trainer.pipeline import Samples, Pipeline\nfrom sweeper.core.errors import UserError",
+        "from . import b\nfrom .a import x\nfrom sweeper.core.errors import UserError",
+        "from sweeper import meter, load",
+        "from sweeper.trainer.pipeline import Batch\nimport numpy\nfrom sweeper.core.errors import UserError",
+        "import sweeper\ntry:\n    import a\nexcept ImportError:\n    from ..b import c",
+    ],
+)
+@pytest.mark.parametrize("module", ["mine", "pipelines.mine"])
+def test_what_0_1_0_could_run_stays_as_it_is(text: str, module: str):
+    assert restated(text, module) == text
+
+
+def test_a_parcel_has_a_shipped_pipeline_with_what_it_imports(here: Path):
+    code = code_of("pipelines.tabular")
+    assert set(code) == {
+        "pipelines/__init__.py",
+        "pipelines/_options.py",
+        "pipelines/_tables.py",
+        "pipelines/tabular.py",
+    }
+    assert code["pipelines/tabular.py"] == (REPOSITORY / "pipelines/tabular.py").read_text()
+    # On the other side it is what is found first.
+    for path, text in code.items():
+        (here / path).parent.mkdir(exist_ok=True)
+        (here / path).write_text(text)
+    assert code_of("pipelines.tabular") == code
+
+
+def test_a_parcel_has_the_users_own_and_what_ships_side_by_side(here: Path):
+    Path("pipelines").mkdir()
+    Path("pipelines/mine.py").write_text("from pipelines.tabular import build, prepare\nimport helper\n")
+    Path("helper.py").write_text("x = 1\n")
+    assert set(code_of("pipelines.mine")) == {
+        "helper.py",
+        "pipelines/mine.py",
+        "pipelines/__init__.py",
+        "pipelines/_options.py",
+        "pipelines/_tables.py",
+        "pipelines/tabular.py",
+    }
+    # Its own `_options` is not what the shipped `tabular` imports: one folder cannot hold both.
+    Path("pipelines/_options.py").write_text("y = 1\n")
+    Path("pipelines/mine.py").write_text(
+        "from pipelines.tabular import build\nfrom pipelines import _options\n"
+    )
+    assert set(code_of("pipelines.mine")) == {"pipelines/mine.py", "pipelines/_options.py"}
+
+
+def test_an_unknown_pipeline_names_the_nearest_that_ships(here: Path):
+    with pytest.raises(UserError, match=r"no pipelines/stock.py in .*Did you mean `pipelines.stocks`\?"):
+        digest_of_code("pipelines.stock")
+
+
+def test_a_newer_setting_of_measure_counts_as_absent_while_it_has_its_default():
+    old = {"measure": {"repeats": 3}, "seed": 0}
+    assert differences(old, {"measure": {"repeats": 3, "trace": True}, "seed": 0}) == []
+    assert differences({"measure": {"repeats": 3, "trace": True}, "seed": 0}, old) == []
+    assert differences(old, {"measure": {"repeats": 3, "trace": False}, "seed": 0}) == [
+        "measure.trace: absent -> false"
+    ]
+    assert differences(old, {"measure": {"repeats": 3}, "seed": 0, "code": "a"}) == ['code: absent -> "a"']
