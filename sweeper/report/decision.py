@@ -13,8 +13,8 @@ from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, times
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
-from sweeper.report.beside import TITLES, limits_in_words, value_at
-from sweeper.report.material import Material
+from sweeper.report.before_after import TITLES, limits_in_words, value_at
+from sweeper.report.report_data import Material
 from sweeper.report.table import Cell, Table, cells, columns
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.report import decision, tables
-from sweeper.report.beside import before_and_after, changes
-from sweeper.report.material import Material
+from sweeper.report import decision, trial_tables
+from sweeper.report.before_after import before_and_after, changes
+from sweeper.report.report_data import Material
 from sweeper.report.table import Table
 from sweeper.report.text import as_markdown, shown
 
@@ -28,7 +28,7 @@ def _lines(m: Material) -> Iterator[str]:
     if warnings:
         yield ""
         yield from (f"> {as_markdown(each)}  " for each in warnings)
-    for table in (changes(m), before_and_after(m), decision.verdicts(m), *tables.best_of(m)):
+    for table in (changes(m), before_and_after(m), decision.verdicts(m), *trial_tables.best_of(m)):
         if table is not None and table.rows:
             yield ""
             yield from _table(table)

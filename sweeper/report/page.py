@@ -7,9 +7,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 
-from sweeper.report import charts, decision, tables
-from sweeper.report.beside import before_and_after, changes
-from sweeper.report.blocks import (
+from sweeper.report import decision, trial_charts, trial_tables
+from sweeper.report.before_after import before_and_after, changes
+from sweeper.report.chart import TONES, Chart
+from sweeper.report.coverage import untried
+from sweeper.report.html import (
     bullets,
     chart_block,
     commands_block,
@@ -17,12 +19,10 @@ from sweeper.report.blocks import (
     legend,
     table_block,
 )
-from sweeper.report.chart import TONES, Chart
-from sweeper.report.figures import plotly
-from sweeper.report.material import Material
+from sweeper.report.plotly import plotly
+from sweeper.report.report_data import Material
 from sweeper.report.text import Html, as_json, as_lines, element, join
-from sweeper.report.timelines import breakdown, timelines
-from sweeper.report.untried import untried
+from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.spec import to_yaml
 
 SECTIONS: Mapping[str, tuple[str, str]] = {
@@ -84,19 +84,19 @@ def _body(m: Material) -> tuple[Html, list[Chart]]:
             drawn.append(made)
         return chart_block(made)
 
-    panels = list(charts.effects(m))
+    panels = list(trial_charts.effects(m))
     lines = list(timelines(m))
     steps = breakdown(m)
-    every = tables.all_trials(m)
+    every = trial_tables.all_trials(m)
     contents = {
         "best": join(
-            *map(table_block, tables.best_of(m)),
-            chart(charts.front(m)),
+            *map(table_block, trial_tables.best_of(m)),
+            chart(trial_charts.front(m)),
             _none("Nothing has been measured.") if not m.ended else "",
         ),
         "effects": join(
-            chart(charts.history(m)),
-            table_block(tables.sensitivity(m)),
+            chart(trial_charts.history(m)),
+            table_block(trial_tables.sensitivity(m)),
             _none("Too few trials to say what mattered.") if not m.sensitivity else "",
             element("h3", "Throughput by setting") if panels else "",
             legend(*panels) if panels else "",
@@ -107,18 +107,18 @@ def _body(m: Material) -> tuple[Html, list[Chart]]:
             legend(*lines) if lines else "",
             element("div", *map(chart, lines), class_="charts") if lines else _none("No telemetry is kept."),
             chart(steps),
-            table_block(tables.steps(m)),
+            table_block(trial_tables.steps(m)),
             _none(_no_steps(m)) if steps is None else "",
         ),
         "failures": join(
             element("p", f"Searched trials: {', '.join(_counted(m)) or 'none'}."),
-            chart(charts.outcomes(m)),
-            table_block(tables.failures(m)) or _none("Every trial ran, within all limits."),
+            chart(trial_charts.outcomes(m)),
+            table_block(trial_tables.failures(m)) or _none("Every trial ran, within all limits."),
         ),
         "untried": bullets(untried(m)) or _none("Nothing worth a word."),
         "trials": join(_filter(len(every.rows)), table_block(every, key="all-trials", sortable=True)),
         "provenance": join(
-            table_block(tables.provenance(m)),
+            table_block(trial_tables.provenance(m)),
             element("p", "The whole specification: as a file it makes this sweep anew."),
             element(
                 "details",

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.report import charts
+from sweeper.report import trial_charts
 from sweeper.report.chart import TONES, Axis, Chart, Marks, short
-from sweeper.report.material import Material
+from sweeper.report.report_data import Material
 from sweeper.report.text import shown
-from sweeper.report.timelines import breakdown, timelines
+from sweeper.report.timeline_charts import breakdown, timelines
 
 INK, FAINT, LINE = "#16191d", "#5a6270", "#dfe3e8"
 DPI = 110
@@ -45,8 +45,8 @@ def pngs(m: Material, folder: Path) -> list[Path]:
 
 def _groups(m: Material) -> Iterator[tuple[str, Sequence[Chart]]]:
     found: dict[str, list[Chart | None]] = {
-        "throughput": [charts.history(m)],
-        "effects": [*charts.effects(m)],
+        "throughput": [trial_charts.history(m)],
+        "effects": [*trial_charts.effects(m)],
         "timelines": [*timelines(m)],
         "breakdown": [breakdown(m)],
     }

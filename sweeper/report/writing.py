@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.report.markdown import markdown
-from sweeper.report.material import Material, gather
 from sweeper.report.page import html
 from sweeper.report.png import pngs
+from sweeper.report.report_data import Material, gather
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import write_atomic
 

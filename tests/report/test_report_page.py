@@ -14,14 +14,14 @@ import odd_sweeps as odd
 import pytest
 
 from sweeper.analysis.summary import Summary
-from sweeper.report.beside import before_and_after, changes
+from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import Chart, log_ticks, short
-from sweeper.report.charts import effects, history, outcomes
 from sweeper.report.decision import commands, costs, facts
-from sweeper.report.material import Material, gather
 from sweeper.report.page import SECTIONS, html
-from sweeper.report.tables import all_trials, failures, provenance, steps
-from sweeper.report.timelines import breakdown, timelines
+from sweeper.report.report_data import Material, gather
+from sweeper.report.timeline_charts import breakdown, timelines
+from sweeper.report.trial_charts import effects, history, outcomes
+from sweeper.report.trial_tables import all_trials, failures, provenance, steps
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import odd_sweeps as odd
 from matplotlib.image import imread
 
 from sweeper.report.chart import TONES
-from sweeper.report.material import gather
 from sweeper.report.png import pngs
+from sweeper.report.report_data import gather
 
 
 def test_the_main_figures_are_drawn_in_their_colours_whatever_they_are_called(tmp_path: Path) -> None:

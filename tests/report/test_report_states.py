@@ -11,10 +11,10 @@ import odd_sweeps as odd
 import pytest
 
 from sweeper.report import files, write
+from sweeper.report.coverage import untried
 from sweeper.report.decision import costs, facts, headline, warnings
-from sweeper.report.material import gather
 from sweeper.report.page import html
-from sweeper.report.untried import untried
+from sweeper.report.report_data import gather
 
 FIRST = {
     "begun": "The baseline is not measured yet.",

@@ -10,12 +10,12 @@ from pathlib import Path
 import odd_sweeps as odd
 import pytest
 
-from sweeper.report.charts import effects
-from sweeper.report.figures import plotly
 from sweeper.report.markdown import markdown
-from sweeper.report.material import gather
 from sweeper.report.page import html
+from sweeper.report.plotly import plotly
+from sweeper.report.report_data import gather
 from sweeper.report.text import Html, as_html, as_json, as_markdown, element, shown
+from sweeper.report.trial_charts import effects
 
 
 class Reader(HTMLParser):

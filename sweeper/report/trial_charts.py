@@ -9,8 +9,8 @@ from sweeper.analysis.formatting import figure, metric, times, value_of
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord, metric_row
 from sweeper.report.chart import MOST_TICKS, Axis, Chart, Marks, log_ticks
-from sweeper.report.material import Material
-from sweeper.report.trials import OUTCOMES, evenly, outcome_of, tone_of
+from sweeper.report.report_data import Material
+from sweeper.report.trial_marks import OUTCOMES, evenly, outcome_of, tone_of
 from sweeper.spec import CategoricalParameter, IntParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts

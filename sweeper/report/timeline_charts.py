@@ -8,7 +8,7 @@ from pathlib import Path
 from sweeper.analysis.formatting import seconds
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import Axis, Chart, Marks
-from sweeper.report.material import Material
+from sweeper.report.report_data import Material
 from sweeper.report.series import Column, Series, read_series, thinned
 
 SHOWN = {

@@ -13,11 +13,11 @@ from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
 from sweeper.core.record import TrialRecord, metric_row
-from sweeper.report.beside import title_of
-from sweeper.report.material import Material
+from sweeper.report.before_after import title_of
+from sweeper.report.report_data import Material
 from sweeper.report.table import Cell, Table, cells, columns
-from sweeper.report.timelines import PARTS, compared
-from sweeper.report.trials import outcome_of, tone_of, why_not
+from sweeper.report.timeline_charts import PARTS, compared
+from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 
 MOST_BESIDE = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sweeper.analysis.formatting import figure, value_of
 from sweeper.core.config import Scalar
-from sweeper.report.material import Material
+from sweeper.report.report_data import Material
 from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts, same
