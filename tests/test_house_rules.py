@@ -20,7 +20,7 @@ CODE_FROM_DATA = {
 WALL_STAMPS = {
     # When something was asked for or measured, for a person, a file or MLflow; durations are monotonic.
     "sweeper/production/folder.py",
-    "sweeper/production/watching.py",
+    "sweeper/production/watch.py",
     "sweeper/sweep/runner.py",
     "sweeper/sweep/trial_runner.py",
     "sweeper/testing/noop.py",

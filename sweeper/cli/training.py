@@ -22,9 +22,9 @@ from sweeper.core.codec import encode
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.export import pass_env, read
+from sweeper.production.request import wanted
 from sweeper.production.run import Trained, train
-from sweeper.production.wanted import wanted
-from sweeper.production.watching import Now
+from sweeper.production.watch import Now
 from sweeper.system.environment import held_back_line, passed
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker

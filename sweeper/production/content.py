@@ -8,8 +8,8 @@ from typing import Any
 
 from sweeper.core.record import rounded
 from sweeper.production.folder import RunFolder
-from sweeper.production.judging import Judgement
-from sweeper.production.wanted import Wanted
+from sweeper.production.promise import Judgement
+from sweeper.production.request import Wanted
 from sweeper.tracking.content import UID_TAG, Point, RunContent, key, param, text
 
 POINTS_PER_E_FOLD = 200

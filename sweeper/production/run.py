@@ -17,10 +17,10 @@ from sweeper.core.training import STOP
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.production.folder import RunFolder, opened
-from sweeper.production.judging import Judgement, judged
-from sweeper.production.showing import Showing
-from sweeper.production.wanted import Wanted
-from sweeper.production.watching import Watch, Watcher
+from sweeper.production.promise import Judgement, judged
+from sweeper.production.publish import Showing
+from sweeper.production.request import Wanted
+from sweeper.production.watch import Watch, Watcher
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of

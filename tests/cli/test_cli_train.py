@@ -25,9 +25,9 @@ from sweeper.cli.training import Asked, train_command
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.execution.local import leftovers
-from sweeper.production.judging import judged
+from sweeper.production.promise import judged
+from sweeper.production.request import Wanted
 from sweeper.production.run import Trained
-from sweeper.production.wanted import Wanted
 from sweeper.system.files import read_json
 from sweeper.tracking.ui import store_uri
 

@@ -11,7 +11,7 @@ import pytest
 from productions import export_in
 
 from sweeper.production.folder import RunFolder, opened
-from sweeper.production.wanted import Wanted, wanted
+from sweeper.production.request import Wanted, wanted
 from sweeper.tracking import SweepInfo
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import DATABASE

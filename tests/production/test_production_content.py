@@ -11,7 +11,7 @@ from productions import block, commit, validation, values_of, write
 from sweeper.production import content
 from sweeper.production.content import content_of
 from sweeper.production.folder import SYSTEM, RunFolder
-from sweeper.production.judging import judged
+from sweeper.production.promise import judged
 
 SECONDS_A_DAY = 86_400
 

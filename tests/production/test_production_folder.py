@@ -13,7 +13,7 @@ from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.core.training import HISTORY
 from sweeper.errors import EnvironmentStopError, SweepConflictError
 from sweeper.production.folder import RUN, SYSTEM, RunFolder, opened
-from sweeper.production.wanted import Wanted
+from sweeper.production.request import Wanted
 
 
 def begun(home: Path, wanted: Wanted, *, new: bool = False, ended: str = "") -> RunFolder:

@@ -12,9 +12,9 @@ from productions import block, commit, validation, values_of, write
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import StorageError
 from sweeper.production.folder import SYSTEM, RunFolder
-from sweeper.production.judging import judged
-from sweeper.production.showing import Showing
-from sweeper.production.wanted import Wanted
+from sweeper.production.promise import judged
+from sweeper.production.publish import Showing
+from sweeper.production.request import Wanted
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import store_uri
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sweeper.core.contamination import of_gpu
 from sweeper.core.training import HISTORY
 from sweeper.production.folder import SYSTEM, RunFolder
-from sweeper.production.wanted import Wanted
+from sweeper.production.request import Wanted
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import TIME, Sampler
 

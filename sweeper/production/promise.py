@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.production.wanted import Promise
+from sweeper.production.request import Promise
 
 TOLERANCE = 0.05
 """Of what was promised: a run that is short of it by less has kept it."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from productions import values_of
 
-from sweeper.production.judging import judged
-from sweeper.production.wanted import Promise
+from sweeper.production.promise import judged
+from sweeper.production.request import Promise
 
 HOLDS = {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960}
 PROMISE = Promise(throughput=10_000.0, holds_for=HOLDS)

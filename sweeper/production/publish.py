@@ -8,8 +8,8 @@ from sweeper.core.job import CONFIG, LOG, OUTCOME
 from sweeper.core.measurement import Failure, Report
 from sweeper.production.content import content_of
 from sweeper.production.folder import RunFolder
-from sweeper.production.judging import Judgement
-from sweeper.production.wanted import Wanted
+from sweeper.production.promise import Judgement
+from sweeper.production.request import Wanted
 from sweeper.tracking import Sender, SweepInfo
 from sweeper.tracking.content import RunContent
 from sweeper.tracking.mlflow import MlflowTracker

@@ -12,9 +12,9 @@ import pytest
 from productions import block, commit, validation, write
 
 from sweeper.core.training import HISTORY
-from sweeper.production import watching
+from sweeper.production import watch as watching
 from sweeper.production.folder import RunFolder
-from sweeper.production.watching import Now, Watch
+from sweeper.production.watch import Now, Watch
 from sweeper.system.files import write_atomic
 from sweeper.telemetry.sampler import TIME
 

@@ -10,7 +10,7 @@ from productions import PIPELINE, export_in
 
 from sweeper.core.training import Training
 from sweeper.errors import UserError
-from sweeper.production.wanted import wanted
+from sweeper.production.request import wanted
 
 NO_LENGTH = (
     "how long to train must be given, but the export has no `production.samples` and no `train.epochs`."
