@@ -11,10 +11,10 @@ from typing import Any
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
+from sweeper.export.description import origin, promise
 from sweeper.export.flags import flags
 from sweeper.export.job_script import job_script
 from sweeper.export.python_lines import python_lines
-from sweeper.export.words import origin, promise
 from sweeper.spec import to_yaml
 
 

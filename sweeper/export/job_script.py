@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.export.words import origin, promise
+from sweeper.export.description import origin, promise
 
 MEMORY_HEADROOM = 1.3
 LEAST_MEMORY_GIB = 2

@@ -11,8 +11,8 @@ from sweeper.core.loaders import traits
 from sweeper.core.template import shown
 from sweeper.errors import UserError
 from sweeper.export import python_loading, python_step
+from sweeper.export.description import origin, promise
 from sweeper.export.flags import effective
-from sweeper.export.words import origin, promise
 
 WIDTH = 100
 YOURS = "# Your `dataset`, `model` and `loss_of(model, batch)` come here."
