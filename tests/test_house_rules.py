@@ -33,7 +33,7 @@ WALL_STAMPS = {
     "sweeper/trainer/probe.py",
     "sweeper/trainer/production.py",
     "sweeper/trainer/quality.py",
-    "sweeper/trainer/tracing.py",
+    "sweeper/trainer/trace.py",
     "sweeper/trainer/dry_step.py",
     "sweeper/worker/keeper.py",
     "sweeper/worker/trial.py",

@@ -109,7 +109,7 @@ class Job:
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
         training: What a production run is asked for; None for all other jobs.
-        turns: Folder through which the windows are asked for one by one (`sweeper.trainer.turns`);
+        turns: Folder through which the windows are asked for one by one (`sweeper.trainer.on_demand`);
             empty where they follow each other.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
             takes the first `device.count` of them. `auto` is whatever the worker has.

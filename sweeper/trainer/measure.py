@@ -37,11 +37,11 @@ from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.diagnose import diagnose
 from sweeper.trainer.group import Group, leave
+from sweeper.trainer.on_demand import Turns
 from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 from sweeper.trainer.timing import Timing
-from sweeper.trainer.turns import Turns
 from sweeper.trainer.windows import Windows
 
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000

@@ -13,9 +13,9 @@ from sweeper.trainer.clocks import NUM_PHASES, Clock, HostClock, NoClock
 from sweeper.trainer.conditions import between, read_conditions, undisturbed_canary_ms
 from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.group import Group
+from sweeper.trainer.on_demand import Turns
 from sweeper.trainer.steady import is_steady
 from sweeper.trainer.step import Stepper
-from sweeper.trainer.turns import Turns
 from sweeper.trainer.windows import Taken, Windows, collect
 
 BLOCK_SECONDS = 0.1

@@ -17,7 +17,7 @@ RUNNERS: Mapping[str, str] = {
     jobs.QUALITY_RUNNER: "sweeper.trainer.quality:run",
     jobs.PREPARE_RUNNER: "sweeper.trainer.prepare:run",
     jobs.PROBE_RUNNER: "sweeper.trainer.probe:run",
-    jobs.TRACE_RUNNER: "sweeper.trainer.tracing:run",
+    jobs.TRACE_RUNNER: "sweeper.trainer.trace:run",
     jobs.GPU_CHECK_RUNNER: "sweeper.trainer.gpu_check:run",
     jobs.TRYING_RUNNER: "sweeper.trainer.dry_step:run",
     jobs.PREFLIGHT_RUNNER: "sweeper.trainer.preflight:run",

@@ -17,7 +17,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.system.files import write_atomic
 from sweeper.system.process import children
 from sweeper.trainer import device, measure
-from sweeper.trainer.turns import GO, READY, number_in
+from sweeper.trainer.on_demand import GO, READY, number_in
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

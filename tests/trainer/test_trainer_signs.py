@@ -15,8 +15,8 @@ from sweeper.core.training import Training
 from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint, measure, production, quality
 from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.on_demand import GO, READY, number_in
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.turns import GO, READY, number_in
 
 
 class Heard(Silent):

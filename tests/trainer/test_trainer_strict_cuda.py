@@ -24,19 +24,9 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import Training
-from sweeper.trainer import (
-    ceilings,
-    gpu_time,
-    group,
-    measure,
-    preflight,
-    prepare,
-    probe,
-    production,
-    quality,
-    tracing,
-)
+from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
+from sweeper.trainer import trace as tracing
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.resident import Reader

@@ -20,7 +20,7 @@ from sweeper.sweep.progress import Progress
 from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
-from sweeper.trainer.turns import GO, POLL_SECONDS, READY, number_in
+from sweeper.trainer.on_demand import GO, POLL_SECONDS, READY, number_in
 
 LEAST_PROCESSES = 5
 WINDOWS = 4

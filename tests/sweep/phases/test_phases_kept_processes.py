@@ -22,8 +22,8 @@ from sweeper.system.files import write_atomic
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
-from sweeper.trainer import turns as taking
-from sweeper.trainer.turns import GO, READY, Turns, number_in
+from sweeper.trainer import on_demand as taking
+from sweeper.trainer.on_demand import GO, READY, Turns, number_in
 
 
 @pytest.fixture

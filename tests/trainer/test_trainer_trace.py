@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from sweeper.core.progress import Silent
-from sweeper.trainer import tracing
+from sweeper.trainer import trace as tracing
 
 
 class Stages(Silent):
