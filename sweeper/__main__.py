@@ -7,8 +7,8 @@ import os
 import sys
 from typing import NoReturn
 
-from sweeper.cli import ending
 from sweeper.cli import main as command_line
+from sweeper.cli import signals
 
 YOUNG_OBJECTS = 100_000
 """New objects between two garbage collections."""
@@ -19,7 +19,7 @@ def main() -> NoReturn:
     _open_what_is_closed()
     # Collecting as often as Python does by itself takes a third of the time of reading 10,000 trials.
     gc.set_threshold(YOUNG_OBJECTS, 50, 50)
-    ending.run(command_line)
+    signals.run(command_line)
 
 
 def _open_what_is_closed() -> None:

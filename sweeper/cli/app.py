@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 # Imported for the commands that they add, in the order in which help lists them.
-from sweeper.cli import commands, deciding, ending
+from sweeper.cli import commands, deciding, signals
 from sweeper.cli.options import app
 from sweeper.errors import EnvironmentStopError, SweeperError, UserError
 
@@ -69,12 +69,12 @@ def _stand_somewhere() -> None:
 
 def _code_of(error: BaseException) -> int:
     """Says what has ended the program, where that is anyone's concern, and returns the exit code."""
-    taken = ending.current()
+    taken = signals.current()
     if taken is not None and (taken.unwinding or taken.count > 1):
         # Whatever a library has made of it on its way.
-        return ending.stopped(taken.first)
+        return signals.stopped(taken.first)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return ending.stopped(signal.SIGINT)
+        return signals.stopped(signal.SIGINT)
     if isinstance(error, SweeperError):
         return _told(error)
     if isinstance(error, SystemExit):

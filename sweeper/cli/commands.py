@@ -36,7 +36,7 @@ def init(
 
     Example: sweeper init tabular --out first.yaml
     """
-    from sweeper.cli.proposing import init_command, init_pipeline_command
+    from sweeper.cli.init import init_command, init_pipeline_command
 
     if pipeline is not None and command is None:
         init_pipeline_command(pipeline, out, force=force)
@@ -71,11 +71,11 @@ def run(
 
     Example: sweeper run a10 --set search.trials=20
     """
-    from sweeper.cli.running import device_override, run_command
+    from sweeper.cli.run import device_override, run_command
 
     chosen = [*(overrides or []), *device_override(device)]
     if dry:
-        from sweeper.cli.planning import dry_run_command
+        from sweeper.cli.check import dry_run_command
 
         raise typer.Exit(dry_run_command(space, chosen, home, new=new))
     raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend, uri=uri))
@@ -108,17 +108,17 @@ def check(
 
     Example: sweeper check a10 --deep
     """
-    from sweeper.cli.planning import check_command
+    from sweeper.cli.check import check_command
 
     if as_json and not deep:
         raise UserError("`--json` must stand with `--deep`, but got it alone.")
     spec = check_command(space, overrides or [], silent=as_json)
     if deep and spec.command:
-        from sweeper.cli.trying import deep_command
+        from sweeper.cli.check_script import deep_command
 
         raise typer.Exit(deep_command(spec, as_json=as_json))
     if deep:
-        from sweeper.cli.building import deep_pipeline_command
+        from sweeper.cli.check_pipeline import deep_pipeline_command
 
         raise typer.Exit(deep_pipeline_command(spec, home, as_json=as_json))
 
@@ -144,7 +144,7 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
     Example: sweeper list
     """
-    from sweeper.cli.showing import list_command
+    from sweeper.cli.show import list_command
 
     list_command(home, as_json=as_json)
 
@@ -171,7 +171,7 @@ def show(
 
     Example: sweeper show stocks-a10 --trial 7
     """
-    from sweeper.cli.showing import show_command, show_trial_command, table_command, why_command
+    from sweeper.cli.show import show_command, show_trial_command, table_command, why_command
 
     if (out is not None and form is None) or (form is not None and (as_json or trial is not None)):
         raise UserError("`--format` must stand without `--json` and `--trial`, and `--out` with `--format`.")
@@ -208,7 +208,7 @@ def confirm(
 
     Example: sweeper confirm stocks-a10 --soak 5m
     """
-    from sweeper.cli.confirming import confirm_command
+    from sweeper.cli.confirm import confirm_command
 
     raise typer.Exit(confirm_command(home, name, soak, as_json=as_json))
 
@@ -225,6 +225,6 @@ def doctor(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
     Example: sweeper doctor
     """
-    from sweeper.cli.examining import doctor_command
+    from sweeper.cli.doctor import doctor_command
 
     raise typer.Exit(doctor_command(home, as_json=as_json))

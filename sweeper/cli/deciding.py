@@ -29,7 +29,7 @@ def ui(
 
     Example: sweeper ui stocks-a10
     """
-    from sweeper.cli.serving import ui_command
+    from sweeper.cli.ui import ui_command
 
     raise typer.Exit(ui_command(home, name, port, uri, host, i_know=i_know))
 
@@ -52,7 +52,7 @@ def report(
 
     Example: sweeper report stocks-a10 --format md --out summary.md
     """
-    from sweeper.cli.reporting import report_command
+    from sweeper.cli.report import report_command
 
     report_command(home, name, form, out)
 
@@ -84,7 +84,7 @@ def compare(
 
     Example: sweeper compare stocks-a10 stocks-a10-2 --fail-if-slower 5%
     """
-    from sweeper.cli.comparing import compare_command
+    from sweeper.cli.compare import compare_command
 
     raise typer.Exit(compare_command(home, one, other, fail_if_slower, as_json=as_json))
 
@@ -132,7 +132,7 @@ def export(
 
     Example: sweeper export stocks-a10 --format json --out best.json
     """
-    from sweeper.cli.exporting import export_command
+    from sweeper.cli.export import export_command
 
     export_command(home, name, form, trial, out, patch, flags, rule)
 
@@ -174,7 +174,7 @@ def train(
 
     Example: sweeper train mlruns/sweeps/stocks-a10/best.yaml --epochs 20 --require 0.95
     """
-    from sweeper.cli.training import Asked, train_command
+    from sweeper.cli.train import Asked, train_command
 
     asked = Asked(
         epochs=epochs,
@@ -210,6 +210,6 @@ def sync(
     Example: sweeper sync stocks-a10 --tracking-uri http://mlflow:5000
     """
     from sweeper.cli.options import home_option
-    from sweeper.cli.syncing import sync_command
+    from sweeper.cli.sync import sync_command
 
     raise typer.Exit(sync_command(home, name, uri, home_option(home), verify=verify, as_json=as_json))

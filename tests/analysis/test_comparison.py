@@ -12,7 +12,7 @@ from scipy import stats
 from thousand import write_sweep
 
 from sweeper.analysis.comparison import Versus, compare, log_ratio
-from sweeper.cli.comparing import side_of
+from sweeper.cli.compare import side_of
 from sweeper.sweep.store.load import load_sweep
 
 A = [100.0, 104.0, 99.0, 101.0, 97.0]

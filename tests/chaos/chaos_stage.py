@@ -55,7 +55,7 @@ def build(config, prepared):
 CRASH_AT = "crash-at"
 MODULES = (
     "sweeper.cli.app",
-    "sweeper.cli.running",
+    "sweeper.cli.run",
     "sweeper.report.page",
     # What a life would take a second and more for, most of it at its end.
     "matplotlib.backends.backend_agg",

@@ -192,7 +192,7 @@ def _serve() -> None:
 
     warm_up()
     import sweeper.cli.app
-    import sweeper.cli.running  # noqa: F401
+    import sweeper.cli.run  # noqa: F401
 
     answers = os.dup(1)
     os.dup2(2, 1)

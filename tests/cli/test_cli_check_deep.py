@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sweeper.cli.building import deep_pipeline_command
+from sweeper.cli.check_pipeline import deep_pipeline_command
 from sweeper.cli.commands import check
 from sweeper.errors import UserError
 from sweeper.scaffold import check_pipeline
@@ -186,7 +186,7 @@ def test_json_needs_deep():
 
 
 def test_the_commands_import_no_torch():
-    code = "import sys, sweeper.cli.building, sweeper.cli.proposing; print('torch' in sys.modules)"
+    code = "import sys, sweeper.cli.check_pipeline, sweeper.cli.init; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.confirming import duration, lines
+from sweeper.cli.confirm import duration, lines
 from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Again, Soak
 

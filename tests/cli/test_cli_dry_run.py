@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli.planning import expected, plan_lines, space_lines
+from sweeper.cli.check import expected, plan_lines, space_lines
 from sweeper.core.config import TrialConfig
 from sweeper.spec import SweepSpec
 from sweeper.sweep.dry_run import Plan

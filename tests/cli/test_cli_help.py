@@ -53,9 +53,9 @@ def test_help_answers_in_little_cpu_time():
 
 def test_the_supervisor_imports_no_torch():
     modules = [
-        "sweeper.cli.running",
-        "sweeper.cli.showing",
-        "sweeper.cli.serving",
+        "sweeper.cli.run",
+        "sweeper.cli.show",
+        "sweeper.cli.ui",
         "sweeper.sweep.run",
         "sweeper.search",
         "sweeper.tracking.mlflow",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from scripts import WILD
 
-from sweeper.cli import proposing
+from sweeper.cli import init as proposing
 from sweeper.cli.commands import init
-from sweeper.cli.proposing import init_command
+from sweeper.cli.init import init_command
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.spec import load

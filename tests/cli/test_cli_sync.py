@@ -25,7 +25,7 @@ def home(finished_home: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def sync(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Runs the command in this process; returns its exit code and what it printed."""
-    from sweeper.cli.syncing import sync_command
+    from sweeper.cli.sync import sync_command
 
     def run(
         *arguments: str, name: str | None = "toy", uri: str | None = None, home: Path = home
@@ -41,7 +41,7 @@ def sync(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 @pytest.fixture(scope="module")
 def once_synced(finished_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sweeper.cli.syncing import sync_command
+    from sweeper.cli.sync import sync_command
 
     home = Path(shutil.copytree(finished_home, tmp_path_factory.mktemp("synced") / "home"))
     assert sync_command(home, None, None, "", verify=False, as_json=True) == 0
@@ -158,7 +158,7 @@ def test_a_dead_server_is_a_storage_error(sync, verify: bool) -> None:
 
 
 def test_the_interface_of_a_dead_server_is_a_storage_error_and_a_database_has_none(home: Path) -> None:
-    from sweeper.cli.serving import ui_command
+    from sweeper.cli.ui import ui_command
 
     with pytest.raises(StorageError, match="cannot be reached"):
         ui_command(home, "toy", 5000, DEAD)

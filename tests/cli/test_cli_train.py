@@ -20,8 +20,9 @@ import pytest
 from mlflow import MlflowClient
 from productions import export_in, values_of
 
-from sweeper.cli import deciding, training
-from sweeper.cli.training import Asked, train_command
+from sweeper.cli import deciding
+from sweeper.cli import train as training
+from sweeper.cli.train import Asked, train_command
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.execution.local import leftovers

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from productions import EXPORT, export_in
 
-from sweeper.cli.training import Asked, train_command
+from sweeper.cli.train import Asked, train_command
 from sweeper.production import run
 
 NAMES = ["MYLAB_TOKEN"]

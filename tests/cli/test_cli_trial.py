@@ -11,7 +11,7 @@ import pytest
 from measurements import measurement, record_of
 
 from sweeper.cli.screen import trial_line
-from sweeper.cli.trial import trial_lines
+from sweeper.cli.trial_view import trial_lines
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Quality, Stats
 from sweeper.core.record import TrialRecord
 

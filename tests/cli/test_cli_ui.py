@@ -31,7 +31,7 @@ EVERYWHERE = (
 
 @pytest.mark.parametrize("host", EVERYWHERE)
 def test_an_address_that_others_reach_is_refused(host: str, finished_home: Path):
-    from sweeper.cli.serving import ui_command
+    from sweeper.cli.ui import ui_command
 
     assert not is_loopback(host)
     with pytest.raises(UserError, match=r"`--host` must be of this machine alone.*--i-know"):
@@ -47,14 +47,14 @@ def test_the_refusal_is_one_line_and_exit_code_2(sweeper, finished_home: Path):
 
 @pytest.mark.parametrize("host", ["..", "a" * 70, "a b", "host.invalid"])
 def test_what_is_no_address_is_refused_in_words(host: str, finished_home: Path):
-    from sweeper.cli.serving import _check_free
+    from sweeper.cli.ui import _check_free
 
     with pytest.raises(UserError, match="must be an address of this machine, but got"):
         _check_free(host, 5000)
 
 
 def test_with_i_know_it_goes_on(finished_home: Path):
-    from sweeper.cli.serving import ui_command
+    from sweeper.cli.ui import ui_command
 
     # The toy sweep has sent nothing to MLflow: that is what is said, after the address was taken.
     with pytest.raises(UserError, match="no runs in MLflow yet"):

@@ -19,8 +19,8 @@ from sweeper.spec import SweepSpec
 ROOT = Path(__file__).parents[2] / "sweeper"
 OWNERS = ("core/loaders.py", "trainer/data/")
 NOT_A_LOADER = {
-    ("cli/building.py", "resident"): "a key of `check --deep --json`",
-    ("cli/showing.py", "workers"): "a key of a cluster's jobs.json",
+    ("cli/check_pipeline.py", "resident"): "a key of `check --deep --json`",
+    ("cli/show.py", "workers"): "a key of a cluster's jobs.json",
     ("execution/dask.py", "workers"): "a key of Dask's own",
     ("execution/cluster.py", "workers"): "a thread's name, and a key of jobs.json",
     ("testing/pipelines.py", "rows"): "an option of the data",

@@ -437,7 +437,7 @@ def test_without_its_own_metadata_nothing_is_known(monkeypatch):
 
 def test_the_supervisor_side_imports_neither_torch_nor_mlflow():
     code = (
-        "import sys, sweeper.cli.examining;"
+        "import sys, sweeper.cli.doctor;"
         "print({'torch', 'mlflow', 'optuna', 'pynvml'} & set(sys.modules) or 'none')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

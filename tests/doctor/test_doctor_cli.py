@@ -14,7 +14,8 @@ import pytest
 import stub_nvml
 from rich.console import Console
 
-from sweeper.cli import examining, main
+from sweeper.cli import doctor as examining
+from sweeper.cli import main
 from sweeper.core.measurement import Report
 from sweeper.doctor import Ceiling, Check, Examination, State, examine
 from sweeper.doctor import gpus as nvidia

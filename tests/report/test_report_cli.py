@@ -7,7 +7,7 @@ from pathlib import Path
 import odd_sweeps as odd
 import pytest
 
-from sweeper.cli.reporting import report_command
+from sweeper.cli.report import report_command
 from sweeper.errors import EnvironmentStopError, UserError
 
 

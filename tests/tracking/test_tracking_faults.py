@@ -18,7 +18,7 @@ import pytest
 from fault_proxy import KINDS, FaultProxy, free_port, served
 from replays import PIPELINE, Bench, spec_of
 
-from sweeper.cli.syncing import sync_command
+from sweeper.cli.sync import sync_command
 from sweeper.core.job import read_job
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.showing import info, show

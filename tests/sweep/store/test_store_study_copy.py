@@ -110,7 +110,7 @@ def test_a_dead_server_costs_a_sweep_nothing(bench: Bench) -> None:
 
 
 def test_a_missing_driver_is_told_before_anything_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweeper.cli.planning import check_command
+    from sweeper.cli.check import check_command
 
     monkeypatch.setitem(sys.modules, "pymysql", None)
     spec = spec_with("mysql://someone@nowhere/optuna")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.text import Text
 
-from sweeper.cli import ending
+from sweeper.cli import signals
 from sweeper.cli.options import home_option
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.cli.sensitivity import sensitivity_line
-from sweeper.cli.syncing import PENDING, pending_line, study_line, uri_option
+from sweeper.cli.sync import PENDING, pending_line, study_line, uri_option
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
@@ -66,7 +66,7 @@ def run_command(
     """
     spec = load(space, overrides)
     if spec.execution.is_remote:
-        ending.allow_cluster()
+        signals.allow_cluster()
     code, folder = _run(spec, home, new=new, extend=extend, uri=uri)
     for model in [] if spec.execution.same_gpu else other_models(folder):
         if code not in (0, PENDING):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import loss, seconds, size
 from sweeper.analysis.labels import label
-from sweeper.cli import ending
+from sweeper.cli import signals
 from sweeper.cli.screen import console
 from sweeper.core.codec import encode
 from sweeper.core.loaders import RESIDENT
@@ -29,7 +29,7 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
         line = f"Preparing the data in {home / 'cache'}, and then two steps of the baseline and the largest."
         out.print(Text(line), soft_wrap=True)
     if spec.execution.is_remote:
-        ending.allow_cluster()
+        signals.allow_cluster()
     built = build_out(home, spec)
     if as_json:
         print(json.dumps(encode(built_json(built)), indent=1))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.formatting import seconds
-from sweeper.cli import ending
+from sweeper.cli import signals
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
 from sweeper.core.record import rounded
@@ -40,7 +40,7 @@ def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -
     """Confirms a winner anew and prints what came of it; returns the exit code."""
     length = duration(soak) if soak is not None else 0.0
     if SweepSpec.from_dict(find_sweep(home, name).read()["spec"], is_stored=True).execution.is_remote:
-        ending.allow_cluster()
+        signals.allow_cluster()
     # JSON is for programs: what is said on the way goes elsewhere.
     with Screen(Console(file=sys.stderr) if as_json else console()) as screen:
         found = confirm_again(home, name, screen, soak_seconds=length)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.formatting import figure, loss, seconds, times
-from sweeper.cli import ending
+from sweeper.cli import signals
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
@@ -67,7 +67,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
     want = wanted(exported, asked.overrides, asked.epochs, asked.max_minutes)
     out = Console(stderr=True, highlight=False) if asked.as_json else console()
     # Ctrl-C waits for a checkpoint however long that takes: a person can press it again.
-    ending.allow(SAVING_SECONDS, None)
+    signals.allow(SAVING_SECONDS, None)
     tracker = MlflowTracker(home, asked.tracking_uri)
     with _Screen(out) as screen:
         for name in want.changed:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli import app, ending
+from sweeper.cli import app, signals
 from sweeper.sweep.stopping import EndedError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -263,13 +263,13 @@ ending.run(program)
 
 
 def test_in_a_test_no_signal_is_taken_and_nothing_ends_the_process(monkeypatch):
-    before = {number: signal.getsignal(number) for number in ending.CODES}
+    before = {number: signal.getsignal(number) for number in signals.CODES}
     monkeypatch.setattr(sys, "argv", ["sweeper", "--version"])
     with pytest.raises(SystemExit) as exited:
         app.main()
     assert exited.value.code == 0
-    assert ending.current() is None
-    assert {number: signal.getsignal(number) for number in ending.CODES} == before
+    assert signals.current() is None
+    assert {number: signal.getsignal(number) for number in signals.CODES} == before
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sweeper.analysis.summary import to_json, trial_json
 from sweeper.cli.options import home_option
 from sweeper.cli.screen import STDOUT, console, print_summary, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
-from sweeper.cli.trial import trial_lines
+from sweeper.cli.trial_view import trial_lines
 from sweeper.core.codec import encode
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.cluster import jobs_of
