@@ -8,16 +8,16 @@ import os
 import signal
 import sys
 import traceback
-from typing import NoReturn
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-# Imported for the commands that they add, in the order in which help lists them.
-from sweeper.cli import commands, deciding, signals
-from sweeper.cli.options import app
+from sweeper._version import __version__
+from sweeper.cli import signals
 from sweeper.errors import EnvironmentStopError, SweeperError, UserError
-
-__all__ = ["commands", "deciding", "main"]
 
 INTERRUPTED = 130
 _DISK = {
@@ -26,6 +26,73 @@ _DISK = {
     errno.EROFS: "Name a writable folder",
     errno.EIO: "Mend the disk",
 }
+
+COMMANDS = {
+    "init": "Write a first search space for a pipeline or for a training script.",
+    "run": "Run a sweep, or continue one that was interrupted.",
+    "check": "Validate a search space and say what it asks for.",
+    "spaces": "List the search spaces that come with sweeper.",
+    "list": "List sweeps, the latest first.",
+    "show": "Show a sweep's summary and its trials.",
+    "confirm": "Measure a sweep's winner against its baseline again.",
+    "doctor": "Check whether this machine is fit for sweeps, and measure what it can do.",
+    "ui": "Open a sweep's comparison in the MLflow UI.",
+    "report": "Write a sweep's report as HTML, Markdown or PNG figures.",
+    "compare": "Compare two sweeps: two GPUs, or before and after a change.",
+    "export": "Export the winning configuration for production.",
+    "train": "Run an exported configuration to the end, with checkpoints.",
+    "sync": "Send MLflow the finished trials it does not have yet.",
+}
+"""Each with its line of help, in the order in which they are listed. `sweeper.cli.NAME` has the command."""
+
+
+class Commands(TyperGroup):
+    """Imports each command when it is asked for, so that help answers at once."""
+
+    def __init__(self, **options: Any) -> None:
+        """Knows the names alone; typer suggests the nearest of them for one that is misspelt."""
+        super().__init__(**options)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a command, or None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"sweeper.cli.{cmd_name}")
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name)(getattr(module, "list_sweeps" if cmd_name == "list" else cmd_name))
+        return get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the table of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    name="sweeper",
+    cls=Commands,
+    help="Finds the training configuration that makes your GPU busy and your run short, and proves it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Options of the program itself."""
+    if version:
+        print(f"sweeper {__version__}")
+        raise typer.Exit
 
 
 def main() -> NoReturn:

@@ -5,19 +5,59 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
-from sweeper.analysis.labels import label, run_name
+from sweeper.cli.check_pipeline import deep_pipeline_command
+from sweeper.cli.check_script import deep_command
+from sweeper.cli.options import DEFAULT_HOME, Home, Json, Sets, Space
 from sweeper.cli.screen import console
 from sweeper.core.launchers import find_installed
+from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, SweepSpec, load
 from sweeper.spec.space import Bounds, Condition
-from sweeper.sweep.dry_run import Plan, dry_run
 from sweeper.sweep.setup import device_model
 from sweeper.sweep.store.fingerprint import fingerprint
-from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.study_copy import check_storage
+
+
+def check(
+    space: Space,
+    overrides: Sets = None,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Also prepare a pipeline's data and take two steps, or run a `command` for seconds.",
+        ),
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    as_json: Json = False,
+) -> None:
+    """Validate a search space and say what it asks for.
+
+    Every mistake is listed. Nothing runs without --deep.
+
+    With --deep a pipeline's data is prepared (the sweep will find it in the state folder), and its baseline
+    and its largest configuration take two training steps: samples, batch, parameters, loss, memory. Of a
+    command it is shown what was understood of its output. Exits with 1 where that fails.
+
+    --json, with --deep: {"name", "device", "room_gib", "synthetic", "notes", "left_out", "resident",
+    "baseline": {"config", "train_samples", "val_samples", "data_bytes", "batch": {name: {"shape", "dtype"}},
+    "batch_bytes", "parameters", "losses", "step_seconds", "peak_gib"} | null, "largest": {"config",
+    "steps": [as the baseline], "expected_gib", "not_run"} | null, "failure"}
+
+    Example: sweeper check a10 --deep
+    """
+    if as_json and not deep:
+        raise UserError("`--json` must stand with `--deep`, but got it alone.")
+    spec = check_command(space, overrides or [], silent=as_json)
+    if deep and spec.command:
+        raise typer.Exit(deep_command(spec, as_json=as_json))
+    if deep:
+        raise typer.Exit(deep_pipeline_command(spec, home, as_json=as_json))
 
 
 def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
@@ -72,48 +112,3 @@ def _condition(asked: Condition) -> str:
 
 def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def dry_run_command(space: Path, overrides: list[str], home: Path, *, new: bool) -> int:
-    """Prints what a sweep would do; returns the exit code."""
-    plan = dry_run(home, load(space, overrides), new=new)
-    out = console()
-    for line in plan_lines(plan):
-        out.print(Text(line), soft_wrap=True)
-    return 0
-
-
-def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yields a plan in lines."""
-    spec, names = plan.spec, varied(plan.spec)
-    yield f"{spec.name} on {plan.device}. This is a dry run: nothing is trained, nothing is kept."
-    if plan.existing:
-        yield plan.existing
-    yield "The space:"
-    yield from space_lines(spec, plan.size)
-    if plan.removed:
-        yield "What is left out here:"
-        yield from (f"  {line}" for line in plan.removed)
-    yield "Measured as they are:"
-    for number, config in enumerate(plan.references):
-        yield f"  {number:03d} {'baseline: ' if number == 0 else ''}{label(config, names)}"
-    yield "The first configurations, before anything is measured:"
-    for number, config in enumerate(plan.first, start=len(plan.references)):
-        yield f"  {run_name(number, 'search', config, names)}"
-    yield f"It takes {expected(plan)}, without preparing the data."
-    if plan.script:
-        yield f"At most {plan.at_once} jobs at once, each with this script:"
-        yield from (f"  {line}" for line in plan.script.splitlines())
-
-
-def expected(plan: Plan) -> str:
-    """Returns how long the sweep takes, as far as its settings say so."""
-    about = f"about {_minutes(plan.minutes)}"
-    if plan.at_most_minutes is None:
-        return f"{about}, and no limit is set (`search.minutes`)"
-    return f"{about}, at most {plan.at_most_minutes:g}"
-
-
-def _minutes(value: float) -> str:
-    rounded = f"{value:.1f}" if value < 2 else f"{value:.0f}"
-    return f"{float(rounded):g} minute{'' if float(rounded) == 1 else 's'}"

@@ -7,14 +7,17 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis import comparison
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.comparison import MOST_MOVED, Comparison, Side, Versus, compare
+from sweeper.analysis.comparison import MOST_MOVED, Comparison, Side, Versus
 from sweeper.analysis.formatting import loss, seconds, times
+from sweeper.cli.options import DEFAULT_HOME, Home, Json
 from sweeper.cli.screen import console, rate
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord, rounded
@@ -29,10 +32,41 @@ _DIGESTS = ("code", "data.files")
 _HOW = {"confirmed": "", "unconfirmed": " (one trial)", "baseline": " (nothing is faster)"}
 
 
+def compare(
+    one: Annotated[str, typer.Argument(metavar="A", help="A sweep: NAME, HOME:NAME, or its folder.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="The one to hold against it.")],
+    home: Home = DEFAULT_HOME,
+    fail_if_slower: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-if-slower", metavar="5%", help="Exit with 1 where B is slower than A by more than that."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two sweeps: two GPUs, or before and after a change.
+
+    --fail-if-slower looks at the baselines and at the winners, and counts one as slower where its whole
+    95 % interval is: where that is wider, nothing is decided, which is said, and is no failure.
+
+    --json: {"a", "b": {"name", "state", "device", "torch", "synthetic", "baseline": {...} | null,
+    "winner": {"number", "how", "throughput", "epoch_seconds", "rounds", "val_loss", "verdict", ...} | null},
+    "unfair": [...], "differences": [...], "baseline", "winner", "gain": {"ratio", "low", "high",
+    "epoch_ratio", "check": "slower"|"not slower"|"not decided"} | null, "configuration": {name: [A, B]},
+    "searched": [...], "pairs": [{"a", "b", "ratio"}], "median"}. All ratios are B over A; "gain" is that of
+    the winners' ratios to their own baselines.
+
+    Example: sweeper compare stocks-a10 stocks-a10-2 --fail-if-slower 5%
+    """
+    raise typer.Exit(compare_command(home, one, other, fail_if_slower, as_json=as_json))
+
+
 def compare_command(home: Path, one: str, other: str, fail_if_slower: str | None, *, as_json: bool) -> int:
     """Prints two sweeps side by side; returns 1 where B is slower by more than was allowed, else 0."""
     share = percentage(fail_if_slower) if fail_if_slower is not None else None
-    found = compare(side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other))))
+    found = comparison.compare(
+        side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other)))
+    )
     if as_json:
         print(json.dumps(comparison_json(found, share), indent=1))
     else:

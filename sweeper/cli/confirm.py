@@ -6,12 +6,15 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.formatting import seconds
 from sweeper.cli import signals
+from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
 from sweeper.core.record import rounded
@@ -21,6 +24,31 @@ from sweeper.sweep.phases.reconfirm import Again, confirm_again
 from sweeper.sweep.store.catalog import find_sweep
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def confirm(
+    name: Name,
+    home: Home = DEFAULT_HOME,
+    soak: Annotated[
+        str | None,
+        typer.Option(
+            "--soak", metavar="5m", help="Then run the winner for so long, and see whether it holds."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a sweep's winner against its baseline again.
+
+    The sweep's own result stays as it is.
+
+    Exits with 1 where the winner is not faster today.
+
+    --json: {"name", "number", "holds", "before": {"ratio", "low", "high", "throughput"},
+    "now": {...} | null, "soak": {"seconds", "throughput", "held"} | null}
+
+    Example: sweeper confirm stocks-a10 --soak 5m
+    """
+    raise typer.Exit(confirm_command(home, name, soak, as_json=as_json))
 
 
 def duration(text: str) -> float:

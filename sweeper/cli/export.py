@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from sweeper.analysis.pareto import RULES, pick
 from sweeper.analysis.summary import Summary
+from sweeper.cli.options import DEFAULT_HOME, Home, Name
 from sweeper.cli.screen import STDOUT, console
+from sweeper.core import export_formats
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
@@ -24,6 +29,53 @@ from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
 
 GIB = 2**30
+
+
+def export(
+    name: Name,
+    home: Home = DEFAULT_HOME,
+    form: Annotated[
+        str,
+        typer.Option("--format", help=f"{export_formats.described()}."),
+    ] = export_formats.YAML,
+    trial: Annotated[
+        int | None, typer.Option("--trial", metavar="N", help="Another trial than the winner.")
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--rule",
+            help="Of several objectives: the trial that `knee` or `lowest_loss` picks from the front.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help=f"File to write; `-` prints, as {' and '.join(export_formats.printed())} do. "
+            "Default: the sweep's best.yaml.",
+        ),
+    ] = None,
+    flags: Annotated[
+        Path | None,
+        typer.Option(
+            "--map", metavar="FILE.yaml", help="With --format args: your own flags, as `batch_size: --bs`."
+        ),
+    ] = None,
+    patch: Annotated[
+        Path | None,
+        typer.Option(
+            "--patch", metavar="SCRIPT.py", help="With --format python: what to change in it, line by line."
+        ),
+    ] = None,
+) -> None:
+    """Export the winning configuration for production.
+
+    The file says where the configuration comes from and what it reached.
+
+    Example: sweeper export stocks-a10 --format json --out best.json
+    """
+    export_command(home, name, form, trial, out, patch, flags, rule)
 
 
 def export_command(

@@ -6,7 +6,9 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from sweeper.cli.screen import STDOUT, console
@@ -18,6 +20,41 @@ from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, 
 from sweeper.script.command_line import parted
 from sweeper.sweep.store.catalog import cannot_write
 from sweeper.system.files import write_atomic
+
+
+def init(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(help="A pipeline's module, or `x` for `pipelines.x`.", metavar="PIPELINE"),
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--command", help="In place of it, how you train: the command line of your script, in quotes."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File to write; `-` prints. Default: NAME.yaml."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Write a first search space for a pipeline or for a training script.
+
+    The space fits this machine's device.
+
+    Of a pipeline its source is read, for its options and what is worth searching (DATA, MODEL, SPACE); of
+    a script its command line and its --help.
+
+    Example: sweeper init tabular --out first.yaml
+    """
+    if pipeline is not None and command is None:
+        init_pipeline_command(pipeline, out, force=force)
+    elif command is not None and pipeline is None:
+        init_command(command, out, force=force)
+    else:
+        both = f"{pipeline!r} and --command" if pipeline else "neither"
+        raise UserError(f"`sweeper init` needs a PIPELINE or a --command, but got {both}.")
 
 
 def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:

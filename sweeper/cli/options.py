@@ -1,4 +1,4 @@
-"""What the commands share: the program itself, and the options and arguments that several of them take."""
+"""The options and arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -9,22 +9,11 @@ from typing import Annotated
 
 import typer
 
-from sweeper._version import __version__
 from sweeper.errors import UserError
 
 MOST_SHOWN = 80
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")
 """What a state folder holds that is made when it is first needed."""
-
-app = typer.Typer(
-    name="sweeper",
-    help="Finds the training configuration that makes your GPU busy and your run short, and proves it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 def _folder(home: Path) -> Path:
@@ -97,13 +86,3 @@ DEFAULT_HOME = Path("mlruns")
 def home_option(home: Path) -> str:
     """Returns ` --home DIR`, for a shell, where the home is not the default one."""
     return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    """Options of the program itself."""
-    if version:
-        print(f"sweeper {__version__}")
-        raise typer.Exit

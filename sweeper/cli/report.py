@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from sweeper.cli.options import DEFAULT_HOME, Home, Name
 from sweeper.cli.screen import STDOUT, console
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import load_sweep
+
+
+def report(
+    name: Name,
+    home: Home = DEFAULT_HOME,
+    form: Annotated[
+        str, typer.Option("--format", help="html (one page), md (a summary), png (figures).")
+    ] = "html",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="File to write, `-` to print it, a folder for png. Default: in the sweep's folder."
+        ),
+    ] = None,
+) -> None:
+    """Write a sweep's report as HTML, Markdown or PNG figures.
+
+    The HTML page is self-contained: it needs no network.
+
+    Example: sweeper report stocks-a10 --format md --out summary.md
+    """
+    report_command(home, name, form, out)
 
 
 def report_command(home: Path, name: str, form: str, out: Path | None) -> None:

@@ -6,11 +6,14 @@ import contextlib
 import re
 import threading
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from sweeper.cli import signals
-from sweeper.cli.options import home_option
+from sweeper.cli.dry_run import dry_run_command
+from sweeper.cli.options import DEFAULT_HOME, Home, Sets, Space, Uri, home_option
 from sweeper.cli.screen import Screen, console, print_summary
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.sync import PENDING, pending_line, study_line, uri_option
@@ -25,6 +28,37 @@ from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri
 
 INTERRUPTED = 130
+
+
+def run(
+    space: Space,
+    overrides: Sets = None,
+    home: Home = DEFAULT_HOME,
+    new: Annotated[bool, typer.Option("--new", help="Begin another sweep under a new name.")] = False,
+    extend: Annotated[
+        int, typer.Option("--extend", metavar="N", min=0, help="Add N trials to a finished sweep.")
+    ] = 0,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="cpu|cuda:N", help="Run on this device. Default: every GPU, else the CPU."
+        ),
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done and for how long; nothing is trained.")
+    ] = False,
+    uri: Uri = None,
+) -> None:
+    """Run a sweep, or continue one that was interrupted.
+
+    Running the same command again never repeats a trial.
+
+    Example: sweeper run a10 --set search.trials=20
+    """
+    chosen = [*(overrides or []), *device_override(device)]
+    if dry:
+        raise typer.Exit(dry_run_command(space, chosen, home, new=new))
+    raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend, uri=uri))
 
 
 def device_override(device: str | None) -> list[str]:

@@ -6,8 +6,21 @@ import json
 
 from rich.text import Text
 
+from sweeper.cli.options import Json
 from sweeper.cli.screen import console
 from sweeper.spec.shipped import shipped_spaces, space_file
+
+
+def spaces(as_json: Json = False) -> None:
+    """List the search spaces that come with sweeper.
+
+    A file of that name in the current folder, or in its search_spaces/, comes first.
+
+    --json: [{"name", "about", "file"}], the file being the one that `sweeper run NAME` reads.
+
+    Example: sweeper spaces
+    """
+    spaces_command(as_json=as_json)
 
 
 def spaces_command(*, as_json: bool) -> None:

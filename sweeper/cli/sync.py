@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from sweeper.cli.options import DEFAULT_HOME, Home, Json, Uri, home_option
 from sweeper.cli.screen import console
 from sweeper.errors import SweepConflictError, UserError
 from sweeper.sweep.publish import Publisher
@@ -22,6 +25,29 @@ from sweeper.tracking.verify import compare
 PENDING = 7
 URI = "MLFLOW_TRACKING_URI"
 MAX_LINES = 20
+
+
+def sync(
+    name: Annotated[str | None, typer.Argument(help="Sweep to send; all of them by default.")] = None,
+    home: Home = DEFAULT_HOME,
+    uri: Uri = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Send nothing; name what lacks and what is too many.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Send MLflow the finished trials it does not have yet.
+
+    Safe to repeat.
+
+    Exits with 7 where something could not be sent, and with --verify with 1 where anything differs.
+
+    --json: {"sweeps": [{"name", "runs", "pending": [numbers], "problem"}]}; with --verify
+    {"sweeps": [{"name", "runs", "points", "lacking": [text], "extra": [text]}]}
+
+    Example: sweeper sync stocks-a10 --tracking-uri http://mlflow:5000
+    """
+    raise typer.Exit(sync_command(home, name, uri, home_option(home), verify=verify, as_json=as_json))
 
 
 def pending_line(count: int, problem: str, name: str, options: str) -> str:

@@ -10,20 +10,23 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.cli import signals
+from sweeper.cli.options import DEFAULT_HOME, Home, Json, Sets, Uri
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.export import pass_env, read
+from sweeper.production import run as production
 from sweeper.production.request import wanted
-from sweeper.production.run import Trained, train
+from sweeper.production.run import Trained
 from sweeper.production.watch import Now
 from sweeper.system.environment import held_back_line, passed
 from sweeper.system.files import write_atomic
@@ -34,6 +37,58 @@ SAVING_SECONDS = 25.0
 """What a run that SIGTERM ends has for its last checkpoint and its end."""
 LINE_SECONDS = 1.0
 """Between two lines about epochs, where these are short."""
+
+
+def train(
+    exported: Annotated[Path, typer.Argument(help="What `sweeper export` has written.", metavar="BEST.yaml")],
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", min=1, help="Passes over the training samples.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option("--max-minutes", metavar="M", help="End after so many minutes in all.")
+    ] = None,
+    overrides: Sets = None,
+    require: Annotated[
+        float | None,
+        typer.Option("--require", metavar="0.95", help="Exit with 1 below this share of the promised speed."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="cpu|cuda:N", help="Default: the first GPUs, else the CPU.")
+    ] = "auto",
+    new: Annotated[bool, typer.Option("--new", help="Begin another run, whatever is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Of a command: overwrite files that differ.")
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    tracking_uri: Uri = None,
+    as_json: Json = False,
+) -> None:
+    """Run an exported configuration to the end, with checkpoints.
+
+    Running the same command again continues from the last checkpoint.
+
+    With its own trainer for a pipeline, with validation, checkpoints and an MLflow run; at the end what was
+    promised is held against what was reached. `--set train.schedule=cosine` (or linear), train.patience,
+    train.validate_epochs, train.checkpoint_minutes, train.keep. A command is run as it won, in the current
+    directory.
+
+    --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss",
+    "best_epoch", "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}
+
+    Example: sweeper train mlruns/sweeps/stocks-a10/best.yaml --epochs 20 --require 0.95
+    """
+    asked = Asked(
+        epochs=epochs,
+        max_minutes=max_minutes,
+        overrides=tuple(overrides or ()),
+        device=device,
+        require=require,
+        new=new,
+        force=force,
+        tracking_uri=tracking_uri,
+        as_json=as_json,
+    )
+    raise typer.Exit(train_command(exported, home, asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +127,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
     with _Screen(out) as screen:
         for name in want.changed:
             screen.line(f"`{name}` was changed, so that nothing is promised for its speed.")
-        ran = train(home, want, tracker, screen, device=asked.device, new=asked.new)
+        ran = production.train(home, want, tracker, screen, device=asked.device, new=asked.new)
     if asked.as_json:
         print(json.dumps(_as_json(ran), indent=1))
     else:

@@ -9,7 +9,11 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from sweeper.cli.options import DEFAULT_HOME, Home, Uri
 from sweeper.cli.screen import console
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
@@ -26,6 +30,28 @@ from sweeper.tracking.ui import (
 from sweeper.tracking.ui import ui_command as command_line
 
 START_SECONDS = 90
+
+
+def ui(
+    name: Annotated[str | None, typer.Argument(help="Sweep to open; the latest by default.")] = None,
+    home: Home = DEFAULT_HOME,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Local port.")] = 5000,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; of this machine.")] = "127.0.0.1",
+    i_know: Annotated[
+        bool,
+        typer.Option(
+            "--i-know", help="Take any --host: whoever reaches it may read, change and delete every run."
+        ),
+    ] = False,
+    uri: Uri = None,
+) -> None:
+    """Open a sweep's comparison in the MLflow UI.
+
+    Ctrl-C stops the UI. With a tracking server, prints the address instead.
+
+    Example: sweeper ui stocks-a10
+    """
+    raise typer.Exit(ui_command(home, name, port, uri, host, i_know=i_know))
 
 
 def ui_command(

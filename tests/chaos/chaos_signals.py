@@ -42,7 +42,7 @@ MENDED = 3
 
 COLD_LIFE = """
 import sys
-from sweeper.cli import ending, main
+from sweeper.cli import signals, main
 
 def program():
     sys.path[:0] = [sys.argv.pop(1)]
@@ -50,7 +50,7 @@ def program():
     chaos_stage._place_witnesses([])
     main()
 
-ending.run(program)
+signals.run(program)
 """
 
 

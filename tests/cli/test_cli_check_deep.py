@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from sweeper.cli.check import check
 from sweeper.cli.check_pipeline import deep_pipeline_command
-from sweeper.cli.commands import check
 from sweeper.errors import UserError
 from sweeper.scaffold import check_pipeline
 from sweeper.spec import SweepSpec

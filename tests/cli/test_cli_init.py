@@ -12,8 +12,7 @@ import pytest
 from scripts import WILD
 
 from sweeper.cli import init as proposing
-from sweeper.cli.commands import init
-from sweeper.cli.init import init_command
+from sweeper.cli.init import init, init_command
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.spec import load

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli.show import list_command
+from sweeper.cli.list import list_command
 from sweeper.sweep.store.lock import LOCK, SweepLock, is_gone
 from sweeper.system.files import write_json
 

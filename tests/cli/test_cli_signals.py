@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 CONTINUES = "What is finished is kept; the same command continues."
 PRELUDE = """\
 import atexit, os, signal, sys, threading, time
-from sweeper.cli import ending
+from sweeper.cli import signals
 def ready():
     os.write(1, b"ready\\n")
 """
@@ -95,8 +95,8 @@ def program():
             time.sleep(60)
         except BaseException:
             pass
-ending.UNWINDING_SECONDS = 0.3
-ending.run(program)
+signals.UNWINDING_SECONDS = 0.3
+signals.run(program)
 """
     )
     process.send_signal(signal.SIGTERM)
@@ -123,8 +123,8 @@ def test_a_second_signal_leaves_little_time_and_the_code_is_the_firsts(first, se
     process = started(
         DEAF
         + """
-ending.UNWINDING_SECONDS, ending.AT_ONCE_SECONDS = 50.0, 0.4
-ending.run(program)
+signals.UNWINDING_SECONDS, signals.AT_ONCE_SECONDS = 50.0, 0.4
+signals.run(program)
 """
     )
     process.send_signal(first)
@@ -137,8 +137,8 @@ def test_a_third_signal_is_the_end():
     process = started(
         DEAF
         + """
-ending.UNWINDING_SECONDS = ending.AT_ONCE_SECONDS = 50.0
-ending.run(program)
+signals.UNWINDING_SECONDS = signals.AT_ONCE_SECONDS = 50.0
+signals.run(program)
 """
     )
     for _ in range(3):
@@ -159,8 +159,8 @@ def program():
         time.sleep(0.6)  # It confirms.
     print("confirmed", file=sys.stderr)
     sys.exit(130)
-ending.UNWINDING_SECONDS = 0.2
-ending.run(program)
+signals.UNWINDING_SECONDS = 0.2
+signals.run(program)
 """
     )
     process.send_signal(signal.SIGINT)
@@ -176,7 +176,7 @@ def late():
     time.sleep(0.5)
     os.write(1, b"cleaned up")
 atexit.register(late)
-ending.run(lambda: sys.exit(7))
+signals.run(lambda: sys.exit(7))
 """
     )
     process.send_signal(number)
@@ -192,7 +192,7 @@ def program():
     threading.Thread(target=time.sleep, args=[60]).start()
     ready()
     sys.exit(7)
-ending.run(program)
+signals.run(program)
 """
     )
     ended(process, 7, 5.0, says=0)
@@ -215,7 +215,7 @@ def program():
     except BaseException:
         logging.getLogger("sqlalchemy.pool").error("Exception during reset", exc_info=True)
         raise RuntimeError("did not possess lock")
-ending.run(program)
+signals.run(program)
 """
     )
     process.send_signal(signal.SIGTERM)
@@ -233,8 +233,8 @@ def program():
             pause = lambda: os.write(2, b"x" * 65536)
         except BaseException:
             pass
-ending.UNWINDING_SECONDS = 0.3
-ending.run(program)
+signals.UNWINDING_SECONDS = 0.3
+signals.run(program)
 """
     )
     time.sleep(0.2)
@@ -256,7 +256,7 @@ def program():
     ready()
     time.sleep(0.3)
     sys.exit(os.waitstatus_to_exitcode(status) == -signal.SIGTERM)
-ending.run(program)
+signals.run(program)
 """
     )
     ended(process, 1, 5.0, says=0)
@@ -306,7 +306,7 @@ def test_a_bug_without_a_place_for_its_traceback_says_where_it_is(monkeypatch, c
     monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
     with pytest.raises(SystemExit):
         app.main()
-    assert "test_cli_ending.py:" in capsys.readouterr().err
+    assert "test_cli_signals.py:" in capsys.readouterr().err
 
 
 def test_ended_is_no_ordinary_exception():

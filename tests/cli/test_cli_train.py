@@ -20,7 +20,6 @@ import pytest
 from mlflow import MlflowClient
 from productions import export_in, values_of
 
-from sweeper.cli import deciding
 from sweeper.cli import train as training
 from sweeper.cli.train import Asked, train_command
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
@@ -360,7 +359,7 @@ def test_one_begun_anew_is_gone_on_with_without_new(ends: Any):
 def test_json_is_what_the_help_says(ends: Any):
     code, out, complaint = ends(Asked(as_json=True), disturbed={"heat": 5.0})
     found = json.loads(out)
-    help_text = inspect.getdoc(deciding.train) or ""
+    help_text = inspect.getdoc(training.train) or ""
     named = help_text[help_text.index("--json:") : help_text.index("Example:")]
     assert list(found) == [name for name in re.findall(r'"(\w+)"', named)]
     assert code == 0

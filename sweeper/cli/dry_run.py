@@ -1,0 +1,60 @@
+"""`sweeper run --dry-run`: what a sweep would do, in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.text import Text
+
+from sweeper.analysis.labels import label, run_name
+from sweeper.cli.check import space_lines
+from sweeper.cli.screen import console
+from sweeper.spec import load
+from sweeper.sweep.dry_run import Plan, dry_run
+from sweeper.sweep.store.load import varied
+
+
+def dry_run_command(space: Path, overrides: list[str], home: Path, *, new: bool) -> int:
+    """Prints what a sweep would do; returns the exit code."""
+    plan = dry_run(home, load(space, overrides), new=new)
+    out = console()
+    for line in plan_lines(plan):
+        out.print(Text(line), soft_wrap=True)
+    return 0
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Yields a plan in lines."""
+    spec, names = plan.spec, varied(plan.spec)
+    yield f"{spec.name} on {plan.device}. This is a dry run: nothing is trained, nothing is kept."
+    if plan.existing:
+        yield plan.existing
+    yield "The space:"
+    yield from space_lines(spec, plan.size)
+    if plan.removed:
+        yield "What is left out here:"
+        yield from (f"  {line}" for line in plan.removed)
+    yield "Measured as they are:"
+    for number, config in enumerate(plan.references):
+        yield f"  {number:03d} {'baseline: ' if number == 0 else ''}{label(config, names)}"
+    yield "The first configurations, before anything is measured:"
+    for number, config in enumerate(plan.first, start=len(plan.references)):
+        yield f"  {run_name(number, 'search', config, names)}"
+    yield f"It takes {expected(plan)}, without preparing the data."
+    if plan.script:
+        yield f"At most {plan.at_once} jobs at once, each with this script:"
+        yield from (f"  {line}" for line in plan.script.splitlines())
+
+
+def expected(plan: Plan) -> str:
+    """Returns how long the sweep takes, as far as its settings say so."""
+    about = f"about {_minutes(plan.minutes)}"
+    if plan.at_most_minutes is None:
+        return f"{about}, and no limit is set (`search.minutes`)"
+    return f"{about}, at most {plan.at_most_minutes:g}"
+
+
+def _minutes(value: float) -> str:
+    rounded = f"{value:.1f}" if value < 2 else f"{value:.0f}"
+    return f"{float(rounded):g} minute{'' if float(rounded) == 1 else 's'}"

@@ -1,0 +1,81 @@
+"""`sweeper list`: the sweeps of a home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from sweeper.analysis.formatting import times
+from sweeper.cli.options import DEFAULT_HOME, Home, Json
+from sweeper.cli.screen import console
+from sweeper.core.codec import encode
+from sweeper.errors import EnvironmentStopError
+from sweeper.execution.cluster import jobs_of
+from sweeper.sweep.launchers import waiting_sweeps
+from sweeper.sweep.store.catalog import all_sweeps
+from sweeper.sweep.store.journal import sweeps_folder
+from sweeper.sweep.store.load import Listed, listed
+from sweeper.sweep.store.lock import is_gone
+
+
+def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
+    """List sweeps, the latest first.
+
+    Example: sweeper list
+    """
+    list_command(home, as_json=as_json)
+
+
+def list_command(home: Path, *, as_json: bool) -> None:
+    """Prints the sweeps of a home; a spoilt one costs an error at the end, and none of the others."""
+    sweeps, spoilt = [], []
+    for journal in all_sweeps(home):
+        try:
+            sweeps.append(listed(journal))
+        except EnvironmentStopError as error:
+            spoilt.append(error)
+    if as_json:
+        found = [{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps]
+        print(json.dumps(found, indent=1))
+    else:
+        _print_list(home, sweeps, any_spoilt=bool(spoilt))
+    if spoilt:
+        raise spoilt[0]
+
+
+def _print_list(home: Path, sweeps: Sequence[Listed], *, any_spoilt: bool) -> None:
+    out = console()
+    waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
+    for folder in waiting:
+        out.print(Text(f"{folder.name:<24} not begun"), soft_wrap=True)
+        for said in _job_lines(folder):
+            out.print(Text(f"  {said}"), soft_wrap=True)
+    if not sweeps and not any_spoilt and not waiting:
+        out.print(f"No sweeps in {home} yet. `sweeper run quick` makes one.")
+    for each in sweeps:
+        confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
+        line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"
+        out.print(Text(line), soft_wrap=True)
+        for said in _job_lines(sweeps_folder(home) / each.name):
+            out.print(Text(f"  {said}"), soft_wrap=True)
+
+
+def _job_lines(folder: Path) -> Iterator[str]:
+    """Yields the jobs and workers of a sweep that runs on a cluster."""
+    found = jobs_of(folder)
+    if is_gone(folder):
+        # What it wrote last is no longer so.
+        if jobs := found.get("jobs"):
+            yield f"left behind, to end within a minute: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
+        return
+    workers = found.get("workers", [])
+    there = {each["job"] for each in workers}
+    for each in workers:
+        gpu = f", GPU {each['gpu']}" if each["gpu"] else ""
+        job = f"job {each['job']}: " if each["job"] else ""
+        yield f"{job}{each['host']}{gpu}, {'busy' if each['busy'] else 'idle'}"
+    if waiting := [job for job in found.get("jobs", []) if job not in there]:
+        yield f"waiting for a place: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"
