@@ -30,7 +30,7 @@ from sweeper.spec.sections import Execution
 REPOSITORY = Path(__file__).parents[1]
 HARNESS = REPOSITORY / "tests" / "chaos"
 RUNS = RESULTS / "chaos-runs.jsonl"
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def main() -> int:
     for name in PARTS if asked.part in ("all", "figures") else [asked.part]:
         if asked.part != "figures":
             found = run(name, asked.count if asked.count is not None else PARTS[name].count, asked.seed)
-            for each in found["violations"][:MOST_NAMED]:
+            for each in found["violations"][:MAX_NAMED]:
                 print(each, file=sys.stderr)
             status |= bool(found["violations"])
             with open(RUNS, "a", encoding="utf-8") as file:

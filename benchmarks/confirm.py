@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 DRAWS = 2000
 LIVE = 20
 SWEEPS = 20
-ROUNDS, MOST_ROUNDS, PRECISION = 8, 4, 0.05
+ROUNDS, MAX_ROUNDS, PRECISION = 8, 4, 0.05
 ONE_THREAD = "fix.device.cpu_threads=1"
 """Threads are not the question: two that wait for each other feel every neighbour on the host twice."""
 PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seconds=0.75, diagnose=False)
@@ -53,7 +53,7 @@ def recorded() -> Iterator[Figure]:
     for _ in range(DRAWS):
         key = draw.choice(keys)
         # Two processes of the same configuration, from neighbouring rounds: they share the machine's mood.
-        starts = draw.sample(range(len(rounds) - 1), k=min(len(rounds) - 1, ROUNDS * MOST_ROUNDS))
+        starts = draw.sample(range(len(rounds) - 1), k=min(len(rounds) - 1, ROUNDS * MAX_ROUNDS))
         taken: list[dict[int, float]] = []
         for start in starts:
             pair = [rounds[start][key], rounds[start + 1][key]]
@@ -103,7 +103,7 @@ def live() -> Iterator[Figure]:
             for count in range(LIVE):
                 rounds: list[dict[int, float]] = []
                 while len(rounds) < ROUNDS or (
-                    len(rounds) < ROUNDS * MOST_ROUNDS and not is_enough(rounds, 0, PRECISION)
+                    len(rounds) < ROUNDS * MAX_ROUNDS and not is_enough(rounds, 0, PRECISION)
                 ):
                     order = [0, 1]
                     random.Random(1000 * count + len(rounds)).shuffle(order)

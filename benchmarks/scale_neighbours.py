@@ -22,11 +22,11 @@ from verdicts import Bench
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
-from sweeper.sweep.phases.interference import LEAST_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
+from sweeper.sweep.phases.interference import MIN_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.system.cpu_shares import shares
 
-ROUNDS, MOST_TRIES = 12, 3
+ROUNDS, MAX_TRIES = 12, 3
 OTHERS = "other processes took cores"
 PLAN = MeasurePlan(
     window_seconds=WINDOW_SECONDS,
@@ -65,7 +65,7 @@ def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Beside:
     """
     slots = [Slot("cpu", each) for each in cpus]
     rounds: list[tuple[float, ...]] = []
-    for index in range(MOST_TRIES * ROUNDS):
+    for index in range(MAX_TRIES * ROUNDS):
         counts = sorted((1, len(slots)), reverse=bool(index % 2))
         found = {count: run(bench, job, slots[:count]) for count in counts}
         processes = [*found[1], *found[len(slots)]]
@@ -93,7 +93,7 @@ def neighbours() -> Iterator[Figure]:
             found = measured(bench, job, split)
             print(f"{name}: {found.line}")
             # Where they disturb each other, the tool has them run one at a time: nothing is to be met then.
-            bar = "" if found.disturbs else f">= {LEAST_RATIO}"
+            bar = "" if found.disturbs else f">= {MIN_RATIO}"
             yield _figure(found, f"trial beside a neighbour / alone, {name}, cores split", bar)
             decided = float(not found.disturbs)
             yield Figure(

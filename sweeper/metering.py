@@ -27,7 +27,7 @@ VARIABLE = "SWEEPER_METER"
 """In a script's environment: the abstract name of the socket that takes what it tells."""
 
 INTERVAL_SECONDS = 0.01
-LARGEST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 def meter() -> Meter:

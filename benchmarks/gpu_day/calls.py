@@ -25,7 +25,7 @@ from sweeper.system.process import tree
 
 RESERVE_SECONDS = 20.0
 """Of a call's minutes, what ends it: killing a step that is over its limit, and the table."""
-LEAST_SECONDS = 8.0
+MIN_SECONDS = 8.0
 """No step begins with less."""
 KILL_SECONDS = 5.0
 MAX_FILES, MAX_MIB = 8, 16
@@ -72,7 +72,7 @@ def run_call(
             limit = min(step.rehearsal_seconds if rehearse else step.seconds, left)
             one = (
                 Ended(step.name, "skipped", 0.0, "no time was left")
-                if limit < LEAST_SECONDS
+                if limit < MIN_SECONDS
                 else _run(step, limit, rows, out, path, rehearse=rehearse)
             )
             write_row(rows, {"kind": "step", **_fields(one)})

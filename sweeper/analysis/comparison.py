@@ -19,7 +19,7 @@ from sweeper.core.record import TrialRecord
 How = Literal["confirmed", "unconfirmed", "baseline"]
 Answer = Literal["slower", "not slower", "not decided"]
 
-MOST_MOVED = 3
+MAX_MOVED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ Curve = Sequence[tuple[int, float]]
 
 How = Literal["measured", "extrapolated"]
 
-MOST_TIMES = 10.0
+MAX_TIMES = 10.0
 """A curve is continued to so many times its samples, and no further."""
 LAST_POINTS = 3
 """The power law is fitted to so many points: the first ones are of the steep beginning."""
@@ -53,7 +53,7 @@ def samples_to_loss(curve: Curve, target: float) -> tuple[float, How] | None:
     end, loss = last[-1]
     # In logarithms: a slope next to 0 would lead beyond any float.
     further = math.log(loss / target) / -slope if slope < 0 else math.inf
-    return (end * math.exp(further), "extrapolated") if further <= math.log(MOST_TIMES) else None
+    return (end * math.exp(further), "extrapolated") if further <= math.log(MAX_TIMES) else None
 
 
 def start_seconds(measured: Measurement) -> float:

@@ -11,7 +11,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import neighbours
 
-FEWEST_MEASURED = 8
+MIN_MEASURED = 8
 
 
 def expected_regret(
@@ -31,7 +31,7 @@ def expected_regret(
         were measured to predict from.
     """
     measured = [(record.config, speed) for record in records if (speed := record.metric("throughput"))]
-    if len(measured) < FEWEST_MEASURED:
+    if len(measured) < MIN_MEASURED:
         return None
     effects = Effects(measured, spec)
     here = best.config

@@ -16,7 +16,7 @@ SATURATED = 0.85
 """Use of the cores from which more workers cannot help; loadtune has the same bound."""
 
 LARGER = 4
-LEAST_GAIN = 0.15
+MIN_GAIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Reme
     if crowded:
         fewer = max(0, min(workers, cores) - 1)
         yield Remedy(f"`loader.num_workers: {fewer}`{no_more}", {"loader.num_workers": fewer})
-    has_room = cores > 1 and (s.cpu or 0.0) < SATURATED and s.transfer < LEAST_GAIN
+    has_room = cores > 1 and (s.cpu or 0.0) < SATURATED and s.transfer < MIN_GAIN
     if not (kind.reads_rows or kind.is_resident) and has_room:
         lacking = s.device_rate / s.loader_rate if s.device_rate and s.loader_rate else 2.0
         wanted = min(cores, max(workers + 1, math.ceil(max(workers, 1) * lacking)))
@@ -121,16 +121,16 @@ def _bandwidth(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[
 
 
 def _compute(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    if (s.faults or 0.0) >= LEAST_GAIN / 2:
+    if (s.faults or 0.0) >= MIN_GAIN / 2:
         yield from _malloc(s, config)
     # Small matrices lose more to conversions than they win: the batch comes first there.
-    if (s.fixed or 0.0) < LEAST_GAIN:
+    if (s.fixed or 0.0) < MIN_GAIN:
         yield from _bf16(found, config)
     # TF32 came with bf16, in the same generation.
     native = found.diagnosis is None or found.diagnosis.native_bf16 is not False
     if s.on_gpu and native and config.precision.amp == "fp32" and config.precision.tf32 is not True:
         yield Remedy("`precision.tf32: true`", {"precision.tf32": True})
-    if (s.fixed or 0.0) >= LEAST_GAIN:
+    if (s.fixed or 0.0) >= MIN_GAIN:
         yield from _larger_batch(s, found, config)
     if not s.on_gpu and 0 < config.device.cpu_threads < _cores(found):
         yield Remedy(

@@ -13,7 +13,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import is_number, nearest, neighbours, place
 
-FEWEST_MEASURED = 8
+MIN_MEASURED = 8
 PLATEAU = 0.95
 
 
@@ -81,7 +81,7 @@ def sensitivity(
 
     Returns:
         In the order of the space. A neighbour that no trial measured is left out where fewer than
-        `FEWEST_MEASURED` trials can be predicted from, or none had that choice.
+        `MIN_MEASURED` trials can be predicted from, or none had that choice.
     """
     mine = winner.metric("throughput")
     if mine is None:
@@ -96,7 +96,7 @@ def sensitivity(
         if names <= spec.space.keys() and (speed := record.metric("throughput"))
     ]
     flats = [config.flatten() for config, _ in measured]
-    effects = Effects(measured, spec) if len(measured) >= FEWEST_MEASURED else None
+    effects = Effects(measured, spec) if len(measured) >= MIN_MEASURED else None
     found: list[Sensitivity] = []
     for name, parameter in spec.space.items():
         if name in without or name.partition(".")[0] in OPEN_SECTIONS:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sweeper.analysis import comparison
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.comparison import MOST_MOVED, Comparison, Side, Versus
+from sweeper.analysis.comparison import MAX_MOVED, Comparison, Side, Versus
 from sweeper.analysis.formatting import loss, seconds, times
 from sweeper.cli.options import DEFAULT_HOME, Home, Json
 from sweeper.cli.screen import console, rate
@@ -268,7 +268,7 @@ def _trials(found: Comparison) -> Iterator[str]:
         return
     count = f"{len(found.pairs)} configuration{'s' * (len(found.pairs) > 1)}"
     yield f"Both measured {count}: B / A is {_times(found.median)} in the median. Moved most:"
-    moved = found.pairs[:MOST_MOVED]
+    moved = found.pairs[:MAX_MOVED]
     names = [found.a.name_of(pair.a) for pair in moved]
     for name, pair in zip(names, moved, strict=True):
         yield f"  {name:<{max(map(len, names))}}  {_times(pair.ratio)}  (trial {pair.b.number} of B)"

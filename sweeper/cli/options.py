@@ -11,7 +11,7 @@ import typer
 
 from sweeper.errors import UserError
 
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")
 """What a state folder holds that is made when it is first needed."""
 
@@ -29,9 +29,7 @@ def _folder(home: Path) -> Path:
         why = "which is no folder"
     except OSError as error:
         why = f"of which the system says: {error.strerror}"
-    raise UserError(
-        f"`--home` must be a folder, but got {str(home)[:MOST_SHOWN]!r}, {why}. Name another one."
-    )
+    raise UserError(f"`--home` must be a folder, but got {str(home)[:MAX_SHOWN]!r}, {why}. Name another one.")
 
 
 def _check_folders(home: Path) -> None:

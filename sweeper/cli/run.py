@@ -21,8 +21,8 @@ from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.launchers import launcher_for, other_models
+from sweeper.sweep.publish import made_files
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.showing import made_files
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker, preload
 from sweeper.tracking.ui import store_uri

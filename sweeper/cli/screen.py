@@ -25,7 +25,7 @@ from sweeper.sweep.observer import Status
 STDOUT = Path("-")
 """As a file to write to."""
 
-MOST_SHOWN = 3
+MAX_SHOWN = 3
 """Trials that run, by name; of more, the number is enough."""
 
 
@@ -122,8 +122,8 @@ def status_line(status: Status) -> str:
     if status.best_ratio is not None:
         parts.append(f"best so far {times(status.best_ratio)} baseline ({status.best})")
     if status.running:
-        more = f" and {len(status.running) - MOST_SHOWN} more" if len(status.running) > MOST_SHOWN else ""
-        parts.append(f"running {', '.join(status.running[:MOST_SHOWN])}{more}")
+        more = f" and {len(status.running) - MAX_SHOWN} more" if len(status.running) > MAX_SHOWN else ""
+        parts.append(f"running {', '.join(status.running[:MAX_SHOWN])}{more}")
     if status.seconds_left is not None:
         parts.append(f"{seconds(max(0.0, status.seconds_left))} left")
     return " · ".join(parts)

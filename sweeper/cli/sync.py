@@ -12,8 +12,7 @@ import typer
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Uri, home_option
 from sweeper.cli.screen import console
 from sweeper.errors import SweepConflictError, UserError
-from sweeper.sweep.publish import Publisher
-from sweeper.sweep.showing import info, made_files, show, views
+from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
@@ -101,10 +100,10 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
     lock = SweepLock(journal.folder)
     try:
         sweep = load_sweep(journal)
-        tracker.open(info(sweep))
-        publisher = Publisher(tracker, info(sweep), journal.folder, thorough=True)
+        tracker.open(sweep_info(sweep))
+        publisher = Publisher(tracker, sweep_info(sweep), journal.folder, thorough=True)
         try:
-            pending, problem = show(sweep, publisher, made_files(sweep))
+            pending, problem = publish_sweep(sweep, publisher, made_files(sweep))
         finally:
             publisher.close()
         study = copied(sweep)
@@ -120,8 +119,8 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
 
 def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
     sweep = load_sweep(journal)
-    trials = list(views(sweep, made_files(sweep)))
-    found = compare(MlflowTracker(home, uri), info(sweep), trials)
+    trials = list(run_views(sweep, made_files(sweep)))
+    found = compare(MlflowTracker(home, uri), sweep_info(sweep), trials)
     what = f"{found.runs} runs with {found.points} points"
     of_study = differences_of_copy(sweep)
     lacking, extra = [*found.lacking, *of_study[0]], [*found.extra, *of_study[1]]

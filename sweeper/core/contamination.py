@@ -12,7 +12,7 @@ COUNTING = 0.02
 SHARE = 0.05
 """Of a window: what others may take from it before it is measured again."""
 
-LEAST_SECONDS = 0.04
+MIN_SECONDS = 0.04
 """The kernel counts processor time in hundredths of a second, on each core."""
 
 CANARY_RATIO = 1.3
@@ -30,12 +30,12 @@ def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     Args:
         quiet_canary_ms: The canary's time on this machine when nothing else runs; 0 where unknown.
     """
-    least = max(SHARE * window.seconds, LEAST_SECONDS, COUNTING * window.cpu_seconds)
+    least = max(SHARE * window.seconds, MIN_SECONDS, COUNTING * window.cpu_seconds)
     waited = window.waited_seconds if window.waited_seconds is not None else window.pressure_seconds
     found = []
     if waited is not None and min(window.others_cpu_seconds, waited) >= least:
         found.append("other processes took cores")
-    if window.steal_seconds >= max(SHARE * window.cpu_seconds, LEAST_SECONDS):
+    if window.steal_seconds >= max(SHARE * window.cpu_seconds, MIN_SECONDS):
         found.append("the host took cores (steal)")
     if not found and quiet_canary_ms and window.canary_ms > CANARY_RATIO * quiet_canary_ms:
         found.append("the processor was slow (canary)")

@@ -17,8 +17,8 @@ MIB, GIB = 2**20, 2**30
 SHM = Path("/dev/shm")
 PRESSURE = Path("/proc/pressure")
 DOCKER_SHM = 64 * MIB
-LEAST_SHM, LEAST_MEMORY = 1 * GIB, 2 * GIB
-LEAST_FILES = 4096
+MIN_SHM, MIN_MEMORY = 1 * GIB, 2 * GIB
+MIN_FILES = 4096
 BUSY_PCT, SWAPPING_PCT = 10.0, 1.0
 LOADED = 0.5
 """Processes that want a core, to a core of the machine."""
@@ -74,7 +74,7 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
         text += f"; the control group leaves {group[1] / GIB:.3g} of {group[0] / GIB:.3g} GiB"
         free = min(free, group[1])
     remedy = "The kernel ends trials for want of memory: end what else uses it, or ask for more"
-    return judged("memory", text, [(free < LEAST_MEMORY, State.WARN, remedy)])
+    return judged("memory", text, [(free < MIN_MEMORY, State.WARN, remedy)])
 
 
 def _memory() -> Check:
@@ -118,12 +118,12 @@ def shared_memory(total: int, free: int) -> Check:
     docker = " (Docker's default)" if total == DOCKER_SHM else ""
     text = f"/dev/shm has {_size(total)}{docker}, {_size(free)} of them free"
     remedy = (
-        f"Loader workers die of a bus error where it is full; {_size(LEAST_SHM)} are a start. Docker: "
+        f"Loader workers die of a bus error where it is full; {_size(MIN_SHM)} are a start. Docker: "
         "`--shm-size=8g` or `--ipc=host`; else `mount -o remount,size=8G /dev/shm`"
     )
-    if total >= LEAST_SHM:
+    if total >= MIN_SHM:
         remedy = "Remove what was left in /dev/shm"
-    return judged("shared memory", text, [(free < LEAST_SHM, State.WARN, remedy)])
+    return judged("shared memory", text, [(free < MIN_SHM, State.WARN, remedy)])
 
 
 def _shared_memory() -> Check:
@@ -142,13 +142,11 @@ def open_files(soft: int, hard: int) -> Check:
         return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
 
     text = f"{shown(soft)} at once (the most that can be asked for: {shown(hard)})"
-    enough = hard == resource.RLIM_INFINITY or hard >= LEAST_FILES
-    remedy = (
-        f"`ulimit -n {LEAST_FILES if hard < 0 else max(LEAST_FILES, min(hard, 65536))}` before `sweeper run`"
-    )
+    enough = hard == resource.RLIM_INFINITY or hard >= MIN_FILES
+    remedy = f"`ulimit -n {MIN_FILES if hard < 0 else max(MIN_FILES, min(hard, 65536))}` before `sweeper run`"
     if not enough:
         remedy = "Raise nofile in /etc/security/limits.conf; Docker: `--ulimit nofile=65536`"
-    few = soft != resource.RLIM_INFINITY and soft < LEAST_FILES
+    few = soft != resource.RLIM_INFINITY and soft < MIN_FILES
     return judged("open files", text, [(few, State.WARN, remedy)])
 
 

@@ -16,7 +16,7 @@ from sweeper.doctor.finding import Check, Look, State, judged
 from sweeper.tracking.ui import DATABASE
 
 GIB = 2**30
-LEAST_DISK, FULL_DISK = 5 * GIB, GIB // 2
+MIN_DISK, FULL_DISK = 5 * GIB, GIB // 2
 STORE_SECONDS = 5.0
 MOUNTS = Path("/proc/self/mountinfo")
 NETWORK = frozenset(
@@ -63,7 +63,7 @@ def writable(home: Path) -> Check:
 def disk(free: int) -> Check:
     """Returns a check of the space that is left where the home is."""
     remedy = "Free some space, or name a folder on another disk with --home DIR"
-    cases = [(free < FULL_DISK, State.FAIL, remedy), (free < LEAST_DISK, State.WARN, remedy)]
+    cases = [(free < FULL_DISK, State.FAIL, remedy), (free < MIN_DISK, State.WARN, remedy)]
     return judged("disk", f"{free / GIB:.3g} GiB are free for the home", cases)
 
 

@@ -22,10 +22,10 @@ from sweeper.spec.sections import Execution
 ASK_SECONDS = 15.0
 """How often the batch system is asked which jobs there still are, while workers are missing."""
 SUBMIT_SECONDS = 120.0
-MOST_REFUSALS = 20
+MAX_REFUSALS = 20
 """Of the batch system in a row, so far apart as it is asked, while no job is there."""
-MOST_IN_VAIN = 3
-MOST_WORDS = 60
+MAX_IN_VAIN = 3
+MAX_WORDS = 60
 STALE_SECONDS = 20.0
 """A job so young may not be listed yet."""
 
@@ -161,7 +161,7 @@ class BatchPool(DaskPool):
                     f"{self._kind} must take the jobs of `execution.job`, but says: {_said(error)}. `sweeper"
                     " run --dry-run` prints their script."
                 ) from error
-            if not cluster.workers and self._refused >= MOST_REFUSALS:
+            if not cluster.workers and self._refused >= MAX_REFUSALS:
                 raise EnvironmentStopError(
                     f"{self._kind} takes no job any more: {_said(error)}. What was measured is kept; the same"
                     " command continues."
@@ -197,7 +197,7 @@ class BatchPool(DaskPool):
             if job.job_id not in listed and now - self._started.get(job.job_id, now) > STALE_SECONDS:
                 self._cluster.workers.pop(name, None)
                 self._in_vain += 1
-        if self._in_vain >= MOST_IN_VAIN:
+        if self._in_vain >= MAX_IN_VAIN:
             raise EnvironmentStopError(
                 f"{self._in_vain} {self._kind} jobs in a row ended before their worker was there. The last"
                 f" words of one: {self._last_words()}. What was measured is kept; mend it, and run the same"
@@ -208,7 +208,7 @@ class BatchPool(DaskPool):
         """Returns the end of what a job printed last, where its folder is this machine's as well."""
         logs = sorted(self._logs.glob("*"), key=lambda path: path.stat().st_mtime)
         texts = (path.read_text(encoding="utf-8", errors="replace").split() for path in reversed(logs))
-        return " ".join(next(filter(None, texts), ["nothing", "in", str(self._logs)])[-MOST_WORDS:])
+        return " ".join(next(filter(None, texts), ["nothing", "in", str(self._logs)])[-MAX_WORDS:])
 
     def retire(self, worker: str) -> bool:
         """Ends a worker that is idle, and its job with it."""

@@ -35,8 +35,8 @@ LOOK_SECONDS = 0.2
 WAITING_SECONDS = 5.0
 """Without any worker for so long, it is said."""
 LEAVE_SECONDS = 5.0
-MOST_SAID = 200
-MOST_REFUSALS = 3
+MAX_SAID = 200
+MAX_REFUSALS = 3
 """So many workers that refuse, and none that does not: there will be none."""
 MAX_WORKERS = 1000
 """On a cluster where nothing says how many there are."""
@@ -114,7 +114,7 @@ class RemoteLauncher(Launcher):
         self._most, self._wanted = most, most
         self._asked_of_all = needs_gpu, on_cpu
         self._same_gpu, self._models = same_gpu, list[str]()
-        self._patience = min(most, MOST_REFUSALS)
+        self._patience = min(most, MAX_REFUSALS)
         self.model, self._folder, self._say = model, folder, say
         self._workers: dict[str, Known] = {}
         self._queue: list[RemoteHandle] = []
@@ -360,7 +360,7 @@ class RemoteLauncher(Launcher):
             self._workers.pop(worker.name, None)
             return _lost(f"the worker on {where(worker.about)} was lost")
         except Exception as error:
-            said = next(iter(str(error).splitlines()), "")[:MOST_SAID]
+            said = next(iter(str(error).splitlines()), "")[:MAX_SAID]
             return _lost(f"the worker on {where(worker.about)} failed ({type(error).__name__}: {said})")
         assert handle.place is not None
         write_place(handle.folder, handle.place)

@@ -26,7 +26,7 @@ from sweeper.system.environment import held_back_line, passed
 MARK = "SWEEPER_SWEEP"
 """In the environment of every process of a sweep: the sweep's folder."""
 
-MOST_SERVERS = 3
+MAX_SERVERS = 3
 """A server that is killed again and again will be once more."""
 
 SERVER_ENV: Mapping[str, str] = {
@@ -123,9 +123,9 @@ class LocalLauncher(Launcher):
         self._start_server()
 
     def _start_server(self) -> None:
-        if self._num_servers == MOST_SERVERS:
+        if self._num_servers == MAX_SERVERS:
             raise EnvironmentStopError(
-                f"the server of this sweep was ended {MOST_SERVERS} times; its last words are in "
+                f"the server of this sweep was ended {MAX_SERVERS} times; its last words are in "
                 f"{self._log.name}. Finished trials are kept; the same command continues."
             )
         self._num_servers += 1

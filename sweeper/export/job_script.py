@@ -12,9 +12,9 @@ from sweeper.core.config import Scalar
 from sweeper.export.description import origin, promise
 
 MEMORY_HEADROOM = 1.3
-LEAST_MEMORY_GIB = 2
+MIN_MEMORY_GIB = 2
 TIME_HEADROOM = 1.3
-LEAST_MINUTES = 10
+MIN_MINUTES = 10
 GRACE_SECONDS = 120
 """Before the end of its time, so that a run can write a checkpoint."""
 
@@ -80,7 +80,7 @@ def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Ite
     if peak:
         larger = (value.get("production", {}).get("data_gib") or 0.0) - (held.get("data_gib") or 0.0)
         needed = math.ceil(MEMORY_HEADROOM * peak + max(0.0, larger))
-        yield f"#SBATCH --mem={max(LEAST_MEMORY_GIB, needed)}G"
+        yield f"#SBATCH --mem={max(MIN_MEMORY_GIB, needed)}G"
     else:
         yield "##SBATCH --mem=16G            (its peak is not known; name yours)"
     if hours := measured.get("projected_hours"):
@@ -111,7 +111,7 @@ def _whole(value: Scalar) -> int:
 
 def _time(hours: float) -> str:
     """Returns a time limit as SLURM reads it: `days-hours:minutes:seconds`."""
-    minutes = max(LEAST_MINUTES, math.ceil(60 * TIME_HEADROOM * hours))
+    minutes = max(MIN_MINUTES, math.ceil(60 * TIME_HEADROOM * hours))
     return f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00"
 
 

@@ -127,7 +127,7 @@ def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float
     low, high = min(found), max(found)
     if doubling:
         first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
-        step = max(1, math.ceil((last - first) / MOST_TICKS))
+        step = max(1, math.ceil((last - first) / MAX_TICKS))
         return _near([2.0**power for power in range(first, last + 1, step)], low, high)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     leading = (1.0, 2.0, 5.0) if last - first <= 2 else (1.0, 3.0) if last - first == 3 else (1.0,)
@@ -141,4 +141,4 @@ def _near(ticks: Sequence[float], low: float, high: float) -> tuple[float, ...]:
 
 
 BESIDE = 1.5
-MOST_TICKS = 7
+MAX_TICKS = 7

@@ -12,7 +12,7 @@ from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts, same
 from sweeper.sweep.phases.preflight import preflight_lines
 
-MOST_VALUES = 16
+MAX_VALUES = 16
 """A range of at most so many values is looked at value by value."""
 EDGE = 0.1
 """Share of a range that may be left out at an end without a word."""
@@ -64,7 +64,7 @@ def _values(parameter: Parameter) -> tuple[Scalar, ...]:
     if isinstance(parameter, CategoricalParameter):
         return parameter.choices
     size, step = parameter.size(), parameter.step
-    if size is None or size > MOST_VALUES or step is None:
+    if size is None or size > MAX_VALUES or step is None:
         return ()
     return tuple(parameter.like(parameter.low + i * step) for i in range(size))
 

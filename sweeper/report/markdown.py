@@ -10,7 +10,7 @@ from sweeper.report.report_data import Material
 from sweeper.report.table import Table
 from sweeper.report.text import as_markdown, shown
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 
 
 def markdown(m: Material) -> str:
@@ -45,11 +45,11 @@ def _table(table: Table) -> Iterator[str]:
     yield ""
     yield f"| {' | '.join(as_markdown(column.title) or ' ' for column in table.columns)} |"
     yield f"|{'|'.join('--:' if column.number else ':--' for column in table.columns)}|"
-    for i, row in enumerate(table.rows[:MOST_ROWS]):
+    for i, row in enumerate(table.rows[:MAX_ROWS]):
         texts = [as_markdown(cell.text) or " " for cell in row]
         if i in table.strong:
             texts = [f"**{text}**" if text.strip() else text for text in texts]
         yield f"| {' | '.join(texts)} |"
-    if len(table.rows) > MOST_ROWS:
+    if len(table.rows) > MAX_ROWS:
         yield ""
-        yield f"and {len(table.rows) - MOST_ROWS} more."
+        yield f"and {len(table.rows) - MAX_ROWS} more."

@@ -18,7 +18,7 @@ INK, FAINT, LINE = "#16191d", "#5a6270", "#dfe3e8"
 DPI = 110
 TOP, BETWEEN, ROW = 0.35, 0.8, 0.55
 """Inches: above the panels, between two rows of them, and for a bar."""
-MOST_LETTERS = 44
+MAX_LETTERS = 44
 
 
 def pngs(m: Material, folder: Path) -> list[Path]:
@@ -117,7 +117,7 @@ def _scale(place: Any, which: str, axis: Axis) -> None:
     elif not axis.categories:
         line.set_major_formatter(lambda value, _: short(value))
     if axis.categories:
-        room = max(6, MOST_LETTERS // len(axis.categories))
+        room = max(6, MAX_LETTERS // len(axis.categories))
         line.set_ticks(range(len(axis.categories)), [_text(each, room) for each in axis.categories])
         limits(-0.6, len(axis.categories) - 0.4)
     elif axis.most:
@@ -169,7 +169,7 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None else float(value) for value in values]
 
 
-def _text(text: str, most: int = MOST_LETTERS) -> str:
+def _text(text: str, most: int = MAX_LETTERS) -> str:
     """Returns `text` as matplotlib shows it as it is, and not longer than there is room for."""
     plain = shown(text)
     plain = (plain if len(plain) <= most else plain[: most - 1] + "…").replace("$", r"\$")

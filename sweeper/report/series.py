@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sweeper.core.job import SERIES
 
 Numbers = NDArray[np.float64]
-MOST_POINTS = 400
+MAX_POINTS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _load(path: Path) -> Numbers | None:
     return found.astype(np.float64) if numeric else None
 
 
-def thinned(column: Column, most: int = MOST_POINTS) -> Column:
+def thinned(column: Column, most: int = MAX_POINTS) -> Column:
     """Returns a series of at most `most` points: means of blocks of equal length."""
     count = len(column.values)
     if count <= most:

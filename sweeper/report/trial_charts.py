@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from sweeper.analysis.formatting import figure, metric, times, value_of
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord, metric_row
-from sweeper.report.chart import MOST_TICKS, Axis, Chart, Marks, log_ticks
+from sweeper.report.chart import MAX_TICKS, Axis, Chart, Marks, log_ticks
 from sweeper.report.report_data import Material
 from sweeper.report.trial_marks import OUTCOMES, evenly, outcome_of, tone_of
 from sweeper.spec import CategoricalParameter, IntParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts
 
-MOST_MARKS = 300
+MAX_MARKS = 300
 LOG_FROM = 20.0
 """Where the fastest is so many times the slowest, the axis is logarithmic."""
 
@@ -178,7 +178,7 @@ def _marks(
 ) -> list[Marks]:
     if not records:
         return []
-    chosen = evenly(records, MOST_MARKS)
+    chosen = evenly(records, MAX_MARKS)
     name = OUTCOMES.get(tone, m.best_word if tone == "winner" else tone)
     return [
         Marks(
@@ -234,7 +234,7 @@ def _axis(title: str, parameter: Parameter, values: Collection[float]) -> Axis:
     whole = isinstance(parameter, IntParameter)
     if not isinstance(parameter, CategoricalParameter) and parameter.log and min(values, default=0) > 0:
         return Axis(title, log=True, ticks=log_ticks(values, doubling=whole))
-    if whole and values and max(values) - min(values) <= MOST_TICKS:
+    if whole and values and max(values) - min(values) <= MAX_TICKS:
         return Axis(title, ticks=tuple(map(float, range(int(min(values)), int(max(values)) + 1))))
     return Axis(title)
 

@@ -19,7 +19,7 @@ from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.report.timeline_charts import PARTS, compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 
-MOST_BESIDE = 4
+MAX_BESIDE = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
 """How busy the machine was, by the best figure there is."""
 
@@ -87,8 +87,8 @@ def sensitivity(m: Material) -> Table | None:
     """Returns what the values beside those of the best trial cost, the parameter that costs most first."""
     rows = []
     for name, near in by_parameter(m.sensitivity).items():
-        said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MOST_BESIDE]]
-        said += ["..."] * (len(near) > MOST_BESIDE)
+        said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MAX_BESIDE]]
+        said += ["..."] * (len(near) > MAX_BESIDE)
         rows.append(cells(name, "; ".join(said)))
     if not rows:
         return None

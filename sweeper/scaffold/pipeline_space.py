@@ -20,8 +20,8 @@ from sweeper.sweep.bootstrap import Launch, probed
 from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.setup import Machine
 
-MOST_WORKERS = 16
-LARGEST_BATCH = {"cuda": 4096, "cpu": 1024}
+MAX_WORKERS = 16
+MAX_BATCH = {"cuda": 4096, "cpu": 1024}
 """Of a device for which there is no preset; with one, the range ends at `BATCHES` of its batches."""
 BATCHES = 8
 _FIXED = {"optimizer.lr": "1e-3", "optimizer.lr_rule": "sqrt"}
@@ -133,7 +133,7 @@ def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
             yield _Line(name, _choices(left, when), why)
 
     if "batch_size" not in own:
-        most = preset.batch_size * BATCHES if preset else LARGEST_BATCH[kind]
+        most = preset.batch_size * BATCHES if preset else MAX_BATCH[kind]
         guess = f"; {preset.batch_size} is a good first guess on {preset.title}" if preset else ""
         batch = f"{{type: int, low: 32, high: {most}, log: true}}"
         yield _Line("batch_size", batch, f"samples a step, on a logarithmic scale{guess}")
@@ -141,8 +141,8 @@ def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
     in_workers = f"{{loader.kind: {WORKERS}}}"
     if "loader.num_workers" not in own:
         cores = machine.usable_cpus
-        text = f"{{type: int, low: 0, high: {min(MOST_WORKERS, cores)}, when: {in_workers}}}"
-        rule = workers_for(cores, preset.batch_size if preset else LARGEST_BATCH[kind])
+        text = f"{{type: int, low: 0, high: {min(MAX_WORKERS, cores)}, when: {in_workers}}}"
+        rule = workers_for(cores, preset.batch_size if preset else MAX_BATCH[kind])
         yield _Line("loader.num_workers", text, f"cores here: {cores}; the rule of half of them gives {rule}")
     workers = "{loader.num_workers: {min: 1}}"
     yield from among("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)

@@ -19,7 +19,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import render
 from sweeper.errors import UserError
-from sweeper.metering import LARGEST_BYTES, VARIABLE
+from sweeper.metering import MAX_BYTES, VARIABLE
 from sweeper.script.events import TELLING, Sizes, Told
 from sweeper.script.mlflow_store import MlflowStore
 from sweeper.script.patterns import Lines, Patterns, is_evaluation
@@ -106,7 +106,7 @@ class Hearing:
         """
         while True:
             try:
-                data = self.socket.recv(LARGEST_BYTES)
+                data = self.socket.recv(MAX_BYTES)
             except BlockingIOError:
                 break
             self._take_message(json.loads(data))

@@ -15,7 +15,7 @@ from sweeper.errors import UserError
 COPIED_BYTES = 1024 * 1024
 """Files up to this size are copied: code, configurations, small results; larger ones are links."""
 
-MOST_ENTRIES = 2000
+MAX_ENTRIES = 2000
 """A folder with more is data: it is linked whole."""
 
 LEFT_OUT = frozenset(
@@ -104,7 +104,7 @@ def _mirror(found: Workplace, source: Path, target: Path, own: Path, *, copies: 
 
 def _is_data(folder: Path) -> bool:
     with os.scandir(folder) as listing:
-        return any(count >= MOST_ENTRIES for count, _ in enumerate(listing))
+        return any(count >= MAX_ENTRIES for count, _ in enumerate(listing))
 
 
 def _changed_ns(path: Path) -> int:

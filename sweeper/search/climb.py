@@ -17,9 +17,9 @@ from sweeper.spec.neighbours import is_number, neighbours
 
 Params = dict[str, Scalar]
 
-MOST_BASES = 1000
+MAX_BASES = 1000
 """Configurations whose neighbours are tried, the best first: to pass over as many takes 5 ms."""
-MOST_ALIKE = 100
+MAX_ALIKE = 100
 """Of the configurations that differ from a new one in one parameter, the latest it is compared with."""
 
 
@@ -67,7 +67,7 @@ class Climb:
         insort(self._order, (other_work, -self._sign * value, number))
         for name in self._names:
             rest = (name, *(told.params[other] for other in self._spec.space if other != name))
-            alike = self._alike.setdefault(rest, deque(maxlen=MOST_ALIKE))
+            alike = self._alike.setdefault(rest, deque(maxlen=MAX_ALIKE))
             mine = told.params[name]
             for theirs, reached in alike:
                 if theirs != mine:
@@ -91,7 +91,7 @@ class Climb:
             taken: Keys of the configurations that were asked for.
         """
         draw = random.Random(seed)
-        for _, _, number in self._order[:MOST_BASES]:
+        for _, _, number in self._order[:MAX_BASES]:
             base = self._params[number]
             left = [each for each in self._neighbours(number) if each.key not in taken]
             if left:

@@ -19,7 +19,7 @@ MEMORY_TARGET = (0.5, 0.8)
 ACCUMULATION = "half the batch, accumulated over two steps"
 """The answer to running out of memory that leaves what is learnt as it is."""
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 ROWS_PER_WORKER = 32
 
 
@@ -81,7 +81,7 @@ class DataSize:
 
 SIZES: Sequence[DataSize] = (
     DataSize(title="more than a million samples", above=1_000_000, batch_factor=2, most_workers=16),
-    DataSize(title="", above=100_000, batch_factor=1, most_workers=MOST_WORKERS),
+    DataSize(title="", above=100_000, batch_factor=1, most_workers=MAX_WORKERS),
     DataSize(title="fewer than 100,000 samples", above=0, batch_factor=1, most_workers=4),
 )
 
@@ -96,6 +96,6 @@ def size_of(samples: int) -> DataSize:
     return next(size for size in SIZES if (samples or SIZES[1].above) >= size.above)
 
 
-def workers_for(cores: int, batch_size: int, most: int = MOST_WORKERS) -> int:
+def workers_for(cores: int, batch_size: int, most: int = MAX_WORKERS) -> int:
     """Returns loader workers by the guides' formula: half the cores, one for each 32 rows, 8 at most."""
     return max(1, min(cores // 2, most, batch_size // ROWS_PER_WORKER))

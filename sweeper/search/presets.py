@@ -43,7 +43,7 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
 )
 """In words; where in the range of the batch size it lies (0: smallest, 1: largest); what it has otherwise."""
 
-MOST_SIZES = 6
+MAX_SIZES = 6
 """Model sizes, besides the baseline's own, that get a start each."""
 
 
@@ -137,7 +137,7 @@ def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
     ranges = [_few(spec.space[name]) for name in names]
     sizes = [dict(zip(names, each, strict=True)) for each in itertools.product(*ranges)] if names else []
     own = spec.baseline_config().work()
-    return [size for size in sizes if any(own.get(n) != value for n, value in size.items())][:MOST_SIZES]
+    return [size for size in sizes if any(own.get(n) != value for n, value in size.items())][:MAX_SIZES]
 
 
 def _few(parameter: Parameter) -> Sequence[Scalar]:

@@ -25,8 +25,8 @@ from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
 
 AGAIN_SECONDS = 2.0
-LONGEST_SECONDS = 30.0
-MOST_SAID = 160
+MAX_SECONDS = 30.0
+MAX_SAID = 160
 _DRIVERS = {"postgresql": "psycopg2", "mysql": "pymysql"}
 _PATIENCE: Mapping[str, Mapping[str, int]] = {
     # The last in milliseconds. A server whose network is gone is else waited for a quarter of an hour.
@@ -130,7 +130,7 @@ class StudyMirror:
                 return
             with self._changed:
                 self._changed.wait_for(self._is_ending, pause)
-            pause = min(2 * pause, LONGEST_SECONDS)
+            pause = min(2 * pause, MAX_SECONDS)
 
     def _open(self, storage: RDBStorage) -> optuna.Study:
         study = optuna.create_study(
@@ -272,4 +272,4 @@ def _said(error: BaseException) -> str:
     """Returns what went wrong in one line, without a secret."""
     cause = error.__cause__ or error
     text = " ".join(str(getattr(cause, "orig", None) or cause).split()) or type(cause).__name__
-    return struck(text, secrets(os.environ))[:MOST_SAID]
+    return struck(text, secrets(os.environ))[:MAX_SAID]

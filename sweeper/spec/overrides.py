@@ -14,7 +14,7 @@ from sweeper.spec.space import CategoricalParameter, FloatParameter
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
 
-LONGEST_LABEL = 200
+MAX_LABEL = 200
 
 _WHOLE_KEY = ("data", "fix", "baseline", "also_try", "when")
 """Below these, all that is left of a dotted name is one key."""
@@ -28,7 +28,7 @@ def override(document: Document, item: str) -> None:
     The longest existing key wins, since names in a specification have dots of their own.
     """
     said = struck(item, secrets(os.environ))
-    label = f"--set {said if said.isprintable() and len(said) <= LONGEST_LABEL else show(said)}"
+    label = f"--set {said if said.isprintable() and len(said) <= MAX_LABEL else show(said)}"
     key, equals, text = item.partition("=")
     place = Place(0, 0, label)
     path: Path = ("--set", item)

@@ -21,18 +21,18 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.experiment import info_of, provenance
+from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.runner import JobRunner, Slot
-from sweeper.sweep.settling import uuids_of
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.study_copy import mirror_of
-from sweeper.system.failpoints import passing
+from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.probe import awake
 from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
@@ -86,7 +86,7 @@ def supervised(
             observer.line(line)
         if not journal.begun:
             journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
-            passing("begun")
+            failpoint("begun")
         info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
         publisher = Publisher(tracker, info, journal.folder)
         publisher.open()

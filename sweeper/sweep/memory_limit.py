@@ -12,8 +12,8 @@ from sweeper.core.record import METRICS
 from sweeper.search.memory import MemoryModel, Seen
 from sweeper.sweep.setup import Machine
 
-MOST_HALVINGS = 3
-MOST_SEEN = 200
+MAX_HALVINGS = 3
+MAX_SEEN = 200
 """Trials the memory model is made of: the effort of making it, and of a question, grows with them."""
 FITS = 32
 """The model is made anew for each trial up to twice as many; later when a 32nd more are known."""
@@ -84,7 +84,7 @@ class Capacity:
         """Returns the same training with half the batch, accumulated, or less; None where none fits."""
         if config.args is not None and not {"batch_size", "accumulate_steps"} <= config.args.keys():
             return None
-        for _ in range(MOST_HALVINGS):
+        for _ in range(MAX_HALVINGS):
             if config.batch_size < 2:
                 return None
             config = config.replace(
@@ -111,7 +111,7 @@ class Capacity:
 
 def telling(seen: Sequence[Seen]) -> list[Seen]:
     """Returns the trials that tell most of what fits, in order: the latest, and those next to the limit."""
-    share = MOST_SEEN // 4
+    share = MAX_SEEN // 4
     sizes = {i: each.peak_gib for i, each in enumerate(seen) if each.peak_gib is not None}
     refused = [i for i, each in enumerate(seen) if each.peak_gib is None]
     latest = range(max(0, len(seen) - 2 * share), len(seen))

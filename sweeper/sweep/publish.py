@@ -1,11 +1,11 @@
-"""Showing the sweep's records through its tracker, behind its back; what cannot be shown now waits."""
+"""Publishes trial records to the tracker from a background thread and queues those it cannot take yet."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from sweeper.analysis.labels import run_name
 from sweeper.analysis.trial_card import card
 from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
-from sweeper.core.record import TrialRecord
-from sweeper.system.failpoints import passing
-from sweeper.system.files import write_atomic
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.sweep.experiment import info_of, note_of
+from sweeper.sweep.store.load import LoadedSweep
+from sweeper.system.failpoints import failpoint
+from sweeper.system.files import read_json, write_atomic
 from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"
@@ -25,6 +27,9 @@ OPEN_SECONDS = 5.0
 FLUSH_SECONDS = 30.0
 CLOSE_SECONDS = 3.0
 _SWEEP = ""
+
+MADE = "made.json"
+"""In a sweep's folder: what was made once it had a result, relative to it."""
 
 
 class Publisher:
@@ -97,9 +102,9 @@ class Publisher:
 
         def sent() -> None:
             send()
-            passing("sent")
+            failpoint("sent")
             write_atomic(marker, digest)
-            passing("marked")
+            failpoint("marked")
 
         self._sent[key] = digest
         self._sender.put(key, sent)
@@ -143,3 +148,57 @@ def _card_note(record: TrialRecord) -> str:
     tree = [line for line in lines if line.startswith(" ")]
     words = [line for line in lines if not line.startswith(" ")]
     return "\n\n".join([words[0], "\n".join(["```", *tree, "```"]), *words[1:]])
+
+
+def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
+    """Returns the paths of what was made when the sweep had its result, as far as it is there."""
+    made = sweep.journal.folder / MADE
+    paths = [sweep.journal.folder / each for each in (read_json(made) if made.exists() else ())]
+    return tuple(str(path) for path in paths if path.is_file())
+
+
+def sweep_info(sweep: LoadedSweep) -> SweepInfo:
+    """Returns what a tracker is told of a sweep as its folder has it."""
+    finished = sweep.table.finished()
+    had = {name for record in finished for name in record.metrics}
+    return dataclasses.replace(
+        info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
+        metrics=tuple(sorted(had)),
+        note=note_of(sweep.summary, sweep.decision),
+    )
+
+
+def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[TrialRecord, RunView]]:
+    """Yields every finished trial with how it is shown; `files` with the winner, else the baseline."""
+    stages, confirmed = sweep.stages(), sweep.confirmations()
+    ends = [entry.outcome.finished_at for entry in sweep.journal.rounds("confirm") if entry.outcome]
+    winner = (sweep.result or {}).get("winner")
+    # `ratios` is sorted; a winner that is tied with a faster one still comes first.
+    order = sorted(sweep.ratios(), key=lambda number: number != winner)
+    for record in sweep.table.finished():
+        number = record.number
+        yield (
+            record,
+            view_of(
+                record,
+                sweep.varied(),
+                sweep.table.x_baseline(record),
+                stage=stages[number],
+                rank=order.index(number) + 1 if number in order else None,
+                confirmation=confirmed.get(number),
+                confirmed_at=max(ends, default=0.0),
+                files=tuple(files) if number == (BASELINE if winner is None else winner) else (),
+            ),
+        )
+
+
+def publish_sweep(sweep: LoadedSweep, publisher: Publisher, files: Sequence[str]) -> tuple[list[int], str]:
+    """Shows every record as it stands; what could not be shown before is tried again.
+
+    Returns:
+        The numbers of those that could not be shown, and why.
+    """
+    publisher.describe(sweep_info(sweep))
+    for record, view in run_views(sweep, files):
+        publisher.publish(record, view)
+    return publisher.flush()

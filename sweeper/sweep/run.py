@@ -13,8 +13,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.observer import Observer
-from sweeper.sweep.publish import Publisher
-from sweeper.sweep.showing import MADE, info, made_files, show
+from sweeper.sweep.publish import MADE, Publisher, made_files, publish_sweep, sweep_info
 from sweeper.sweep.store.catalog import cannot_write, open_sweep
 from sweeper.sweep.store.fingerprint import fingerprint
 from sweeper.sweep.store.journal import Journal
@@ -94,8 +93,10 @@ def run_sweep(
                 if not extend:
                     sweep = load_sweep(journal)
                     made = _made(sweep, finish, observer, anew=False)
-                    with contextlib.closing(Publisher(tracker, info(sweep), journal.folder)) as publisher:
-                        ran = _ran(sweep, show(sweep, publisher, made), ran=False)
+                    with contextlib.closing(
+                        Publisher(tracker, sweep_info(sweep), journal.folder)
+                    ) as publisher:
+                        ran = _ran(sweep, publish_sweep(sweep, publisher, made), ran=False)
                         return dataclasses.replace(ran, study=copied(sweep, STUDY_SECONDS))
                 journal.reopen(_searched(journal) + extend)
             elif extend:
@@ -108,7 +109,7 @@ def run_sweep(
             stopped = context.stopping.asked
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, anew=True)
-            ran = _ran(sweep, show(sweep, context.publisher, made), stopped=stopped)
+            ran = _ran(sweep, publish_sweep(sweep, context.publisher, made), stopped=stopped)
             seconds = STOPPED_SECONDS if stopped else STUDY_SECONDS
             return dataclasses.replace(ran, study=context.mirror.finish(seconds))
     except OSError as error:

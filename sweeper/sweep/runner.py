@@ -16,13 +16,13 @@ from sweeper.core.measurement import RETRIES, Failure, FailureKind, Outcome, Rep
 from sweeper.core.place import Place, write_place
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle, Launcher, wait_any
-from sweeper.system.failpoints import passing
+from sweeper.system.failpoints import failpoint
 from sweeper.system.files import write_atomic
 
 MAX_ATTEMPTS = 3
 TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 CUT_OFF = "cut-off"
 """In a job's folder: it was ended because the sweep was told to end, and that counts as no attempt."""
 ROOM_BYTES = 1 << 16
@@ -104,14 +104,14 @@ class JobRunner:
         if not job.asked_at:
             job = dataclasses.replace(job, asked_at=time.time())
         write_job(folder, job)
-        passing("placed")
+        failpoint("placed")
         running = _Running(key, job, folder, slot, beside=len(self._running))
         for each in self._running.values():
             each.beside = max(each.beside, running.beside)
         self._running[key] = running
         running.handle = self._launcher.submit(folder)
         running.handle.add_done_callback(lambda _: self._ended.put(running))
-        passing("submitted")
+        failpoint("submitted")
 
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Yields jobs that have ended, at least one; nothing where none is running."""
@@ -133,7 +133,7 @@ class JobRunner:
                 ended.append(self._ended.get(timeout=TICK_SECONDS))
             self._check()
         # A few at a time: meanwhile the slots of the others are free, and wait for what comes next.
-        while len(ended) < MOST_AT_ONCE and not self._ended.empty():
+        while len(ended) < MAX_AT_ONCE and not self._ended.empty():
             ended.append(self._ended.get())
         # Less those that were cancelled meanwhile.
         return [each for each in ended if self._running.get(each.key) is each]
@@ -252,4 +252,4 @@ def retry(folder: Path, attempt: int) -> None:
     for name in (OUTCOME, "worker.log"):
         if (folder / name).exists():
             (folder / name).rename(folder / f"attempt-{attempt}-{name}")
-    passing("put-aside")
+    failpoint("put-aside")

@@ -19,8 +19,8 @@ from sweeper.execution.cluster import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
+from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.runner import Slot
-from sweeper.sweep.settling import uuids_of
 from sweeper.sweep.store.fingerprint import module_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares

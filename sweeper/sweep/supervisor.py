@@ -27,7 +27,7 @@ from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.store.load import enter_trials
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.system.failpoints import passing
+from sweeper.system.failpoints import failpoint
 
 CutOff = Mapping[int, Entry]
 """The trials that were begun and have no outcome that stands, by number."""
@@ -59,7 +59,7 @@ def run_phases(context: SweepContext) -> None:
                 # The result is whole without them.
                 trials.jobs.cancel()
         journal.finish(result)
-        passing("finished")
+        failpoint("finished")
 
 
 def _load(context: SweepContext, trials: TrialRunner) -> CutOff:

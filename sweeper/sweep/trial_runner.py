@@ -17,13 +17,13 @@ from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.gpu_memory import MemoryWaiter
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.publish import view_of
 from sweeper.sweep.runner import JobRunner, seconds_of
-from sweeper.sweep.settling import Settling
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Entry
-from sweeper.system.failpoints import passing
+from sweeper.system.failpoints import failpoint
 
 QUALITY_CAP_SHARE = 1 / 15
 SCREEN_SECONDS = 0.25
@@ -42,12 +42,12 @@ class TrialRunner:
     def __init__(self, context: SweepContext, table: TrialTable, budget: Budget, progress: Progress) -> None:
         self._context = context
         self.table, self.budget, self.progress = table, budget, progress
-        settling = Settling([slot.device for slot in context.machine.slots])
+        waiter = MemoryWaiter([slot.device for slot in context.machine.slots])
         self.jobs = JobRunner(
             context.launcher,
             context.machine.slots,
             progress.tick,
-            settling.wait,
+            waiter.wait,
             context.lock.check_now_and_then,
         )
         progress.follow(lambda: self.jobs.running)
@@ -142,7 +142,7 @@ class TrialRunner:
         assert not isinstance(outcome, Report)
         self._context.lock.check()
         record = self.table.enter(self._context.journal.record(number, job, outcome))
-        passing("entered")
+        failpoint("entered")
         if job.stage == "search":
             self.budget.took(seconds_of(job, outcome))
         self.publish(record)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 MIN_SECRET_LENGTH = 8
 """A shorter value is no secret: striking it would strike common words."""
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 
 _PASSED = (
     # The person, the shell and the place.
@@ -145,8 +145,8 @@ def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple
 def held_back_line(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> str:
     """Returns the line that says what is held back; empty where nothing is."""
     names = held_back(environ, pass_env)
-    shown = ", ".join(names[:MOST_SHOWN]) + (
-        f" and {more} more" if (more := len(names) - MOST_SHOWN) > 0 else ""
+    shown = ", ".join(names[:MAX_SHOWN]) + (
+        f" and {more} more" if (more := len(names) - MAX_SHOWN) > 0 else ""
     )
     return f"Not passed to trials: {shown} (execution.pass_env names what they need)." if names else ""
 

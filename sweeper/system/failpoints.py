@@ -1,4 +1,4 @@
-"""Named points at which tests have a process die at once: `passing("told")` does nothing for anybody else."""
+"""Named points where a test can make a process die at once; `failpoint("told")` does nothing otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUPERVISOR_POINTS = (
 KEEPER_POINTS = ("ended", "committed")
 
 
-def passing(point: str) -> None:
+def failpoint(point: str) -> None:
     """Ends this process by SIGKILL where the file says so; it is counted over all processes of a sweep."""
     path = os.environ.get(CRASH_AT)
     if path is None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from sweeper.errors import EnvironmentStopError
 
-MOST_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 """Of a JSON file of ours; a longer one is not."""
 
-_LONGEST_WHY = 200
+_MAX_WHY = 200
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
@@ -88,8 +88,8 @@ def read_json(path: Path) -> Any:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise OSError(f"it is not a regular file of at most {MOST_BYTES} bytes")
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise OSError(f"it is not a regular file of at most {MAX_BYTES} bytes")
         content = os.read(descriptor, status.st_size)
     finally:
         os.close(descriptor)
@@ -112,7 +112,7 @@ def ours(path: Path, remedy: str) -> Iterator[None]:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        why = " ".join(text.split()).rstrip(".")[:_LONGEST_WHY]
+        why = " ".join(text.split()).rstrip(".")[:_MAX_WHY]
         raise EnvironmentStopError(
             f"{path} is not as it was written ({why}). Nothing was changed. {remedy}."
         ) from error

@@ -11,7 +11,7 @@ import torch
 from sweeper.core.config import TrialConfig
 from sweeper.system.cpu import usable_cpus
 
-LEAST_RECOMPILES = 8
+MIN_RECOMPILES = 8
 
 
 class CompileWatch:
@@ -33,7 +33,7 @@ class CompileWatch:
             torch._inductor.config.compile_threads or threads, threads
         )
         # Each static length of a bucket is a compilation of its own.
-        torch._dynamo.config.recompile_limit = max(LEAST_RECOMPILES, config.loader.buckets + 1)
+        torch._dynamo.config.recompile_limit = max(MIN_RECOMPILES, config.loader.buckets + 1)
 
     @property
     def cache(self) -> str:

@@ -14,7 +14,7 @@ STALL_RATIO = 20.0
 """Times the usual step: slow steps are not missed as soon as fast ones."""
 LOOK_SECONDS = 1.0
 """Between two looks at the steps."""
-MOST_SECONDS = 3600.0
+MAX_SECONDS = 3600.0
 """Between two looks where only a far limit is waited for: what poll() takes is bounded."""
 LATE_SECONDS = 5.0
 """Beyond what was asked for: then the machine, or the keeper, was stopped meanwhile."""
@@ -98,7 +98,7 @@ class Overdue:
 
     def seconds_to_look(self, now: float) -> float:
         """Returns in how many seconds to look again."""
-        left = [MOST_SECONDS, self._timeout - (now - self._began)]
+        left = [MAX_SECONDS, self._timeout - (now - self._began)]
         if (limit := self._limits.get(self._stage)) is not None:
             left.append(limit - self._in_stage(now))
         if self._stall and self._stage in STEPPING:

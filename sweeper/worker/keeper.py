@@ -49,7 +49,7 @@ from sweeper.core.measurement import (
     Window,
 )
 from sweeper.system.environment import secrets
-from sweeper.system.failpoints import passing
+from sweeper.system.failpoints import failpoint
 from sweeper.system.process import tree
 from sweeper.telemetry.log import write_log
 from sweeper.telemetry.probes import make_probes
@@ -116,9 +116,9 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
         outcome = keeper.run(start)
     except DeviceBusyError as error:
         outcome = keeper.busy(str(error))
-    passing("ended")
+    failpoint("ended")
     write_outcome(folder, outcome, keeper.secrets)
-    passing("committed")
+    failpoint("committed")
     assert (folder / OUTCOME).exists()
 
 

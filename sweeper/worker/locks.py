@@ -25,7 +25,7 @@ FOLDER = Path("/tmp/sweeper-locks")
 folder of their own."""
 
 _NOT_GPUS = {"", "cpu", ANYWHERE}
-_LONGEST_SECONDS = 1e8
+_MAX_SECONDS = 1e8
 _WHOLE_UUID = len("GPU-01234567-89ab-cdef-0123-456789abcdef")
 
 
@@ -136,7 +136,7 @@ def _alarm(seconds: float) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, ring)
     # 0 would be no alarm at all, and what it takes is bounded.
-    signal.setitimer(signal.ITIMER_REAL, min(max(seconds, 1e-3), _LONGEST_SECONDS))
+    signal.setitimer(signal.ITIMER_REAL, min(max(seconds, 1e-3), _MAX_SECONDS))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from sweeper.analysis.sensitivity import FEWEST_MEASURED, Sensitivity, sensitivity, terrain
+from sweeper.analysis.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
@@ -166,7 +166,7 @@ def test_a_number_that_was_not_varied_where_it_has_an_effect_is_not_predicted():
 
 
 def test_too_few_trials_predict_nothing():
-    records = scattered(FEWEST_MEASURED)
+    records = scattered(MIN_MEASURED)
     assert sensitivity(records[0], records, SPEC)
     assert sensitivity(records[0], records[1:], SPEC) == ()
     lost = dataclasses.replace(records[0], outcome=Failure(kind=FailureKind.LOST, message="gone"))

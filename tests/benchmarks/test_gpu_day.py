@@ -45,7 +45,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from gpu_day import calls
-calls.SCRIPT, calls.LEAST_SECONDS = Path(sys.argv[1]), 1
+calls.SCRIPT, calls.MIN_SECONDS = Path(sys.argv[1]), 1
 calls.STEPS = [replace(step, seconds=float(sys.argv[3])) for step in calls.STEPS]
 sys.exit(calls.run_call(1, Path(sys.argv[2]), wheels=None, rehearse=False, minutes=float(sys.argv[4])))
 """

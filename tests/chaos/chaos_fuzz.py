@@ -37,7 +37,7 @@ from sweeper.sweep.store.fingerprint import fingerprint
 WORKERS = 2
 LIMIT_SECONDS = 20
 LIMIT_BYTES = 4 * 2**30
-MOST_LINES, MOST_CHARACTERS = 101, 3000
+MAX_LINES, MAX_CHARACTERS = 101, 3000
 KEPT = 20
 
 
@@ -147,8 +147,8 @@ def _code(folder: Path, item: Input, *, after: bool) -> int:
         text = str(error)
         lines = text.splitlines()
         assert lines, "an empty message"
-        assert len(lines) <= MOST_LINES, f"{len(lines)} lines"
-        assert max(map(len, lines)) <= MOST_CHARACTERS, (
+        assert len(lines) <= MAX_LINES, f"{len(lines)} lines"
+        assert max(map(len, lines)) <= MAX_CHARACTERS, (
             f"a line of {max(map(len, lines))} characters: {text[:200]}"
         )
         return error.exit_code

@@ -28,12 +28,12 @@ from sweeper.system.process import children, tree
 
 LIVES = 6
 """Kills of one sweep's supervisor, before it may end."""
-LONGEST_SECONDS = 0.9
+MAX_SECONDS = 0.9
 """A life is killed after this time at the latest: about what an undisturbed sweep takes."""
 GONE_SECONDS = 3.0
 BASELINE_LOST = 4
 ENVIRONMENT = 6
-MOST_LIVES = 12
+MAX_LIVES = 12
 
 
 class Tally:
@@ -78,7 +78,7 @@ def kill_supervisors(
     tally: Tally,
     *,
     trials: int = TRIALS,
-    longest: float = LONGEST_SECONDS,
+    longest: float = MAX_SECONDS,
     patience: float = 60.0,
 ) -> None:
     """Kills `count` supervisors; a sweep is killed up to LIVES times, and then runs to its end."""
@@ -172,7 +172,7 @@ def _has_ended(stage: Stage) -> bool:
 def _converge(stage: Stage, kept: Kept, tally: Tally, name: str, patience: float, trials: int) -> None:
     """Has the sweep run to its end, and looks whether all is as it should be."""
     codes = []
-    for _ in range(MOST_LIVES):
+    for _ in range(MAX_LIVES):
         codes.append(live(stage, patience))
         if codes[-1] != ENVIRONMENT:
             break
@@ -216,7 +216,7 @@ def kill_trials(
         name = f"{seed}-{tally.sweeps}"
         stage: Stage = stage_of(name)
         kept, tally.sweeps = Kept(stage), tally.sweeps + 1
-        for _ in range(MOST_LIVES):
+        for _ in range(MAX_LIVES):
             code = _kill_below(stage, rng, tally, count, pause, patience)
             _await_gone(stage, tally, name)
             if code != ENVIRONMENT:

@@ -16,7 +16,7 @@ import chaos_stage as stages
 from chaos_kills import Tally
 
 TRIALS = 3
-LONGEST_SECONDS = 9.0
+MAX_SECONDS = 9.0
 PAUSE_SECONDS = 1.0
 PATIENCE_SECONDS = 240.0
 
@@ -83,7 +83,7 @@ def run(kind: str, count: int, seed: int, folder: Path, database: Path) -> dict[
     began = time.monotonic()
     if kind == "supervisors":
         chaos_kills.kill_supervisors(
-            count, seed, stage_of, tally, trials=TRIALS, longest=LONGEST_SECONDS, patience=PATIENCE_SECONDS
+            count, seed, stage_of, tally, trials=TRIALS, longest=MAX_SECONDS, patience=PATIENCE_SECONDS
         )
     else:
         chaos_kills.kill_trials(

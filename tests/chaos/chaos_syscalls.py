@@ -35,7 +35,7 @@ from chaos_stage import Stage, stage, warm_up  # noqa: E402
 SEARCHED, ROUNDS = 2, 1
 """With the baseline three trials, and two processes of a confirmation."""
 PATIENCE_SECONDS = 90.0
-MOST_LIVES = 3
+MAX_LIVES = 3
 """Runs that a sweep may need once the fault is over."""
 _COUNTER = struct.Struct("<QQ")
 KILLED = -9
@@ -172,7 +172,7 @@ def _faults(made: Stage, kept: Kept, server: Server, fault: str, code: int | Non
         yield f"it ended with {code}: {made.log()[-400:]!r}"
     kept.look()
     codes: list[int | None] = []
-    while len(codes) < MOST_LIVES and (not codes or codes[-1] not in (0, None)):
+    while len(codes) < MAX_LIVES and (not codes or codes[-1] not in (0, None)):
         codes.append(server.live(made)[0])
     kept.look()
     yield from kept.faults

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-MOST_LOG_BYTES = 20 * 1024 * 1024
+MAX_LOG_BYTES = 20 * 1024 * 1024
 
 YAML = """\
 name: tiny
@@ -109,7 +109,7 @@ def test_what_a_trial_prints_is_bounded_believed_by_nobody_and_no_screens(tmp_pa
     in_order(sweeper("run", "tiny.yaml", cwd=folder))
     logs = list(folder.glob("mlruns/sweeps/tiny/trials/*/worker.log"))
     assert len(logs) == 3
-    assert all(0 < log.stat().st_size < MOST_LOG_BYTES for log in logs)
+    assert all(0 < log.stat().st_size < MAX_LOG_BYTES for log in logs)
     done = sweeper("show", "tiny", "--json", cwd=folder)
     in_order(done)
     assert all(trial["outcome"] == "measured" for trial in json.loads(done.stdout)["trials"])
@@ -127,7 +127,7 @@ def test_endless_output_ends_with_the_trials_time(tmp_path: Path):
     ]
     assert sorted(each.get("kind", "measured") for each in outcomes) == ["measured", "timeout", "timeout"]
     assert all(
-        log.stat().st_size < MOST_LOG_BYTES for log in folder.glob("mlruns/sweeps/tiny/trials/*/worker.log")
+        log.stat().st_size < MAX_LOG_BYTES for log in folder.glob("mlruns/sweeps/tiny/trials/*/worker.log")
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution import batch
-from sweeper.execution.batch import MOST_IN_VAIN, STALE_SECONDS, BatchPool
+from sweeper.execution.batch import MAX_IN_VAIN, STALE_SECONDS, BatchPool
 
 
 class Cluster:
@@ -60,7 +60,7 @@ def test_jobs_that_end_in_vain_end_the_sweep_with_their_last_words(pool: Any, tm
     (tmp_path / "job.err").write_text("no such interpreter")
 
     def waits() -> None:
-        for _ in range(MOST_IN_VAIN + 1):
+        for _ in range(MAX_IN_VAIN + 1):
             pool.want(1)
             pool.now += STALE_SECONDS + 1
 

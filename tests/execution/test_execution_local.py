@@ -16,7 +16,7 @@ from sweeper.core.job import LOG, OUTCOME, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import wait_any
-from sweeper.execution.local import MOST_SERVERS, LocalLauncher, leftovers
+from sweeper.execution.local import MAX_SERVERS, LocalLauncher, leftovers
 from sweeper.system.process import children, tree
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
@@ -140,7 +140,7 @@ def test_a_killed_server_loses_its_jobs_with_all_their_processes_and_is_replaced
 
 
 def test_a_server_that_is_killed_again_and_again_ends_the_sweep(own, tmp_path, wait_for):
-    for number in range(MOST_SERVERS):
+    for number in range(MAX_SERVERS):
         server = own.pid
         handle = own.submit(fault_job(tmp_path / f"{number}", "sleep"))
         assert own.pid != server or not number

@@ -15,7 +15,7 @@ from sweeper.script.workspace import leads_out, make
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with code, data, results, a sweep's home and what nobody needs."""
     monkeypatch.setattr(workspace, "COPIED_BYTES", 1000)
-    monkeypatch.setattr(workspace, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(workspace, "MAX_ENTRIES", 5)
     folder = tmp_path / "source"
     for name in (
         "train.py",

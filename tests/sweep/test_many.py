@@ -17,7 +17,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.search.memory import Seen
 from sweeper.sweep import memory_limit
 from sweeper.sweep.budget import union_seconds
-from sweeper.sweep.memory_limit import MOST_SEEN, Capacity, telling
+from sweeper.sweep.memory_limit import MAX_SEEN, Capacity, telling
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.store.journal import Journal
 from sweeper.testing.noop import made_up
@@ -200,7 +200,7 @@ def test_the_memory_model_sees_what_tells_and_is_made_anew_when_it_must(monkeypa
         ends(number, 20.0 - number / 100)
     # One for each of the first 64, then 32 until they are twice as many.
     assert 64 + 3 * 32 < len(made) < 64 + 5 * 32
-    assert all(len(seen) <= MOST_SEEN for seen in made)
+    assert all(len(seen) <= MAX_SEEN for seen in made)
     assert {20.0, 19.9} <= {each.peak_gib for each in made[-1]}
     before = len(made)
     ends(1000, None)
@@ -213,7 +213,7 @@ def test_of_many_that_did_not_fit_the_largest_that_did_are_kept():
     fitted = [Seen(config=config, peak_gib=float(i)) for i in range(50)]
     refused = [Seen(config=config, peak_gib=None)] * 1000
     told = telling([*fitted, *refused])
-    assert len(told) <= MOST_SEEN
+    assert len(told) <= MAX_SEEN
     assert [each for each in told if each.peak_gib is not None] == fitted
 
 

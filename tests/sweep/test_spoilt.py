@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentStopError
-from sweeper.sweep.showing import info, views
+from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
 
@@ -48,8 +48,8 @@ def folder(bench) -> Path:
 def read_all(folder: Path) -> None:
     sweep = load_sweep(Journal(folder))
     summarise(sweep)
-    info(sweep)
-    assert list(views(sweep))
+    sweep_info(sweep)
+    assert list(run_views(sweep))
 
 
 def said_of(folder: Path) -> str:

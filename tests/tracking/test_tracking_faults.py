@@ -20,8 +20,7 @@ from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli.sync import sync_command
 from sweeper.core.job import read_job
-from sweeper.sweep.publish import Publisher
-from sweeper.sweep.showing import info, show
+from sweeper.sweep.publish import Publisher, publish_sweep, sweep_info
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tracking.mlflow import MlflowTracker
@@ -118,9 +117,9 @@ def test_faults_lose_and_double_nothing(
         while proxy.faults.total() < num_faults:
             tracker = MlflowTracker(home, uri, thorough=True)
             with contextlib.closing(
-                Publisher(tracker, info(sweep), sweep.journal.folder, thorough=True)
+                Publisher(tracker, sweep_info(sweep), sweep.journal.folder, thorough=True)
             ) as publisher:
-                left, _ = show(sweep, publisher, ())
+                left, _ = publish_sweep(sweep, publisher, ())
                 while left != [POISONED] and proxy.faults.total() < num_faults:
                     left, _ = publisher.flush()
         assert set(proxy.faults) == set(KINDS)

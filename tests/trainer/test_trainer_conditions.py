@@ -26,7 +26,7 @@ def own_seconds() -> float:
     return own.ru_utime + own.ru_stime
 
 
-MOST_SECONDS = 3.0
+MAX_SECONDS = 3.0
 """Of processor time for a child that burns 0.4 s, the start of its interpreter on a slow machine included."""
 BURNING = "import threading; threading.Thread(target=burn, args=(60,), daemon=True).start()"
 IN_A_CHILD_OF_ITS_OWN = "\nif os.fork():\n    os.wait()\nelse:\n    burn(0.4); os._exit(0)"
@@ -37,7 +37,7 @@ def test_processor_time_has_that_of_children_alive_and_waited_for(code: str):
     before, own = read_conditions(), own_seconds()
     with child(code + TELL) as process:
         alive = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
-        assert 0.35 <= alive < MOST_SECONDS
+        assert 0.35 <= alive < MAX_SECONDS
     assert process.returncode is not None
     # Counted once, as a child that was waited for.
     reaped = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
@@ -49,7 +49,7 @@ def test_processor_time_has_that_of_children_of_children():
     before, own = read_conditions(), own_seconds()
     with child(code + "    os._exit(0)\nos.read(r, 1)" + TELL) as process:
         alive = read_conditions().cpu_seconds - before.cpu_seconds - (own_seconds() - own)
-        assert 0.35 <= alive < MOST_SECONDS
+        assert 0.35 <= alive < MAX_SECONDS
         process.communicate("\n\n")
 
 
@@ -156,7 +156,7 @@ def test_of_the_trees_time_that_of_its_helpers_is_told_apart():
             pass
         after = read_conditions()
     helped = after.helper_cpu_seconds - before.helper_cpu_seconds
-    assert 0.25 <= helped < MOST_SECONDS
+    assert 0.25 <= helped < MAX_SECONDS
     assert after.cpu_seconds - before.cpu_seconds >= helped + 0.1
 
 

@@ -18,7 +18,7 @@ from sweeper.core.launchers import traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.kept_processes import LEAST_PROCESSES, is_dear, kept_round
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_dear, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trial_runner import TrialRunner
@@ -26,7 +26,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 QUICK_WARMUP_SECONDS = 5.0
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
-MOST_ROUNDS = 4
+MAX_ROUNDS = 4
 """Times `confirm.rounds` that are run where the intervals stay wide and there is time."""
 
 Speeds = dict[int, Measurement]
@@ -121,9 +121,9 @@ class Rounds:
         may_keep = traits(spec.execution.launcher).keeps_processes and not spec.command
         self._kept = may_keep and is_dear(records, self._window_seconds, memory)
         if self._kept:
-            self._wanted = max(LEAST_PROCESSES, self._wanted // 2)
+            self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
-        for index in range(MOST_ROUNDS * self._wanted):
+        for index in range(MAX_ROUNDS * self._wanted):
             done, left = len(self.speeds), budget.seconds_left
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
                 self.ended = "the intervals are narrow enough"

@@ -20,11 +20,11 @@ from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import read_json, write_json
 
-LEAST_RATIO = 0.97
+MIN_RATIO = 0.97
 """Of its throughput alone: where a trial beside others reaches less, trials run one at a time."""
-LEAST_ROUNDS, MOST_ROUNDS = 3, 8
+MIN_ROUNDS, MAX_ROUNDS = 3, 8
 """The least are enough where it is clear on which side of that the worst slot lies."""
-MOST_SHARE = 0.05
+MAX_SHARE = 0.05
 """Of `search.minutes`: rounds that would take more are left out, but for the first."""
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
 FOUND = "beside.json"
@@ -54,12 +54,12 @@ class Beside:
     @property
     def disturbs(self) -> bool:
         """Whether trials are to run one at a time."""
-        return bool(self.failure) or self.worst.ratio < LEAST_RATIO
+        return bool(self.failure) or self.worst.ratio < MIN_RATIO
 
     @property
     def is_clear(self) -> bool:
         """Whether further rounds would hardly change the decision."""
-        return len(self.rounds) >= LEAST_ROUNDS and not self.worst.low < LEAST_RATIO <= self.worst.high
+        return len(self.rounds) >= MIN_ROUNDS and not self.worst.low < MIN_RATIO <= self.worst.high
 
     @property
     def line(self) -> str:
@@ -103,10 +103,10 @@ def _known(path: Path, slots: int) -> Beside | None:
 
 def _measured(context: SweepContext, trials: TrialRunner) -> Beside:
     slots, minutes = context.machine.slots, context.spec.search.minutes
-    trials.progress.begin("trying trials side by side", LEAST_ROUNDS)
-    most = math.inf if minutes is None else MOST_SHARE * 60 * minutes
+    trials.progress.begin("trying trials side by side", MIN_ROUNDS)
+    most = math.inf if minutes is None else MAX_SHARE * 60 * minutes
     began, longest, found = time.monotonic(), 0.0, Beside(slots=len(slots))
-    while not found.is_clear and len(found.rounds) < MOST_ROUNDS:
+    while not found.is_clear and len(found.rounds) < MAX_ROUNDS:
         started = time.monotonic()
         if found.rounds and started - began + longest > most:
             break

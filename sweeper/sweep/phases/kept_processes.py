@@ -22,7 +22,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.trainer.on_demand import GO, POLL_SECONDS, READY, number_in
 
-LEAST_PROCESSES = 5
+MIN_PROCESSES = 5
 WINDOWS = 4
 DEAR, DEAR_SECONDS = 4.0, 5.0
 """Times the window, and seconds, that a start takes from which on processes are kept."""

@@ -32,7 +32,7 @@ from sweeper.tracking import NullTracker
 
 AGAIN = "again"
 WINDOWS_OF_SOAK = 30
-LEAST_WINDOW_SECONDS = 0.2
+MIN_WINDOW_SECONDS = 0.2
 ALLOWANCE_SECONDS = 300.0
 
 
@@ -139,7 +139,7 @@ def _soak(
     context: SweepContext, trials: TrialRunner, record: TrialRecord, place: str, seconds: float
 ) -> Soak:
     trials.progress.begin("soaking")
-    window = max(LEAST_WINDOW_SECONDS, seconds / WINDOWS_OF_SOAK)
+    window = max(MIN_WINDOW_SECONDS, seconds / WINDOWS_OF_SOAK)
     plan = MeasurePlan(
         window_seconds=window,
         repeats=max(3, round(seconds / window)),

@@ -22,12 +22,12 @@ from sweeper.sweep.runner import TICK_SECONDS
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.system.failpoints import passing
+from sweeper.system.failpoints import failpoint
 
 CONFIRM_SHARE = 0.2
-MOST_IN_A_ROW = 20
+MAX_IN_A_ROW = 20
 """Configurations passed over one after another; the next is run whatever is expected of it."""
-MOST_OFFERS = 3
+MAX_OFFERS = 3
 """Times a smaller batch is run in place of one that would not fit."""
 SAME_ERROR_STOPS = 3
 """Trials that one error ends before any is measured: the code is broken, not a trial."""
@@ -157,10 +157,10 @@ class Search:
             params, why = self._searcher.ask(number, self._taken)
         except SpaceExhaustedError:
             return f"the space is exhausted after {table.num_searched} trials"
-        passing("asked")
+        failpoint("asked")
         config = self._spec.config(params)
         params = {**self._decided(), **params}
-        objection = self._capacity.objection(config) if self._in_a_row() < MOST_IN_A_ROW else None
+        objection = self._capacity.objection(config) if self._in_a_row() < MAX_IN_A_ROW else None
         if objection is None:
             trials.start(number, "search", config, params, why)
         else:
@@ -240,7 +240,7 @@ class Search:
         """Returns the last configuration that was passed over with a smaller batch, accumulated."""
         table = self._table
         last = table.records[table.last]
-        if not is_passed_over(last) or table.num_passed_over > MOST_OFFERS:
+        if not is_passed_over(last) or table.num_passed_over > MAX_OFFERS:
             return None
         smaller = self._capacity.smaller(last.config)
         return smaller if smaller is not None and smaller.key() not in self._taken else None
@@ -249,11 +249,11 @@ class Search:
         if number in self._table.results:
             return
         result = self._fix_result(self._table.records[number])
-        passing("told")
+        failpoint("told")
         if result is not None:
             self._context.mirror.tell({number: result})
             self._searcher.tell(number, result)
-            passing("studied")
+            failpoint("studied")
 
     def _fix_result(self, record: TrialRecord) -> SearchResult | None:
         """Fixes what the sampler is told of a trial; None where it lies outside of the space."""

@@ -17,7 +17,7 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Measure
 from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
 
-MOST_BYTES_OF_CODE = 1024 * 1024
+MAX_BYTES_OF_CODE = 1024 * 1024
 _DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
 
 
@@ -72,7 +72,7 @@ def _digest_of_files_named(command: Sequence[str]) -> str:
             continue
         if path.suffix == ".py":
             found.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
-        elif path.stat().st_size <= MOST_BYTES_OF_CODE:
+        elif path.stat().st_size <= MAX_BYTES_OF_CODE:
             found[item] = _sha(path.read_bytes().hex())
     return _plain(found)
 

@@ -10,7 +10,7 @@ from time import perf_counter
 
 GIB, MIB = 1024**3, 1024**2
 PROC, BLOCK, SHM = Path("/proc"), Path("/sys/block"), Path("/dev/shm")
-LEAST_SECONDS = 0.05
+MIN_SECONDS = 0.05
 """A kernel tick is 10 ms: over less time than this, a rate would be of ticks rather than of work."""
 MAX_CORE_SERIES = 16
 _SECTOR = 512
@@ -73,7 +73,7 @@ class Counting(Part):
         """Returns the rates; nothing where the last reading was just now."""
         counts, now = self._counts(), perf_counter()
         then, before = self._last or (now, counts)
-        if self._last is not None and now - then < LEAST_SECONDS:
+        if self._last is not None and now - then < MIN_SECONDS:
             return {}
         self._last = now, counts
         return self._rates(before, counts, now - then) if now > then else {}

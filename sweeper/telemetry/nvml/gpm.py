@@ -11,7 +11,7 @@ from sweeper.telemetry.nvml.library import SUCCESS, Device, LeftOutError, NotTol
 from sweeper.telemetry.nvml.pcie import RX, TX
 
 # NVML's counters behind a sample are refreshed every 100 ms.
-_LEAST_SECONDS = 0.1
+_MIN_SECONDS = 0.1
 _METRICS = {
     "gpu_sm_active_pct": "NVML_GPM_METRIC_SM_UTIL",
     "gpu_sm_occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
@@ -43,7 +43,7 @@ class Gpm:
         if self._request is None:
             self._request = self._open()
         now = perf_counter()
-        if self._taken is not None and now - self._taken <= _LEAST_SECONDS:
+        if self._taken is not None and now - self._taken <= _MIN_SECONDS:
             return {}
         earlier, later = self._samples
         if self._device.is_part:

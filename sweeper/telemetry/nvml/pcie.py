@@ -10,7 +10,7 @@ from sweeper.telemetry.nvml.library import SUCCESS, LeftOutError
 
 MIB = 1024**2
 RX, TX = "gpu_pcie_rx_mib_s", "gpu_pcie_tx_mib_s"
-_LEAST_SECONDS = 0.05
+_MIN_SECONDS = 0.05
 # A counter of 32 bits comes round after 4 GiB: read less often, it could have done so unseen at a rate
 # that training reaches.
 _NARROW_SECONDS = 0.5
@@ -39,7 +39,7 @@ class PcieCounters:
             is_narrow = value.valueType == nvml.NVML_VALUE_TYPE_UNSIGNED_INT
             count = int(value.value.uiVal if is_narrow else value.value.ullVal)
             then, before = self._last.get(name, (now, count))
-            if name in self._last and now - then < _LEAST_SECONDS:
+            if name in self._last and now - then < _MIN_SECONDS:
                 continue
             self._last[name] = now, count
             if now > then:

@@ -11,7 +11,7 @@ from replays import Watcher, spec_of, surface
 from sweeper.core.job import OUTCOME
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.sweep.phases import interference
-from sweeper.sweep.phases.interference import FOUND, MOST_ROUNDS, Beside
+from sweeper.sweep.phases.interference import FOUND, MAX_ROUNDS, Beside
 from sweeper.sweep.run import run_sweep
 from sweeper.system.files import read_json, write_json
 from sweeper.testing.noop import made_up
@@ -174,9 +174,9 @@ def test_little_time_is_one_round(sweep):
 
 
 def test_more_rounds_are_run_where_the_first_do_not_tell(sweep, monkeypatch):
-    monkeypatch.setattr(interference, "LEAST_RATIO", 0.9 * 1.001)
+    monkeypatch.setattr(interference, "MIN_RATIO", 0.9 * 1.001)
     launcher, _ = sweep(1.0, 0.9)
-    assert sorted(launcher.beside) == sorted(every(MOST_ROUNDS, 2))
+    assert sorted(launcher.beside) == sorted(every(MAX_ROUNDS, 2))
 
 
 def test_one_slot_has_nothing_to_find_out(sweep):

@@ -15,7 +15,7 @@ from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.phases import kept_processes
-from sweeper.sweep.phases.kept_processes import LEAST_PROCESSES, WINDOWS, is_dear
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, is_dear
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
@@ -111,7 +111,7 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     journal = Journal(bench.home / "sweeps" / "toy")
     result = journal.result()
     assert result is not None
-    assert len(result["rounds"]) == LEAST_PROCESSES
+    assert len(result["rounds"]) == MIN_PROCESSES
     assert result["ratios"][0]["ratio"] == pytest.approx(
         throughput(
             TrialConfig().replace({"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"})
@@ -121,7 +121,7 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     # One process of each candidate and the baseline at a time, each of them asked in turn.
     assert launcher.together == 3
     entries = [read_job(entry.folder) for entry in journal.rounds("confirm")]
-    assert len(entries) == 3 * LEAST_PROCESSES
+    assert len(entries) == 3 * MIN_PROCESSES
     assert all(job.turns for job in entries)
     first = [trial for index, trial in launcher.order if index == 0]
     assert len(first) == 3 * WINDOWS

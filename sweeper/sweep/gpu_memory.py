@@ -16,7 +16,7 @@ CPU = "cpu"
 Used = Callable[[str], float | None]
 
 
-class Settling:
+class MemoryWaiter:
     """Knows the least that each device has held, and waits until it holds no more: one look, mostly.
 
     What stays is somebody else's: it is waited for once, and is then what the device holds. A device that

@@ -10,9 +10,9 @@ import stub_nvml
 from replays import failing, spec_of
 
 from sweeper.core.measurement import DeviceInfo, FailureKind
-from sweeper.sweep import settling as under_test
+from sweeper.sweep import gpu_memory as under_test
 from sweeper.sweep import trial_runner
-from sweeper.sweep.settling import Settling, uuids_of
+from sweeper.sweep.gpu_memory import MemoryWaiter, uuids_of
 from sweeper.telemetry.nvml.probe import awake
 
 
@@ -30,8 +30,8 @@ class Memory:
 def test_it_waits_until_no_more_is_held_than_before_the_first_trial(monkeypatch):
     monkeypatch.setattr(under_test, "POLL_SECONDS", 0.001)
     memory = Memory(1.0, 9.0, 5.0, 1.1, 7.0)
-    settling = Settling(["GPU-a"], memory)
-    settling.wait("GPU-a")
+    waiter = MemoryWaiter(["GPU-a"], memory)
+    waiter.wait("GPU-a")
     assert memory.looks == 4
 
 
@@ -39,10 +39,10 @@ def test_the_least_that_was_held_is_what_is_waited_for(monkeypatch):
     monkeypatch.setattr(under_test, "POLL_SECONDS", 0.001)
     # Somebody left after the first trial: what they had held is not the next trial's to leave behind.
     memory = Memory(6.0, 0.5, 4.0, 0.6)
-    settling = Settling(["GPU-a"], memory)
-    settling.wait("GPU-a")
+    waiter = MemoryWaiter(["GPU-a"], memory)
+    waiter.wait("GPU-a")
     assert memory.looks == 2
-    settling.wait("GPU-a")
+    waiter.wait("GPU-a")
     assert memory.looks == 4
 
 
@@ -50,24 +50,24 @@ def test_it_does_not_wait_for_ever_and_for_whoever_stays_only_once(monkeypatch):
     monkeypatch.setattr(under_test, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.05)
     memory = Memory(1.0, 9.0)
-    settling = Settling(["GPU-a"], memory)
-    settling.wait("GPU-a")
+    waiter = MemoryWaiter(["GPU-a"], memory)
+    waiter.wait("GPU-a")
     looks = memory.looks
     assert looks > 2
-    settling.wait("GPU-a")
+    waiter.wait("GPU-a")
     assert memory.looks == looks + 1
     # What comes on top of it is waited for again.
     memory.gib = [11.0, 9.1]
-    settling.wait("GPU-a")
+    waiter.wait("GPU-a")
     assert memory.looks == looks + 3
 
 
 @pytest.mark.parametrize("gib", [(None,), (1.0, None)])
 def test_what_is_not_told_is_not_asked_again(gib):
     memory = Memory(*gib)
-    settling = Settling(["GPU-a"], memory)
+    waiter = MemoryWaiter(["GPU-a"], memory)
     for _ in range(3):
-        settling.wait("GPU-a")
+        waiter.wait("GPU-a")
     assert memory.looks == len(gib)
 
 
@@ -78,25 +78,25 @@ def test_each_gpu_of_a_slot_is_waited_for_and_a_cpu_is_not(monkeypatch):
         seen.append(uuid)
         return 1.0
 
-    settling = Settling(["GPU-a,GPU-b", "cpu"], used)
+    waiter = MemoryWaiter(["GPU-a,GPU-b", "cpu"], used)
     assert seen == ["GPU-a", "GPU-b"]
-    settling.wait("GPU-a,GPU-b")
+    waiter.wait("GPU-a,GPU-b")
     assert seen == ["GPU-a", "GPU-b"] * 2
-    settling.wait("cpu")
+    waiter.wait("cpu")
     assert len(seen) == 4
 
 
 def test_a_sweep_waits_before_each_start_but_the_first_on_a_gpu(bench, monkeypatch):
     waited = []
 
-    class Watched(Settling):
+    class Watched(MemoryWaiter):
         def __init__(self, devices):
             super().__init__(devices, lambda uuid: 1.0)
 
         def wait(self, device: str) -> None:
             waited.append((device, len(bench.launcher.jobs)))
 
-    monkeypatch.setattr(trial_runner, "Settling", Watched)
+    monkeypatch.setattr(trial_runner, "MemoryWaiter", Watched)
     device = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=22.5)
     bench.run(spec_of(), failing(FailureKind.TIMEOUT), devices=[device])
     # Before every job, but for those of the set-up and the first trial.
