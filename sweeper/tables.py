@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.metrics import METRICS
+from sweeper.core.record import TrialRecord
 from sweeper.core.template import shown
 from sweeper.errors import UserError, did_you_mean
 from sweeper.sweep.store.catalog import find_sweep
@@ -27,7 +28,7 @@ def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
 
     Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
     `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed, 95 %),
-    every metric of `sweeper.core.record.METRICS` in its unit, `val_<name>` for what the pipeline itself
+    every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for what the pipeline itself
     tells (accuracy), `param.<name>` for all that differs between trials, `failure`, `started` and
     `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from distributions import install
 
 MODULE = """\
-from sweeper.core.record import Metric
+from sweeper.core.metrics import Metric
 
 USD_PER_HOUR, USD_PER_WORKER_HOUR = 3.0, 0.25
 

@@ -12,7 +12,7 @@ import pytest
 from thousand import STARTED, write_sweep
 
 import sweeper
-from sweeper.core.record import METRICS
+from sweeper.core.metrics import METRICS
 from sweeper.errors import UserError
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tables import FORMATS, written

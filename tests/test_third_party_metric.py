@@ -12,7 +12,7 @@ from cost_metrics import MODULE, install_cost_metrics
 from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli import main
-from sweeper.core.record import METRICS, Metric, find_metric, metric_row
+from sweeper.core.metrics import METRICS, Metric, find_metric, metric_row
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.testing.metric_conformance import MetricConformance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sweeper.core.record import metric_row
+from sweeper.core.metrics import metric_row
 
 ABSENT = "–"
 

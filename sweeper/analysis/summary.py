@@ -14,8 +14,9 @@ from sweeper.analysis.pareto import Rule
 from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
+from sweeper.core.metrics import TOLD_DIGITS, metric_row, rounded
 from sweeper.core.place import Place
-from sweeper.core.record import TOLD_DIGITS, TrialRecord, metric_row, rounded
+from sweeper.core.record import TrialRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, wi
 from sweeper.analysis.projection import with_derived
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
-from sweeper.core.record import BASELINE, SearchResult, TrialRecord, is_known_metric, with_added
+from sweeper.core.metrics import is_known_metric, with_added
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.spec import SweepSpec
 
 WINNING_MARGIN = 0.9

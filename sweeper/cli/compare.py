@@ -20,7 +20,8 @@ from sweeper.analysis.formatting import loss, seconds, times
 from sweeper.cli.options import DEFAULT_HOME, Home, Json
 from sweeper.cli.screen import console, rate
 from sweeper.core.config import Scalar
-from sweeper.core.record import TrialRecord, rounded
+from sweeper.core.metrics import rounded
+from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import differences

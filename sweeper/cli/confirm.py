@@ -17,7 +17,7 @@ from sweeper.cli import signals
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
-from sweeper.core.record import rounded
+from sweeper.core.metrics import rounded
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.reconfirm import Again, confirm_again

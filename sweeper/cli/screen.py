@@ -19,7 +19,8 @@ from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
-from sweeper.core.record import TrialRecord, metric_row
+from sweeper.core.metrics import metric_row
+from sweeper.core.record import TrialRecord
 from sweeper.sweep.observer import Status
 
 STDOUT = Path("-")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sweeper.analysis.sensitivity import Sensitivity, by_parameter, terrain
 from sweeper.core.codec import encode
-from sweeper.core.record import rounded
+from sweeper.core.metrics import rounded
 
 MAX_SHOWN = 4
 MAX_NAMED = 2

@@ -13,8 +13,9 @@ from sweeper.analysis.trial_card import card
 from sweeper.cli.screen import rate
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement
+from sweeper.core.metrics import metric_row
 from sweeper.core.place import said
-from sweeper.core.record import TrialRecord, metric_row
+from sweeper.core.record import TrialRecord
 from sweeper.system.files import read_json
 
 _CHARTED = (

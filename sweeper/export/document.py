@@ -15,7 +15,8 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
 from sweeper.core.loaders import STREAM, traits
 from sweeper.core.measurement import Measurement
-from sweeper.core.record import TrialRecord, rounded
+from sweeper.core.metrics import rounded
+from sweeper.core.record import TrialRecord
 from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError

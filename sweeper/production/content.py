@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeper.core.record import rounded
+from sweeper.core.metrics import rounded
 from sweeper.production.folder import RunFolder
 from sweeper.production.promise import Judgement
 from sweeper.production.request import Wanted

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from sweeper.analysis.formatting import bare, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.core.record import TrialRecord, metric_row
+from sweeper.core.metrics import metric_row
+from sweeper.core.record import TrialRecord
 from sweeper.report.report_data import Material
 from sweeper.report.table import Table, cells, columns
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from sweeper.analysis.formatting import figure, metric, times, value_of
 from sweeper.core.config import Scalar
-from sweeper.core.record import TrialRecord, metric_row
+from sweeper.core.metrics import metric_row
+from sweeper.core.record import TrialRecord
 from sweeper.report.chart import MAX_TICKS, Axis, Chart, Marks, log_ticks
 from sweeper.report.report_data import Material
 from sweeper.report.trial_marks import OUTCOMES, evenly, outcome_of, tone_of

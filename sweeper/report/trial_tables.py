@@ -12,7 +12,8 @@ from sweeper.analysis.formatting import ABSENT, bare, figure, loss, seconds, tim
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
-from sweeper.core.record import TrialRecord, metric_row
+from sweeper.core.metrics import metric_row
+from sweeper.core.record import TrialRecord
 from sweeper.report.before_after import title_of
 from sweeper.report.report_data import Material
 from sweeper.report.table import Cell, Table, cells, columns

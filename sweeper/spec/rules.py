@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.launchers import LAUNCHERS
-from sweeper.core.record import METRICS, OBJECTIVES, find_metric, metric_row
+from sweeper.core.metrics import METRICS, OBJECTIVES, find_metric, metric_row
 from sweeper.core.registry import Registry
 from sweeper.core.samplers import SAMPLERS
 from sweeper.core.script import FOLDER

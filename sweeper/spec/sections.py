@@ -95,7 +95,7 @@ class Objective(Sparse):
 
     @property
     def metric(self) -> str:
-        """The metric's name (`sweeper.core.record.find_metric`)."""
+        """The metric's name (`sweeper.core.metrics.find_metric`)."""
         return self.maximize or self.minimize or ""
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.record import METRICS
+from sweeper.core.metrics import METRICS
 from sweeper.search.memory import MemoryModel, Seen
 from sweeper.sweep.setup import Machine
 

@@ -28,7 +28,8 @@ from sweeper.core.measurement import (
     Quality,
     Stats,
 )
-from sweeper.core.record import Metric, TrialRecord, metric_row, with_added
+from sweeper.core.metrics import Metric, metric_row, with_added
+from sweeper.core.record import TrialRecord
 from sweeper.testing.noop import made_up
 
 A10 = DeviceInfo(

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from sweeper.core.config import Scalar
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
+from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row, rounded
 from sweeper.core.place import said
-from sweeper.core.record import LOSS_METRICS, METRICS, TrialRecord, metric_row, rounded
+from sweeper.core.record import TrialRecord
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo

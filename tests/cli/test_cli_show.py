@@ -14,7 +14,7 @@ from replays import PIPELINE, Bench, spec_of, throughput
 
 from sweeper.cli import main
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.record import METRICS
+from sweeper.core.metrics import METRICS
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo, Diagnosis, Failure, FailureKind, Quality, Stats
-from sweeper.core.record import METRICS, TrialRecord, rounded
+from sweeper.core.metrics import METRICS, rounded
+from sweeper.core.record import TrialRecord
 from sweeper.testing import noop
 
 

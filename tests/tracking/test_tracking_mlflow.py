@@ -17,7 +17,8 @@ from mlflow.entities import Run, ViewType
 from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, some_trials
 
 from sweeper.core.measurement import Diagnosis, FailureKind, Stats
-from sweeper.core.record import METRICS, TrialRecord
+from sweeper.core.metrics import METRICS
+from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError, UserError
 from sweeper.system.environment import held_back
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker, content

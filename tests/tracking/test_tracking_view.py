@@ -16,7 +16,7 @@ from fault_proxy import free_port
 from fault_proxy import served as serving
 from tracking_records import SWEEP, VARIED, measured, some_trials
 
-from sweeper.core.record import METRICS
+from sweeper.core.metrics import METRICS
 from sweeper.tracking import RunView, SweepInfo
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import ui_command, ui_url

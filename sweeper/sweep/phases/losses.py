@@ -7,7 +7,8 @@ import dataclasses
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
-from sweeper.core.record import BASELINE, metric_row
+from sweeper.core.metrics import metric_row
+from sweeper.core.record import BASELINE
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.setup import with_enough_steps

@@ -20,7 +20,8 @@ from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
 from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
-from sweeper.core.record import BASELINE, TrialRecord, is_known_metric
+from sweeper.core.metrics import is_known_metric
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.runner import is_tried_again
 from sweeper.sweep.setup import with_enough_steps
