@@ -22,7 +22,8 @@ import pytest
 
 import sweeper
 from sweeper import metering
-from sweeper.callbacks import for_lightning, for_transformers
+from sweeper.integrations.lightning import for_lightning
+from sweeper.integrations.transformers import for_transformers
 
 WILD = Path(__file__).parent / "script" / "wild"
 MAX_SECONDS_A_STEP = 100e-6

@@ -23,7 +23,7 @@ from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.export import Options, Setting, exported, read_map, reads_export, rendered
-from sweeper.patching import advice_on
+from sweeper.export.patch import advice_on
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic

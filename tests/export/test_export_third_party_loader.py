@@ -13,7 +13,7 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
 from sweeper.export import read, rendered
-from sweeper.patching import advice
+from sweeper.export.patch import advice
 
 TURBO = TrialConfig().replace({"loader.kind": "turbo", "batch_size": 100, "loader.num_workers": 3})
 

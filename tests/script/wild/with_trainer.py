@@ -17,7 +17,7 @@ os.makedirs(args.output_dir, exist_ok=True)
 
 callbacks = []
 if not os.environ.get("NO_METER"):
-    from sweeper.callbacks import for_transformers
+    from sweeper.integrations.transformers import for_transformers
 
     callbacks.append(for_transformers())
 transformers.Trainer(args, callbacks=callbacks).train()

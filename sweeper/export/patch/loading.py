@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from sweeper.core.config import Scalar
 from sweeper.core.loaders import in_plain_script
-from sweeper.patching.change import Advice, because
-from sweeper.patching.source import Source, argument, methods
+from sweeper.export.patch.change import Advice, because
+from sweeper.export.patch.source import Source, argument, methods
 
 # By dotted name: the keyword of DataLoader, torch's default, and its position where it has one.
 _ARGUMENTS: Mapping[str, tuple[str, Scalar, int | None]] = {

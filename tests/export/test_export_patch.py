@@ -9,8 +9,8 @@ import pytest
 
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
-from sweeper.patching import Advice, advice, advice_on, loading, rendered_advice, stepping, waiting
-from sweeper.patching.source import Source
+from sweeper.export.patch import Advice, advice, advice_on, loading, rendered_advice, stepping, waiting
+from sweeper.export.patch.source import Source
 
 Rule = Callable[[Source, Mapping[str, Any]], Iterator[Advice]]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sweeper.core.config import Scalar
 from sweeper.errors import UserError
-from sweeper.patching import loading, stepping, waiting
-from sweeper.patching.change import Advice, rendered_advice
-from sweeper.patching.source import Source
+from sweeper.export.patch import loading, stepping, waiting
+from sweeper.export.patch.change import Advice, rendered_advice
+from sweeper.export.patch.source import Source
 
 RULES: tuple[Callable[[Source, Mapping[str, Scalar]], Iterator[Advice]], ...] = (
     loading.data_loader,

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.patching.change import Advice, because
-from sweeper.patching.source import Code, Source, argument, methods
+from sweeper.export.patch.change import Advice, because
+from sweeper.export.patch.source import Code, Source, argument, methods
 
 _DTYPES = {"bf16": Code("torch.bfloat16"), "fp16": Code("torch.float16")}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from sweeper.core.config import Scalar
-from sweeper.patching.change import Advice
-from sweeper.patching.source import Source, methods
+from sweeper.export.patch.change import Advice
+from sweeper.export.patch.source import Source, methods
 
 _READ = ("item", "cpu", "tolist")
 _SHOW = ("print", "float")

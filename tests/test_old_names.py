@@ -1,4 +1,4 @@
-"""Users' pipelines import the errors as 0.1.0 had them."""
+"""What users of 0.1.0 import is still there, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from sweeper import errors
+from sweeper.integrations import lightning, transformers
 from sweeper.sweep.store.old_imports import HOMES
 
 
@@ -23,3 +24,11 @@ def test_the_module_of_0_1_0_gives_the_same_classes_and_says_where_they_are_now(
         name: getattr(errors, name) for name in public
     }
     assert HOMES["sweeper.errors"] == dict.fromkeys(public, "sweeper.core.errors")
+
+
+def test_so_does_that_of_the_callbacks(monkeypatch):
+    monkeypatch.delitem(sys.modules, "sweeper.callbacks", raising=False)
+    with pytest.warns(DeprecationWarning, match="sweeper.integrations"):
+        old = importlib.import_module("sweeper.callbacks")
+    assert old.for_lightning is lightning.for_lightning
+    assert old.for_transformers is transformers.for_transformers

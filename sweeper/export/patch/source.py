@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sweeper.patching.change import Advice
+from sweeper.export.patch.change import Advice
 
 UNKNOWN: Any = object()
 """A value that the source does not show."""

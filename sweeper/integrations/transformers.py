@@ -1,0 +1,40 @@
+"""The meter as a callback of the Hugging Face Trainer.
+
+    from sweeper.integrations.transformers import for_transformers
+    trainer = transformers.Trainer(..., callbacks=[for_transformers()])
+
+Outside of a sweep the callback does nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from sweeper.metering import meter
+
+
+def for_transformers() -> Any:
+    """Returns a `transformers.TrainerCallback`: steps of the Trainer, its logged losses, its evaluations."""
+    base: Any = importlib.import_module("transformers").TrainerCallback
+
+    class MeterCallback(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._meter = meter()
+            self._loss: Any = None
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            samples = args.train_batch_size * args.gradient_accumulation_steps
+            self._meter.step(samples=samples, loss=self._loss)
+            self._loss = None
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            # The mean since it was logged last; it is told with the next step.
+            self._loss = (logs or {}).get("loss", self._loss)
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+            loss = (metrics or {}).get("eval_loss")
+            if loss is not None:
+                self._meter.evaluated(loss)
+
+    return MeterCallback()
