@@ -5,23 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from distributions import install
+from extending import SHOWN
 
-MODULE = """\
-from sweeper.core.metrics import Metric
-
-USD_PER_HOUR, USD_PER_WORKER_HOUR = 3.0, 0.25
-
-
-def usd_per_epoch(record):
-    measured = record.measurement
-    if not measured.epoch_seconds:
-        return None
-    rate = USD_PER_HOUR + USD_PER_WORKER_HOUR * record.config.loader.num_workers
-    return rate * measured.epoch_seconds / 3600
-
-
-USD_PER_EPOCH = Metric("usd_per_epoch", "USD", "minimize", usd_per_epoch, digits=3)
-"""
+MODULE = SHOWN["cost_metrics.py"]
 
 
 def install_cost_metrics(folder: Path, module: str = MODULE) -> Path:

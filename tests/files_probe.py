@@ -5,28 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from distributions import install
+from extending import SHOWN
 
-PROBE = """\
-import os
-
-from sweeper.telemetry.probe import Probe
-
-class FilesProbe(Probe):
-    name = "files"
-
-    def open(self, pid, device_uuid):
-        self.folder = f"/proc/{pid}/fd"
-
-    def read(self):
-        try:
-            return {"files_num_open": float(len(os.listdir(self.folder)))}
-        except OSError:
-            # The trial has ended.
-            return {}
-
-    def close(self):
-        pass
-"""
+PROBE = SHOWN["open_files.py"]
 BROKEN = "raise RuntimeError('no licence')\n"
 
 

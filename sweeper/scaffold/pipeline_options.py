@@ -61,7 +61,7 @@ def offered(name: str) -> Offer:
         raise UserError(f"{path}:{error.lineno}: {error.msg}; it is not Python.") from None
     bound = dict(_bound(tree))
     if missing := [each for each in NEEDED if each not in bound]:
-        raise UserError(f"{module} must define `{'` and `'.join(missing)}`; see README.md, Pipelines.")
+        raise UserError(f"{module} must define `{'` and `'.join(missing)}`; see docs/pipelines.md.")
     read = {each: _table(each, bound[each]) for each in TABLES if each in bound}
     tables = {each: read.get(each) or {} for each in TABLES}
     prepare = bound["prepare"]

@@ -191,5 +191,5 @@ def load_module(job: Job) -> ModuleType:
         raise
     missing = [name for name in ("prepare", "build") if not hasattr(module, name)]
     if missing:
-        raise UserError(f"{job.pipeline} must define `{'` and `'.join(missing)}`; see README.md, Pipelines.")
+        raise UserError(f"{job.pipeline} must define `{'` and `'.join(missing)}`; see docs/pipelines.md.")
     return module
