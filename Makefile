@@ -8,7 +8,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests start a thousand interpreters: modules are compiled once, and not by each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup services sweep test check bench soak clean
+.PHONY: setup services sweep test docs check bench soak clean
 
 setup: $(READY)
 
@@ -31,7 +31,11 @@ sweep: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or browser or slurm or soak)"
 
-check: $(READY) test
+# The site, into site/.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check: $(READY) test docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -53,4 +57,4 @@ soak: $(READY)
 	$(BIN)/python -m pytest -m soak
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache site

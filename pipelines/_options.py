@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.errors import UserError, did_you_mean
+from sweeper import UserError
+from sweeper.errors import did_you_mean
 
 
 def options(

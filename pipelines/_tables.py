@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 
 def read_table(path: Path, target: str) -> tuple[np.ndarray, np.ndarray, list[str]]:

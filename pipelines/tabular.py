@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.core.config import TrialConfig
-from sweeper.errors import UserError
-from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
+from sweeper import Pipeline, Prepared, Samples, TrialConfig, UserError
+from sweeper.trainer.pipeline import Batch
 
 from ._options import choice, options
 

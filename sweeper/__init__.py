@@ -1,17 +1,53 @@
-"""sweeper: finds the training configuration that makes your GPU busy, and proves it."""
+"""sweeper makes PyTorch training faster, and proves it.
 
-from typing import Any
+from sweeper import Pipeline, Prepared, Samples, Source, TrialConfig, UserError    # a pipeline
+from sweeper import meter                                                          # a training script
+from sweeper import load                                                           # a notebook
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sweeper._version import __version__
 from sweeper.metering import Meter, meter
 
-__all__ = ["Meter", "__version__", "load", "meter"]
+if TYPE_CHECKING:
+    from sweeper.core.config import TrialConfig
+    from sweeper.errors import UserError
+    from sweeper.tables import load
+    from sweeper.trainer.pipeline import Pipeline, Prepared, Samples, Source
+
+__all__ = [
+    "Meter",
+    "Pipeline",
+    "Prepared",
+    "Samples",
+    "Source",
+    "TrialConfig",
+    "UserError",
+    "__version__",
+    "load",
+    "meter",
+]
+
+_HOMES = {
+    "Pipeline": "sweeper.trainer.pipeline",
+    "Prepared": "sweeper.trainer.pipeline",
+    "Samples": "sweeper.trainer.pipeline",
+    "Source": "sweeper.trainer.pipeline",
+    "TrialConfig": "sweeper.core.config",
+    "UserError": "sweeper.errors",
+    "load": "sweeper.tables",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `load` where it is used: a script that only meters needs none of it."""
-    if name != "load":
+    """Imports a public name when it is first used: a script that only meters needs nothing else."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sweeper.tables import load
+    return getattr(import_module(_HOMES[name]), name)
 
-    return load
+
+def __dir__() -> list[str]:
+    """Returns the public names."""
+    return __all__

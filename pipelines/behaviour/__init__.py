@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.core.config import TrialConfig
-from sweeper.errors import UserError
-from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples, take_windows
+from sweeper import Pipeline, Prepared, Samples, TrialConfig, UserError
+from sweeper.trainer.pipeline import Batch, take_windows
 
 from .._options import choice, options, trial_data
 from .models import KINDS, make_model

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 NAME = "events_config.json"
 """Read where it is there, without being asked for."""

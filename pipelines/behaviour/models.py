@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 KINDS = ("cnn", "transformer", "fusion")
 HEAD = 24

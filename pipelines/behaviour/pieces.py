@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 CLIP = 10.0
 """Standardised channels end here, so that one knock on the sensor cannot rule a window."""

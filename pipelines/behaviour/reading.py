@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 from .pieces import Piece, ready
 from .recordings import read_recordings

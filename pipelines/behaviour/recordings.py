@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 from .events import Events, read_events
 from .pieces import Piece, cut

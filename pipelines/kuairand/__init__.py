@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.core.config import TrialConfig
-from sweeper.errors import UserError
-from sweeper.trainer.pipeline import Pipeline, Prepared
+from sweeper import Pipeline, Prepared, TrialConfig, UserError
 
 from .._options import choice, options, trial_data
 from . import model as pretrain

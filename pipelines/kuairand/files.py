@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 from .tables import (
     USER_NUMERIC,

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeper.trainer.pipeline import Batch, Samples
+from sweeper import Samples
+from sweeper.trainer.pipeline import Batch
 
 from .tables import Array
 

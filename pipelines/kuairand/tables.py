@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

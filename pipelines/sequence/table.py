@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 TIMES = ("date", "datetime", "timestamp", "time", "ds")
 

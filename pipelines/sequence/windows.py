@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.errors import UserError
-from sweeper.trainer.pipeline import Batch, Prepared, Samples, take_windows
+from sweeper import Prepared, Samples, UserError
+from sweeper.trainer.pipeline import Batch, take_windows
 
 
 def window_ends(age: np.ndarray, meta: Mapping[str, Any], part: str, seq_length: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 UNKNOWN = -1
 """In a reference: a gloss that training does not know."""

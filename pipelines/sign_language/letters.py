@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sweeper.errors import UserError
+from sweeper import UserError
 
 from .clips import Clip
 
