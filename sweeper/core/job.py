@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+from sweeper.core.measurement import RETRIES, Failure, Measurement, Outcome, Report
 from sweeper.core.script import Script
 from sweeper.core.training import Training
 from sweeper.errors import EnvironmentStopError
@@ -205,3 +205,21 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     except FileNotFoundError:
         return None
     return outcome
+
+
+def is_tried_again(job: Job, outcome: Outcome | Report | None) -> bool:
+    """Returns whether `outcome` is the environment's doing, and the job has attempts left."""
+    return isinstance(outcome, Failure) and job.attempt < RETRIES.get(outcome.kind, 0)
+
+
+def seconds_of(job: Job, outcome: Outcome | Report) -> float:
+    """Returns how long a job took.
+
+    By the monotonic clock where one attempt was all and that was kept; else by the wall's stamps, within
+    what the job was allowed: a clock that was set meanwhile neither takes the sweep's time nor gives any.
+    """
+    known: float = getattr(outcome, "seconds", 0.0)
+    if known and not job.attempt:
+        return known
+    most = (1 + job.attempt) * job.timeout_seconds
+    return max(known, min(outcome.finished_at - job.asked_at, most))

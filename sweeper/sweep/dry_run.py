@@ -15,6 +15,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
+from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, probed
 from sweeper.sweep.launchers import job_script_of, launcher_for
@@ -92,7 +93,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         spec, removed = setup.restricted(spec, machine)
         samples = spec.measure.quality_samples
         if looks_at_loss(spec) and isinstance(samples, int) and samples:
-            spec, lines = setup.with_enough_steps(spec, samples)
+            spec, lines = with_enough_steps(spec, samples)
             removed += lines
         combined = spec.size()
         size = len(combinations(spec)) if combined is not None and combined <= COUNTED_AT_MOST else None

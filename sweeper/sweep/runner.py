@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_outcome, write_job, write_outcome
-from sweeper.core.measurement import RETRIES, Failure, FailureKind, Outcome, Report
+from sweeper.core.job import ANYWHERE, OUTCOME, Job, is_tried_again, read_outcome, write_job, write_outcome
+from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle, Launcher, wait_any
@@ -227,24 +227,6 @@ def _try_disk(folder: Path) -> None:
         write_atomic(room, " " * ROOM_BYTES)
     finally:
         room.unlink(missing_ok=True)
-
-
-def is_tried_again(job: Job, outcome: Outcome | Report | None) -> bool:
-    """Returns whether `outcome` is the environment's doing, and the job has attempts left."""
-    return isinstance(outcome, Failure) and job.attempt < RETRIES.get(outcome.kind, 0)
-
-
-def seconds_of(job: Job, outcome: Outcome | Report) -> float:
-    """Returns how long a job took.
-
-    By the monotonic clock where one attempt was all and that was kept; else by the wall's stamps, within
-    what the job was allowed: a clock that was set meanwhile neither takes the sweep's time nor gives any.
-    """
-    known: float = getattr(outcome, "seconds", 0.0)
-    if known and not job.attempt:
-        return known
-    most = (1 + job.attempt) * job.timeout_seconds
-    return max(known, min(outcome.finished_at - job.asked_at, most))
 
 
 def retry(folder: Path, attempt: int) -> None:

@@ -16,8 +16,9 @@ from sweeper.core.loaders import RESIDENT, STREAM, too_large, traits
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.cluster import MAX_WORKERS
-from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
+from sweeper.spec.enough_steps import whole_range
 from sweeper.spec.sections import Execution
 from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.runner import Slot
@@ -31,9 +32,6 @@ NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
 """What is known of the data of a script: it sees to that itself."""
 COUNT = "device.count"
 GIB = 2**30
-
-MIN_STEPS_OF_LARGEST = 50
-"""Of the quality pass: with fewer, its loss says little of the largest batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +223,7 @@ def devices_of_a_trial(spec: SweepSpec) -> int:
     """Returns the most devices that one trial may ask for: the size of a slot, or of a cluster's job."""
     counts = [config.device.count for config in spec.references()]
     if COUNT in spec.space:
-        counts.append(_range(spec.space[COUNT])[1])
+        counts.append(whole_range(spec.space[COUNT])[1])
     return max([*counts, int(spec.fix.get(COUNT) or 1)])
 
 
@@ -282,40 +280,12 @@ def restricted(
     }
     for name, (limit, what) in limits.items():
         if name in spec.space:
-            least, most = _range(spec.space[name])
+            least, most = whole_range(spec.space[name])
             high = max(limit, least)
             if most > high:
                 spec = spec.clipped(name, high)
                 lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines
-
-
-def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[str]]:
-    """Returns `spec` with no batch so large that `samples` make too few steps, and a line where one was.
-
-    Args:
-        samples: Training samples of the quality pass.
-    """
-    # How long a script trains is its own matter.
-    if "batch_size" not in spec.space or spec.command:
-        return spec, []
-    high = max(samples // MIN_STEPS_OF_LARGEST, _range(spec.space["batch_size"])[0])
-    clipped = spec.clipped("batch_size", high)
-    if clipped == spec:
-        return spec, []
-    line = (
-        f"batch_size: at most {high} here, so that the loss after {samples:,} samples "
-        f"rests on {MIN_STEPS_OF_LARGEST} steps (measure.quality_samples)."
-    )
-    return clipped, [line]
-
-
-def _range(parameter: Parameter) -> tuple[int, int]:
-    """Returns the least and the largest value of a whole number."""
-    if isinstance(parameter, CategoricalParameter):
-        numbers = [int(choice) for choice in parameter.choices if choice is not None]
-        return min(numbers), max(numbers)
-    return int(parameter.low), int(parameter.high)
 
 
 def _may_be_resident(spec: SweepSpec) -> bool:

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
+from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan, seconds_of
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.errors import NothingFeasibleError
@@ -22,7 +22,6 @@ from sweeper.sweep.phases.interference import look_beside
 from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
 from sweeper.sweep.phases.search import Search
-from sweeper.sweep.runner import seconds_of
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.store.load import enter_trials

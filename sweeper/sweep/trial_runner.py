@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import Job, MeasurePlan, read_outcome, write_job, write_outcome
+from sweeper.core.job import Job, MeasurePlan, read_outcome, seconds_of, write_job, write_outcome
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.budget import Budget
@@ -20,7 +20,7 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.gpu_memory import MemoryWaiter
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.publish import view_of
-from sweeper.sweep.runner import JobRunner, seconds_of
+from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Entry
 from sweeper.system.failpoints import failpoint

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from replays import Bench, spec_of, surface
 
-from sweeper.core.job import Job, read_job, read_outcome, write_outcome
+from sweeper.core.job import Job, read_job, read_outcome, seconds_of, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.execution.local import leftovers
-from sweeper.sweep.runner import JobRunner, Slot, seconds_of
+from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.store import lock as locking
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import EPOCH, SweepLock

@@ -10,8 +10,8 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.spec import SweepSpec
+from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.setup import with_enough_steps
 from sweeper.sweep.store.load import NUM_SEEDS, quality_of
 from sweeper.sweep.trial_runner import TrialRunner
 

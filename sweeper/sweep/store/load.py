@@ -18,13 +18,12 @@ from sweeper.analysis.sensitivity import Sensitivity, sensitivity
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
-from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, read_job, read_outcome
+from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, is_tried_again, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.sweep.runner import is_tried_again
-from sweeper.sweep.setup import with_enough_steps
+from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
 from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
