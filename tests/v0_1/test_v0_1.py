@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweeper.sweep.journal import Journal
+from sweeper.sweep.loading import load_sweep, summarise
 from v0_1.folders import lay_out
 
 from sweeper.core import job as jobs
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, read_job, read_outcome
 from sweeper.core.measurement import Measurement
-from sweeper.sweep.journal import Journal
-from sweeper.sweep.loading import load_sweep, summarise
 from sweeper.worker.runners import RUNNERS
 
 REPOSITORY = Path(__file__).parents[2]
