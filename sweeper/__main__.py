@@ -1,4 +1,4 @@
-"""The `sweeper` command, and `python -m sweeper`: signals are taken before anything else is imported."""
+"""The `sweeper` command and `python -m sweeper`. Takes signals before it imports anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deprecated: `sweeper.integrations`, under the name that 0.1.0 had for it; users' scripts import it."""
+"""Deprecated alias of `sweeper.integrations`, kept for scripts written for 0.1.0."""
 
 import warnings
 

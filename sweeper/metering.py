@@ -1,4 +1,4 @@
-"""The meter: three lines in a training script that tell a sweep how fast it trains.
+"""The meter: three lines in a training script that report its speed to a sweep.
 
     import sweeper
     meter = sweeper.meter()

@@ -1,4 +1,4 @@
-"""`sweeper.load`: a sweep as a pandas table with a row a trial, and that table as a file."""
+"""`sweeper.load`: a sweep as a pandas DataFrame, and that table as a file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Records in, facts out."""
+"""Facts about a sweep, computed from its records. Prints nothing."""

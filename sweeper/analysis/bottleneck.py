@@ -1,4 +1,4 @@
-"""Why a trial is not faster: one table of rules over the shares of its step, and what to change next.
+"""Names the bottleneck of a trial and the next thing to change, by one table of rules.
 
 Each rule says what share of a step its cause costs; the largest from a fifth on is the verdict. Where
 nothing is lost that could be won back, the device is at work, and what limits it is named. A rule whose

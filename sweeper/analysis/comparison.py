@@ -1,4 +1,4 @@
-"""Two sweeps side by side: their baselines, their winners, and the trials that both measured."""
+"""Compares two sweeps: their baselines, their winners and the trials that both measured."""
 
 from __future__ import annotations
 

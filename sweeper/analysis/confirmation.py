@@ -1,4 +1,4 @@
-"""What the rounds of confirmation say: one log ratio a round, a t interval over rounds, a tie rule."""
+"""Statistics of the confirmation rounds: log ratios, t intervals and the rule for ties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep has decided: worked out here alone; terminal, page, Markdown, MLflow and JSON print it."""
+"""Computes what a sweep decided. Terminal, page, Markdown, MLflow and JSON print it."""
 
 from __future__ import annotations
 

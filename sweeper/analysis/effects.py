@@ -1,4 +1,4 @@
-"""An additive model of throughput: what each parameter contributes to its logarithm, by all trials."""
+"""Fits an additive model of log throughput: what each parameter contributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trials take part in the confirmation: the best few that differ in more than a number's last digit."""
+"""Chooses the trials to confirm: the best few that differ in more than a number's last digit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as people say them: durations, ratios, rates and losses in a few digits."""
+"""Formats durations, ratios, rates and losses for people, with few digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feasibility: what the constraints say of a trial, given the baseline; and what the search is told."""
+"""Judges whether a trial is feasible, and what the sampler is told about it."""
 
 from __future__ import annotations
 

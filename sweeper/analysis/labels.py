@@ -1,4 +1,4 @@
-"""Short names for configurations: what differs, in the order a reader looks for it."""
+"""Short names for configurations: what differs, most important first."""
 
 from __future__ import annotations
 

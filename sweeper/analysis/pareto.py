@@ -1,4 +1,4 @@
-"""Several objectives: which trials nothing beats in every respect, and which one of them is picked."""
+"""Pareto front of several objectives, and the rules that pick one trial from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial says of a whole training run: its hours, its time to a loss, what compiling pays."""
+"""Projects a trial to a whole training run: hours, time to a loss, when compiling pays off."""
 
 from __future__ import annotations
 

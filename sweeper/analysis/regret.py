@@ -1,4 +1,4 @@
-"""What a search may still gain: the untried neighbours of its best configuration, by all trials so far."""
+"""Estimates what a search may still gain from untried neighbours of its best configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next thing to change, by bottleneck: a change of the configuration where there is one."""
+"""The next change to make for each bottleneck, as a change of the configuration if there is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the winner may be moved: what each parameter alone costs at the values beside the winner's."""
+"""Measures or predicts the cost of moving each parameter away from the winner's value."""
 
 from __future__ import annotations
 

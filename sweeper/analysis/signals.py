@@ -1,4 +1,4 @@
-"""What a measurement tells about its bottleneck, as shares of a step: the input of the verdict's rules."""
+"""Signals of a bottleneck in a measurement, as shares of a step: the input of the verdict's rules."""
 
 from __future__ import annotations
 

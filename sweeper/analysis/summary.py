@@ -1,4 +1,4 @@
-"""The summary of a sweep: records and confirmation in, what a tired person needs to know out."""
+"""Summarizes a sweep from its records and its confirmation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial on one card: what limits it, where its step goes, what to change next."""
+"""A trial on one card: its bottleneck, the parts of its step, what to change next."""
 
 from __future__ import annotations
 

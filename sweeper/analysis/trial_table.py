@@ -1,4 +1,4 @@
-"""The trials of a sweep, judged by all that is known of them, and what follows for the next one.
+"""TrialTable: the trials of a sweep, judged by everything known about them.
 
 Nothing here reads or writes a file, and nothing grows with the number of trials but the table itself.
 """

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print; nothing else."""
+"""The command line: one module per command that parses, calls and prints."""
 
 from __future__ import annotations
 

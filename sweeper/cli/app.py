@@ -1,4 +1,4 @@
-"""The program: its commands, and what an error looks like: one line and an exit code."""
+"""The program: the table of commands, and how errors become one line and an exit code."""
 
 from __future__ import annotations
 

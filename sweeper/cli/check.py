@@ -1,4 +1,4 @@
-"""`check` and `run --dry-run`: what a search space asks for, and what a sweep would do."""
+"""`sweeper check`: validates a search space and says what it asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper check --deep` of a pipeline: what its data, its baseline and its largest trial are here."""
+"""`sweeper check --deep` for a pipeline: describes its data, baseline and largest trial."""
 
 from __future__ import annotations
 

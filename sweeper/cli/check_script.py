@@ -1,4 +1,4 @@
-"""`sweeper check --deep` of a script: what its output was understood to say, for whoever wants to see it."""
+"""`sweeper check --deep` for a script: shows what was understood of its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper compare`: two sweeps side by side, and whether the second is slower."""
+"""`sweeper compare`: prints two sweeps side by side and whether the second is slower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper confirm`: the winner measured once more, and what came of it."""
+"""`sweeper confirm`: measures a winner again and prints the result."""
 
 from __future__ import annotations
 

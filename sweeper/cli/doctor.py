@@ -1,4 +1,4 @@
-"""`sweeper doctor`: what an examination found, for people and for programs."""
+"""`sweeper doctor`: prints the result of an examination for people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper run --dry-run`: what a sweep would do, in lines."""
+"""`sweeper run --dry-run`: prints what a sweep would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper export`: the winner, or another trial, in the format that production reads."""
+"""`sweeper export`: writes the winner, or another trial, in a format for production."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper init`: a first search space for a pipeline or a command line, written to a file."""
+"""`sweeper init`: writes a first search space for a pipeline or a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper list`: the sweeps of a home."""
+"""`sweeper list`: prints the sweeps in a state folder."""
 
 from __future__ import annotations
 

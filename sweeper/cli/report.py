@@ -1,4 +1,4 @@
-"""`sweeper report`: a sweep's report in the format asked for, and where it is."""
+"""`sweeper report`: writes a sweep's report and prints where it is."""
 
 from __future__ import annotations
 

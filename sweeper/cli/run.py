@@ -1,4 +1,4 @@
-"""`sweeper run`: the specification in, the sweep run, the summary out."""
+"""`sweeper run`: runs a sweep and prints its summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees: live progress on a terminal, plain lines in a file, the summary at the end."""
+"""The terminal: live progress, lines for files, the summary."""
 
 from __future__ import annotations
 

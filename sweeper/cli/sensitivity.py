@@ -1,4 +1,4 @@
-"""What moving the winner costs: as a table, a line and JSON."""
+"""Prints the cost of moving the winner: as a table, one line or JSON."""
 
 from __future__ import annotations
 

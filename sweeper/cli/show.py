@@ -1,4 +1,4 @@
-"""`list` and `show`: what there is."""
+"""`sweeper show`: prints a sweep's summary and trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What signals do to the command line: an orderly end where there is time for one, else a hard one.
+"""Handles signals on the command line: an orderly exit if there is time for one, else a hard one.
 
 first SIGINT, a sweep waits   the sweep takes it itself (`sweep.stopping`), and has 25 s
 first signal otherwise        an exception unwinds, and has 4 s (`sweeper train`, which saves: 25 s)

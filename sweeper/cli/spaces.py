@@ -1,4 +1,4 @@
-"""`sweeper spaces`: the search spaces that come with sweeper."""
+"""`sweeper spaces`: lists the search spaces that ship with sweeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper sync`: what MLflow, and the study's copy, lack of the sweeps in a home is sent, or only named."""
+"""`sweeper sync`: sends MLflow, and the copy of the study, what they lack; or names it."""
 
 from __future__ import annotations
 

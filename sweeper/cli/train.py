@@ -1,4 +1,4 @@
-"""`sweeper train best.yaml`: the production run of an export, held to what the sweep promised."""
+"""`sweeper train`: runs an exported configuration and holds it to the promised speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper show NAME --trial N`: everything about one trial, for whoever asks why it is slow."""
+"""`sweeper show NAME --trial N`: prints everything about one trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper ui`: the MLflow interface over a home, opened on a sweep's comparison."""
+"""`sweeper ui`: opens the MLflow UI on a sweep's comparison."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The vocabulary: frozen dataclasses, units and the wire format; standard library alone."""
+"""The vocabulary: frozen dataclasses with units and their wire format. Standard library alone."""

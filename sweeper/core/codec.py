@@ -1,4 +1,4 @@
-"""The wire format: frozen dataclasses to JSON values and back, by their own annotations."""
+"""Encodes frozen dataclasses to JSON values and decodes them by their annotations."""
 
 from __future__ import annotations
 

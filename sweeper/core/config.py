@@ -1,4 +1,4 @@
-"""TrialConfig: everything that is asked of one trial, and the names under which a YAML reaches it."""
+"""TrialConfig: everything that is asked of one trial, and the dotted names for it in a YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a window is not the configuration's own doing: others computed, or the clocks were held down."""
+"""Decides whether a window was disturbed: by other processes, or by clocks held down."""
 
 from __future__ import annotations
 

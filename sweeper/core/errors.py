@@ -1,4 +1,4 @@
-"""Deprecated: `sweeper.errors`, under the name that 0.1.0 had for it; users' pipelines import it."""
+"""Deprecated alias of `sweeper.errors`, kept for pipelines written for 0.1.0."""
 
 import warnings
 

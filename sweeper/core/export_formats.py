@@ -1,4 +1,4 @@
-"""The formats of `sweeper export` and their traits, known without what writes them.
+"""The table of export formats and their traits. Imports no writer.
 
 A new format is one function and one row of the table; a third party's format is an entry point in
 `sweeper.export_formats` that gives a row. No module but this one decides anything by a format's name.

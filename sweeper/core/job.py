@@ -1,4 +1,4 @@
-"""A job: the folder contract between a supervisor and a worker (config.json in, outcome.json out)."""
+"""The folder contract between supervisor and worker: config.json in, outcome.json out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of launchers: what the rest of sweeper asks of one without importing it.
+"""The table of launchers and their traits. Imports no launcher.
 
 A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is an
 entry point in `sweeper.launchers` that gives a row. No module but this one and `sweeper.execution` decides

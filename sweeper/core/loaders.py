@@ -1,4 +1,4 @@
-"""The kinds of loader and their traits: what the rest of sweeper asks of a loader without importing torch.
+"""The table of loaders and their traits. Imports no torch.
 
 A new kind is one file with its implementation and one row of the table; a third party's kind is an
 entry point in `sweeper.loaders` that gives a row. No module but this one and `sweeper.trainer.data`

@@ -1,4 +1,4 @@
-"""What a trial gives back: `Outcome = Measurement | Failure`, with units in the names."""
+"""The outcome of a trial: `Outcome = Measurement | Failure`, with units in the names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a trial: one table, over its record.
+"""The table of metrics over a trial's record.
 
 A new metric is one function and one row of the table; a third party's metric is an entry point in
 `sweeper.objectives` that gives a row, and is there for the sweeps whose specification names it.

@@ -1,4 +1,4 @@
-"""Finds a pipeline's modules by file: of the current folder, then sweeper's, then other distributions'.
+"""Finds a pipeline's modules by file: the current folder's, then sweeper's, then other distributions'.
 
 `pipelines.stocks` is the current folder's where there is such a file, and otherwise
 `sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This holds for

@@ -1,4 +1,4 @@
-"""Where a trial ran, and beside how many others: place.json in its folder, where that says something."""
+"""Place: where a trial ran, and next to how many others (place.json)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running job tells its keeper while it runs: the stage, the device, the timed windows, the steps."""
+"""Messages of a running job to its keeper: stage, device, timed windows, steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the output of a training script can tell: the names that groups of a pattern may have."""
+"""The quantities that a script's output can report: the names of groups in patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the parts that others may add: built-in ones by name, the rest by entry point.
+"""Registry: finds built-in parts by name and third-party parts by entry point.
 
 Each seam of sweeper (`loaders`, `launchers`, ...) has one `Registry`. A third party adds a name to it with an
 entry point in the group `sweeper.<seam>`:

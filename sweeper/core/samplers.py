@@ -1,4 +1,4 @@
-"""The samplers of `search.sampler` and their traits, known without Optuna.
+"""The table of samplers and their traits. Imports no Optuna.
 
 A new sampler is one function and one row of the table; a third party's sampler is an entry point in
 `sweeper.samplers` that gives a row. Only the searcher decides anything by the names of `auto` and `climb`.

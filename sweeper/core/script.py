@@ -1,4 +1,4 @@
-"""A script of the user's own: its command line, its files, and how its output tells its speed."""
+"""Script: a user's training script, its command line, its files and how to read its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of command lines and files: `{name}` is a value, `{name: value -> text}` a text or nothing.
+"""Templates of command lines and files: `{name}` is a value, `{name: value -> text}` is optional text.
 
     "--batch-size={batch_size}"              the value in the text
     "{precision.amp: bf16 -> --amp}"         an argument that is there for one value alone

@@ -1,4 +1,4 @@
-"""Training: what a production run is asked for beyond its configuration, and the names of its files."""
+"""Training: what a production run is asked for beyond its configuration, and its file names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this machine is fit for sweeps, and what it can do."""
+"""Examines whether a machine is fit for sweeps and measures what it can do."""
 
 from sweeper.doctor.examine import examine
 from sweeper.doctor.finding import Ceiling, Check, Examination, State

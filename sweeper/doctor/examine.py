@@ -1,4 +1,4 @@
-"""The whole examination: what can be read first, then the measured part."""
+"""Runs the whole examination: first what can be read, then what has to be measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an examination finds: checks with a state and a remedy, and the ceilings that were measured."""
+"""The findings of an examination: checks with a state and a remedy, and measured ceilings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPUs as the driver tells of them: who else computes there, and whether torch has code for them."""
+"""Checks the GPUs: the driver, other users, whether torch has code for them."""
 
 from __future__ import annotations
 

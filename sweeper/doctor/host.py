@@ -1,4 +1,4 @@
-"""The host: cores, memory, shared memory, open files, and what else is running."""
+"""Checks the host: cores, memory, shared memory, open files and other load."""
 
 from __future__ import annotations
 

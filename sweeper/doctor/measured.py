@@ -1,4 +1,4 @@
-"""The measured part: a job in a fresh process of its own, and what follows from what it reports."""
+"""Measures ceilings in a fresh process and derives checks from them."""
 
 from __future__ import annotations
 

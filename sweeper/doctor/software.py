@@ -1,4 +1,4 @@
-"""Python and the packages, by their metadata alone: nothing is imported."""
+"""Checks Python and the packages by their metadata. Imports none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The home folder: whether it can be written, what it lies on, and the MLflow database in it."""
+"""Checks the state folder: permissions, file system, free space, the MLflow database."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Placing workers: `submit(folder) -> Handle`; a launcher knows nothing of what a worker does."""
+"""Places jobs: `submit(folder) -> Handle`. A launcher knows nothing about what a worker does."""

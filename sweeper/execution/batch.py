@@ -1,4 +1,4 @@
-"""Workers that are jobs of a batch system, through dask-jobqueue: submitted, counted, replaced, cancelled."""
+"""Workers as jobs of a batch system through dask-jobqueue: submitted, counted, replaced, cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher for clusters: jobs as parcels on the workers of a pool, one at a time on each."""
+"""The launcher for clusters: sends jobs as parcels to the workers of a pool, one at a time each."""
 
 from __future__ import annotations
 

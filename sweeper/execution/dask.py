@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster that is there, and belongs to somebody else."""
+"""Workers of an existing Dask cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job of a batch system asks for: `execution.job` in the words of SLURM, PBS, LSF and SGE."""
+"""Translates `execution.job` into the options of SLURM, PBS, LSF and SGE."""
 
 from __future__ import annotations
 

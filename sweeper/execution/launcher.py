@@ -1,4 +1,4 @@
-"""The seam for placing workers: a launcher takes a job's folder and gives a handle on its outcome.
+"""The protocol of launchers: takes a job's folder and returns a handle on its outcome.
 
 `sweeper.core.launchers` has the table of launchers. `sweeper.testing.conformance` is the suite that each one
 has to pass.

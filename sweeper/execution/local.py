@@ -1,4 +1,4 @@
-"""The local launcher: a server process with torch imported, and a keeper and a trial per job.
+"""The local launcher: a server with torch imported, and a keeper and a trial for each job.
 
 supervisor ──► server (torch, one thread) ──fork──► keeper ──fork or exec──► trial
 """

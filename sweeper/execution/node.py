@@ -1,4 +1,4 @@
-"""The node's side of a cluster: what a worker is, and a parcel run there by a local launcher that is kept.
+"""The worker's side of a cluster: runs parcels with a local launcher that it keeps.
 
     worker of the cluster (one job, one GPU) ──► server ──fork──► keeper ──► trial
 

@@ -1,4 +1,4 @@
-"""Parcels: a job and the code it needs as bytes, and what became of it as bytes; no file system is shared."""
+"""Parcels: a job and its code as bytes, and its results as bytes. Needs no shared file system."""
 
 from __future__ import annotations
 

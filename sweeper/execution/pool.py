@@ -1,4 +1,4 @@
-"""The seam for clusters: a pool of workers that an engine starts, names and runs functions on."""
+"""The protocol of pools: an engine starts workers, names them and runs functions on them."""
 
 from __future__ import annotations
 

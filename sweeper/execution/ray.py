@@ -1,4 +1,4 @@
-"""Workers through Ray: actors on a cluster that is there, or on one that is started here."""
+"""Workers through Ray: actors on an existing cluster, or on one started here."""
 
 from __future__ import annotations
 

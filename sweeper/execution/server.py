@@ -1,4 +1,4 @@
-"""The server: imports torch once, then forks a keeper per job; JSON lines in, JSON lines out.
+"""The server: imports torch once, then forks a keeper per job. JSON lines in, JSON lines out.
 
     {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its keeper has ended
     {"cancel": DIR}                           ->  the keeper is told to end its tree

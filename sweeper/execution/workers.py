@@ -1,4 +1,4 @@
-"""The workers of a cluster as a launcher knows them, and the jobs that are with them."""
+"""The workers of a cluster as a launcher knows them, and the jobs they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exporting a measured, feasible trial: what production needs, with where it comes from, in each format."""
+"""Exports a measured, feasible trial for production, with its origin."""
 
 from sweeper.export.document import Setting, exported
 from sweeper.export.flags import read_map

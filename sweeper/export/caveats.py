@@ -1,4 +1,4 @@
-"""What a reader of an export should know before relying on its figures."""
+"""The caveats of an export: what to know before relying on its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials in URLs, which an export must not carry into files that are shared."""
+"""Removes credentials from URLs, since exports are shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An export in words: where it comes from, and what it promises."""
+"""Describes an export in words: its origin and its promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The export of a measured, feasible trial as plain values: what runs, how fast it was, where it holds."""
+"""The export of a trial as plain values: what runs, how fast it was, where that holds."""
 
 from __future__ import annotations
 

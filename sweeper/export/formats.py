@@ -1,4 +1,4 @@
-"""Writes an export in each of the built-in formats (`sweeper.core.export_formats` has the table)."""
+"""Writes an export in each built-in format (`sweeper.core.export_formats` has the table)."""
 
 from __future__ import annotations
 

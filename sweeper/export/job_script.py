@@ -1,4 +1,4 @@
-"""A SLURM job script: resources from what a trial took, and a run that is resumed where it was stopped."""
+"""Writes a SLURM script whose run resumes after an interruption, with the resources a trial took."""
 
 from __future__ import annotations
 

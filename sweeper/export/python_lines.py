@@ -1,4 +1,4 @@
-"""A configuration as lines to paste into a plain PyTorch script, each with its reason."""
+"""A configuration as lines for a plain PyTorch script, each with its reason."""
 
 from __future__ import annotations
 

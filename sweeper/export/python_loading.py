@@ -1,4 +1,4 @@
-"""Lines of a plain PyTorch script that give its batches, as each kind of loader does."""
+"""Lines of a plain PyTorch script that load data, for each kind of loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a plain PyTorch script that make its optimiser and take its steps."""
+"""Lines of a plain PyTorch script that make the optimiser and take the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading an export back, for whoever runs what it says."""
+"""Reads an export back in order to run it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Production runs: an exported configuration trained to its end, and held to what it promised."""
+"""Production runs: train an exported configuration to the end and hold it to its promise."""

@@ -1,4 +1,4 @@
-"""What a production run looks like in MLflow: points of its history that no resumption takes back."""
+"""A production run as MLflow content: points of its history that a resumed run never retracts."""
 
 from __future__ import annotations
 

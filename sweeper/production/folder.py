@@ -1,4 +1,4 @@
-"""A production run's folder: which one it is, whether it goes on, and what is known of it so far.
+"""The folder of a production run: which one it is, whether it continues, what is known so far.
 
 mlruns/train/<name>/
   run.json            what is trained, written once

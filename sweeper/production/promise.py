@@ -1,4 +1,4 @@
-"""Promised against reached: whether a production run is as fast as the sweep said, and if not, why."""
+"""Compares the speed a production run reached with the speed the sweep promised, and explains it."""
 
 from __future__ import annotations
 

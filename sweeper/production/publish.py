@@ -1,4 +1,4 @@
-"""Showing a production run in MLflow while it runs, by the sender that shows sweeps."""
+"""Publishes a running production run to MLflow from a background thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a production run is asked for: an exported configuration, its options, and what was promised."""
+"""The request for a production run: an exported configuration, options and the promised speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper train`: prepare the data, train in a worker, watch it, and hold it to its promise."""
+"""Runs `sweeper train`: prepares the data, trains in a worker, watches it and judges its speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching a production run: its history as it grows, and the machine beside it."""
+"""Follows the history of a production run as it grows, and samples the machine."""
 
 from __future__ import annotations
 

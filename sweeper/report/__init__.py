@@ -1,4 +1,4 @@
-"""Reports on a sweep: one page to read, Markdown for a pull request, figures as PNG."""
+"""Reports on a sweep: an HTML page, Markdown for a pull request, PNG figures."""
 
 from sweeper.report.writing import FORMATS, files, text, write
 

@@ -1,4 +1,4 @@
-"""The baseline beside the best trial: which settings change, and what that does to each figure."""
+"""The baseline next to the best trial: changed settings and their effect on each figure."""
 
 from __future__ import annotations
 

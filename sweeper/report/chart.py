@@ -1,4 +1,4 @@
-"""A figure as data: what is drawn where, and in which tone; drawn by the page and as PNG alike."""
+"""Charts as data: what is drawn where. The page and the PNG writer draw the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep has cost, by its folder: how long its processes ran, and what the GPUs drew meanwhile."""
+"""The cost of a sweep: how long its processes ran and how much energy the GPUs drew."""
 
 from __future__ import annotations
 

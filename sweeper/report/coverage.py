@@ -1,4 +1,4 @@
-"""What a sweep has not tried: what left the space, what was never drawn, what is left of the budget."""
+"""The coverage of a sweep: what left the space, what was never drawn, what is left of the budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision: who won by how much, what changes, what it costs, what to mind, what to do next."""
+"""The decision section: who won by how much, what changes, what to mind, what to do next."""
 
 from __future__ import annotations
 

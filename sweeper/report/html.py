@@ -1,4 +1,4 @@
-"""The parts of the page: a table, a figure, a list of facts, as markup."""
+"""HTML building blocks of the page: tables, figures, lists of facts."""
 
 from __future__ import annotations
 

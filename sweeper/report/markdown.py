@@ -1,4 +1,4 @@
-"""The report as Markdown for a pull request: the decision, before and after, the best trials, warnings."""
+"""The report as Markdown for a pull request."""
 
 from __future__ import annotations
 

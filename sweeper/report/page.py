@@ -1,4 +1,4 @@
-"""The report as one self-contained page: the decision first, then the figures; nothing is fetched."""
+"""The report as one self-contained HTML page. It fetches nothing."""
 
 from __future__ import annotations
 

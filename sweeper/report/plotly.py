@@ -1,4 +1,4 @@
-"""A chart as plotly.js takes it: plain data, with colours by the name of their tone."""
+"""Charts as plotly.js figures: plain data with named colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main figures as PNG files, for slides and trackers."""
+"""The main charts as PNG files for slides and trackers."""
 
 from __future__ import annotations
 

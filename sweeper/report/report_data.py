@@ -1,4 +1,4 @@
-"""All that a report is made from, read from the sweep once."""
+"""ReportData: everything a report is made from, read from the sweep once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The telemetry of a trial, read from its folder and thinned to what a figure can show."""
+"""Reads a trial's telemetry series and thins them for charts."""
 
 from __future__ import annotations
 

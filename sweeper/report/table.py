@@ -1,4 +1,4 @@
-"""A table as data: the page, the Markdown and the plain reader get the same one."""
+"""Tables as data: the page, Markdown and plain text show the same ones."""
 
 from __future__ import annotations
 

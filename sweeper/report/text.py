@@ -1,4 +1,4 @@
-"""Foreign text made safe to show: what is not printable is spelled out, markup stays text."""
+"""Makes foreign text safe to show: escapes markup and spells out what is not printable."""
 
 from __future__ import annotations
 

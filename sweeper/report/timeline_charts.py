@@ -1,4 +1,4 @@
-"""The figures of the baseline beside the winner: the machine over time, and the parts of a step."""
+"""Charts of the baseline next to the winner: the machine over time, the parts of a step."""
 
 from __future__ import annotations
 

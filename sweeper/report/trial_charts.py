@@ -1,4 +1,4 @@
-"""The figures of trials: over time, by each searched parameter and by outcome."""
+"""Charts of trials: over time, by parameter, by outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each trial in a word, and how that is marked: the same in all tables and figures."""
+"""The outcome of a trial in one word and its mark, the same in all tables and charts."""
 
 from __future__ import annotations
 

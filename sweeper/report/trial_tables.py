@@ -1,4 +1,4 @@
-"""The tables below the decision: the best of each kind, what mattered, what failed, every trial."""
+"""The tables below the decision: the best of each kind, sensitivity, failures, all trials."""
 
 from __future__ import annotations
 

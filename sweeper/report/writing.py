@@ -1,4 +1,4 @@
-"""Writing a report: as a page, as Markdown, as PNG files, and what a sweep leaves at its end."""
+"""Writes a report as HTML, Markdown or PNG, and the files that a sweep leaves at its end."""
 
 from __future__ import annotations
 

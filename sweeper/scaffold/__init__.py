@@ -1,1 +1,1 @@
-"""First search spaces (`sweeper init`), and a look at one before it runs (`sweeper check`)."""
+"""Writes first search spaces (`sweeper init`) and tries out a space before it runs (`sweeper check`)."""

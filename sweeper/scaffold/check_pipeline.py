@@ -1,4 +1,4 @@
-"""`sweeper check --deep` of a pipeline: the data prepared, two steps of its baseline and largest trial.
+"""`sweeper check --deep` for a pipeline: prepares data, steps its baseline and its largest trial.
 
 Before the steps its models are checked for what would fail on a GPU or wait for one, on any machine.
 """

@@ -1,4 +1,4 @@
-"""`sweeper check --deep`: a script's baseline, run for some seconds: what it is understood to say."""
+"""`sweeper check --deep` for a script: runs its baseline for some seconds and listens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first search space for a command line: what its known options are, and the YAML that says so."""
+"""Proposes a search space for a command line, from the options it recognises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proposal as a commented search space in YAML."""
+"""Writes a proposed search space as commented YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of training scripts that are known by their names: the dimension each one is, and its range."""
+"""Options of training scripts known by name, with the parameter and the range of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline's module says of itself, read without running it: its options, what is worth searching."""
+"""Reads a pipeline's options, and what is worth searching, from its source without running it."""
 
 from __future__ import annotations
 

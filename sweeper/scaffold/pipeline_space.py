@@ -1,4 +1,4 @@
-"""A first search space for a pipeline on this machine's device: commented YAML, to be looked over."""
+"""Writes a first search space for a pipeline on this machine's device, as commented YAML."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Training scripts of the user's own, driven as they are: run, listened to, timed, ended."""
+"""Drives users' training scripts as they are: runs them, listens, times windows, ends them."""

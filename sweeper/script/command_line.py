@@ -1,4 +1,4 @@
-"""The options of a command line, and of an argparse help text, in one form."""
+"""Parses the options of a command line and of an argparse help text into one form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one source tells of a script: counts of steps or samples, speeds, losses; and which to believe."""
+"""Events of one source of a script's progress: counts, speeds, losses; and which source to trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script logs to MLflow, read from the store it was given: a copy of its own, on this disk."""
+"""Reads what a script logs to MLflow from a private copy of a store."""
 
 from __future__ import annotations
 

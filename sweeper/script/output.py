@@ -1,4 +1,4 @@
-"""Listening to a script: its meter, what it logs, what it prints; the most trusted is believed."""
+"""Listens to a script: its meter, its MLflow log, its output. The most trusted source wins."""
 
 from __future__ import annotations
 

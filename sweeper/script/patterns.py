@@ -1,4 +1,4 @@
-"""What a line of output says, by patterns with named groups: the usual ones, or the user's own."""
+"""Patterns for lines of output, with named groups: the usual ones and the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP port for each script that runs: side by side, all `torchrun` would bind port 29500."""
+"""A TCP port for each running script, since every `torchrun` would bind port 29500."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script under way: its process, what it says, and asking it to stop."""
+"""A running script: its process, its output, and asking it to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a script's progress: stretches of training with their samples, and its losses."""
+"""The timeline of a script: stretches of training with their samples, and losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial of a script: start it, listen until it is steady, time windows, look at its loss, end it.
+"""Runs a trial of a script: starts it, waits until it is steady, times windows, reads its loss, ends it.
 
 start │ steps until steady │ window │ window │ window │ on to the samples of the loss │ asked to stop
 ──────┼────────────────────┼────────┼────────┼────────┼───────────────────────────────┼──────────────

@@ -1,4 +1,4 @@
-"""Where a script works: a mirror of the user's folder per trial, so that outputs do not collide."""
+"""The workspace of a script: a mirror of the user's folder per trial, so that outputs do not collide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking Optuna for configurations and telling it what became of them; the only importer of optuna."""
+"""Asks Optuna for configurations and tells it the results. The only importer of optuna."""
 
 from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError

@@ -1,4 +1,4 @@
-"""Hill-climbing: the neighbours of the best configurations so far, one parameter changed at a time."""
+"""Hill climbing: changes one parameter at a time, starting from the best configurations so far."""
 
 from __future__ import annotations
 

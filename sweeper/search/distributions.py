@@ -1,4 +1,4 @@
-"""From the parameters of a specification to Optuna's distributions."""
+"""Converts parameters of a specification to Optuna distributions."""
 
 from __future__ import annotations
 

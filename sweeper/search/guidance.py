@@ -1,4 +1,4 @@
-"""What people whose GPU sat idle ended with, as data: values by GPU and by the size of the data.
+"""What people with idle GPUs ended up with, as data: values by GPU and by data size.
 
 From the five guides that the shipped search spaces follow. They are first guesses: a search begins
 with them and believes what it measures.

@@ -1,4 +1,4 @@
-"""What a sampler is shown of a search: the best trials, the latest, and those that run."""
+"""The part of a study that a sampler sees: the best trials, the latest, the running ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicts a configuration's peak memory from the trials so far, so that what will not fit is not run."""
+"""Predicts a configuration's peak memory from the trials so far."""
 
 from __future__ import annotations
 

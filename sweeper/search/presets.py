@@ -1,4 +1,4 @@
-"""Where a search begins: what usually makes a training fast, as far as the space has it."""
+"""First configurations of a search: what usually makes a training fast, as far as the space has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a sampler that needs torch, in a process of its own: the supervisor must not import it.
+"""Asks a sampler that needs torch in a process of its own; the supervisor must not import torch.
 
 stdin, a line a question     {"sampler": [PATH, SEED, POINT, TRIALS], "directions": [...],
                               "distributions": {NAME: JSON}, "trials": [...]}

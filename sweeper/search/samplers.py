@@ -1,4 +1,4 @@
-"""Makes the built-in samplers, afresh for every ask (`sweeper.core.samplers` has the table)."""
+"""Makes the built-in samplers (`sweeper.core.samplers` has the table)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searcher: ask and tell over an Optuna study that can be rebuilt from what was told."""
+"""Searcher: ask and tell over an Optuna study that can be rebuilt from the stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of the study on a server (`storage:`), for optuna-dashboard: made in the background."""
+"""Copies the study to a server (`storage:`) in the background, for optuna-dashboard."""
 
 from __future__ import annotations
 

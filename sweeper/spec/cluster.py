@@ -1,4 +1,4 @@
-"""The parts of `execution` that are for clusters: what a job asks for, and how a scheduler is reached."""
+"""The sections of `execution` for clusters: what a job asks for, how to reach a scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps batches small enough for a comparison of losses to rest on enough steps."""
+"""Limits the batch size so that the loss comparison rests on enough steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads a specification from a file and the command line's overrides, all mistakes in one error."""
+"""Loads a specification from a file and overrides, and reports all mistakes in one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistake: one rule the user's file breaks, with the path where it does; many make one UserError."""
+"""Mistake: a broken rule and its path in the user's file. Many make one UserError."""
 
 from __future__ import annotations
 

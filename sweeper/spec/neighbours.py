@@ -1,4 +1,4 @@
-"""The values beside a value of a parameter, and how far others are from it."""
+"""Neighbours of a parameter's value, and distances between values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applies `key=value` of the command line to a document that has been read."""
+"""Applies `key=value` overrides from the command line to a document."""
 
 from __future__ import annotations
 

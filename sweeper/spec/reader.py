@@ -1,4 +1,4 @@
-"""Reads YAML and JSON text into plain values, with the place of each, by strict YAML 1.2 core rules."""
+"""Reads YAML and JSON into plain values with their places, by the strict YAML 1.2 core schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules which join sections, or a section and the vocabulary: names, values, conditions, goals.
+"""Rules across sections of a specification: names, values, conditions, goals.
 
 They read the plain tree, not the models, so that one broken section does not hide what is wrong in another.
 """

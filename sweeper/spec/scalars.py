@@ -1,4 +1,4 @@
-"""What an unquoted word means: the core schema of YAML 1.2 (section 10.3.2), finite numbers only."""
+"""Resolves unquoted scalars by the core schema of YAML 1.2 (section 10.3.2), finite numbers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses secrets in a specification: all of it goes to the sweep's folder, to MLflow and to reports."""
+"""Refuses secrets in a specification, since it is logged."""
 
 from __future__ import annotations
 

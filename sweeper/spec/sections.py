@@ -1,4 +1,4 @@
-"""The sections around the space: what to aim for, how to measure, search, confirm and run."""
+"""The sections around the space: objectives, measuring, search, confirmation, execution."""
 
 from __future__ import annotations
 

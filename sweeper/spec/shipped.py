@@ -1,4 +1,4 @@
-"""Search spaces by name: a file of the user's, else one that comes with sweeper."""
+"""Finds search spaces by name: the user's files first, then those that ship with sweeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of a search space: which values each can take, and when it has an effect."""
+"""The parameters of a search space: their values, and when they have an effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SweepSpec: the whole specification of one sweep, and the trial configurations it asks for."""
+"""SweepSpec: the whole specification of a sweep and the trial configurations it asks for."""
 
 from __future__ import annotations
 

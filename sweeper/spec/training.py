@@ -1,4 +1,4 @@
-"""TrainingOptions: the `train:` section of an exported configuration, how long and how it is trained."""
+"""TrainingOptions: the `train:` section of an exported configuration."""
 
 from __future__ import annotations
 

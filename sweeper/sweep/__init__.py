@@ -1,1 +1,1 @@
-"""The supervisor: ask -> run -> record -> tell -> track, over the journal of the sweep folder."""
+"""The supervisor: ask, run, record, tell, track, over the journal in the sweep folder."""

@@ -1,4 +1,4 @@
-"""Starting a sweep's supervisor: what ran before is ended, the device probed, the data prepared."""
+"""Starts a supervisor: ends leftovers, probes the device, prepares the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SweepContext: what a sweep runs with, the same from its first trial to its result."""
+"""SweepContext: what a sweep runs with, unchanged from its first trial to its result."""
 
 from __future__ import annotations
 

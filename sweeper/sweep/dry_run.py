@@ -1,4 +1,4 @@
-"""`sweeper run --dry-run`: what a sweep would do and about how long it would take; nothing is trained."""
+"""Plans a sweep without running it: `sweeper run --dry-run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tracker is told of a sweep as a whole: where it ran, on what, and what came of it."""
+"""Describes a sweep as a whole to the tracker: where it ran, on what, with which result."""
 
 from __future__ import annotations
 

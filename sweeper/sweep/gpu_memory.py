@@ -1,4 +1,4 @@
-"""Waiting until a GPU has its memory back from the trial before."""
+"""Waits until a GPU has freed the memory of the trial before."""
 
 from __future__ import annotations
 

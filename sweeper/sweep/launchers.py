@@ -1,4 +1,4 @@
-"""What a sweep's jobs run on: the launcher that `execution.launcher` names, made for the sweep's folder."""
+"""Makes the launcher that `execution.launcher` names for a sweep's folder."""
 
 from __future__ import annotations
 

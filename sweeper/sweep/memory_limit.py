@@ -1,4 +1,4 @@
-"""What fits into memory: the limit of the device and of the constraints, and the sweep's own peaks."""
+"""Predicts peak memory from the trials measured so far and rejects configurations that will not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep tells whoever watches it: lines, trials that ended, and where it stands."""
+"""The protocol of observers: lines, finished trials and status for whoever watches a sweep."""
 
 from __future__ import annotations
 

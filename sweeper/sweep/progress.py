@@ -1,4 +1,4 @@
-"""Progress: where a sweep stands, for whoever watches it."""
+"""Progress: the status of a sweep for its observer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweeper run`: open the folder, set up, supervise, and leave everything shown and closed."""
+"""Runs a sweep: opens the folder, sets up, supervises, publishes, closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running jobs to their outcomes: slots, attempts, and the environment's failures tried again."""
+"""Runs jobs to their outcomes: slots, attempts, and retries of environment failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes before the first trial: what the device can do, the prepared data, the space cut to both."""
+"""Prepares a sweep: probes the machine, prepares the data, restricts the space to both."""
 
 from __future__ import annotations
 

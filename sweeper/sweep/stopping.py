@@ -1,4 +1,4 @@
-"""Ctrl-C: once asks for an orderly end, twice ends at once."""
+"""Ctrl-C: the first asks for an orderly exit, the second exits at once."""
 
 from __future__ import annotations
 

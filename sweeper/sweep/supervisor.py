@@ -1,4 +1,4 @@
-"""One sweep from its first trial to its result.
+"""Runs a sweep from its first trial to its result.
 
 baseline ─► beside itself ─► its loss over seeds ─► references ─► preflight
          ─► search ─► confirm ─► traces ─► result.json

@@ -1,4 +1,4 @@
-"""TrialRunner: runs the trials of a sweep, and enters and publishes what became of each."""
+"""TrialRunner: runs a sweep's trials, records and publishes their outcomes."""
 
 from __future__ import annotations
 

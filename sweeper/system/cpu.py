@@ -1,4 +1,4 @@
-"""What of this machine is ours to use: cores by affinity, control group and SLURM allocation."""
+"""The cores this process may use: by affinity, control group and SLURM allocation."""
 
 from __future__ import annotations
 

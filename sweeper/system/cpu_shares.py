@@ -1,4 +1,4 @@
-"""Sharing the cores of this machine out among its slots: whole physical ones, near each slot's GPU."""
+"""Divides the machine's cores among slots: whole physical cores, near each slot's GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which environment variables a trial gets: an allow-list without credentials, and what the user names."""
+"""The environment variables a trial gets: an allow-list without credentials, plus what the user names."""
 
 from __future__ import annotations
 

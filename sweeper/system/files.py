@@ -1,4 +1,4 @@
-"""Writing so that no reader sees half a file and no power cut loses what was acknowledged."""
+"""Writes files atomically and durably: readers see all or nothing, power cuts lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process trees as /proc has them: who is in one, and what it has used."""
+"""Process trees from /proc: who is in one, and what it has used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strikes secrets out of text: known values, passwords in URLs, and what has the shape of a key."""
+"""Removes secrets from text: known values, passwords in URLs, strings shaped like keys."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the machine did while a trial ran: probes, a sampler, and their summaries."""
+"""Samples the machine while a trial runs: probes, a sampler and summaries."""

@@ -1,4 +1,4 @@
-"""The telemetry of a trial as text: a line a second, for `less` and `tail`."""
+"""A trial's telemetry as text with one line per second, for `less` and `tail`."""
 
 from __future__ import annotations
 

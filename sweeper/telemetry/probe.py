@@ -1,4 +1,4 @@
-"""The seam for telemetry sources: a probe is opened on a trial's device and read now and then.
+"""The protocol of probes: opened on a trial's device, read a few times per second.
 
 `sweeper.telemetry.probes` has the table of probes. `sweeper.testing.probe_conformance` is the suite that each
 one has to pass.

@@ -1,4 +1,4 @@
-"""The table of probes: what every trial is sampled with.
+"""The table of probes that sample every trial.
 
 A new probe is one file and one row. A third party's probe is an entry point in `sweeper.probes` that gives a
 class which derives from `Probe`. It is used wherever it is installed, on a cluster's workers too. The server

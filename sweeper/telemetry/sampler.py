@@ -1,4 +1,4 @@
-"""Sampling probes beside a trial, and cutting the series to its measuring windows."""
+"""Samples probes during a trial and cuts the series to its timed windows."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Parts that stand in for real ones in tests and benchmarks, and conformance suites for the seams."""
+"""Stand-ins for tests and benchmarks, and the conformance suites of the seams."""

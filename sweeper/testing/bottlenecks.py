@@ -1,4 +1,4 @@
-"""Trainings whose bottleneck is known: `model.kind` says which part of a step takes the time.
+"""Trainings with a known bottleneck: `model.kind` says which part of a step takes the time.
 
 input     each row is decoded for a while before it is handed over (a processor's work, as JPEG is)
 compute   a wide network on data in memory

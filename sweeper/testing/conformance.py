@@ -1,4 +1,4 @@
-"""What every launcher must do; a test class derives from the suite and gives it a `launcher` fixture.
+"""The conformance suite of launchers. Derive a test class from it and give it a `launcher` fixture.
 
 class TestErrand(LauncherConformance):
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every export format must do; a test class derives from the suite and gives it a `form` fixture.
+"""The conformance suite of export formats. Derive a test class from it; give it a `form` fixture.
 
 class TestCompact(ExportFormatConformance):
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Things that go wrong in a trial's process, by name; as a runner of its own and inside a pipeline."""
+"""Faults in a trial's process, by name: as a runner, and inside a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every loader must do; a test class derives from the suite and gives it a `config` fixture.
+"""The conformance suite of loaders. Derive a test class from it and give it a `config` fixture.
 
 class TestTurbo(LoaderConformance):
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every metric must do; a test class derives from the suite and gives it a `metric` fixture.
+"""The conformance suite of metrics. Derive a test class from it and give it a `metric` fixture.
 
 class TestCost(MetricConformance):
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""A runner that does nothing: what is left of a trial's time is the orchestrator's own."""
+"""A runner that does nothing: the time that is left is the orchestrator's own."""
 
 from __future__ import annotations
 

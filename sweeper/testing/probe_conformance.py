@@ -1,4 +1,4 @@
-"""What every probe must do; a test class derives from the suite and gives it a `name` fixture.
+"""The conformance suite of probes. Derive a test class from it and give it a `name` fixture.
 
 class TestFiles(ProbeConformance):
     @pytest.fixture

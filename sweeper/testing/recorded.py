@@ -1,4 +1,4 @@
-"""A search space that was measured whole, so that any strategy can be run on it in milliseconds.
+"""A search space that was measured completely, so that any strategy can replay it in milliseconds.
 
 A surface is a file with a line per process (`benchmarks/surfaces.py` writes it); the noise is what
 repeated processes of a few of its configurations differed by.

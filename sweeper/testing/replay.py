@@ -1,4 +1,4 @@
-"""A launcher that answers every job of a sweep from a function of the configuration; nothing runs.
+"""A launcher that answers every job from a function of the configuration. Nothing runs.
 
 Whole sweeps take milliseconds: for tests of the supervisor, and for comparing samplers on recorded
 surfaces.

@@ -1,4 +1,4 @@
-"""What every sampler must do; a test class derives from the suite and gives it a `sampler` fixture.
+"""The conformance suite of samplers. Derive a test class from it and give it a `sampler` fixture.
 
 class TestGreedy(SamplerConformance):
     @pytest.fixture

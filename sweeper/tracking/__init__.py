@@ -1,4 +1,4 @@
-"""Showing a sweep in MLflow; a projection of the folder, never read back."""
+"""Publishes sweeps to MLflow: a projection of the folder that is never read back."""
 
 from sweeper.tracking.sender import Drained, Sender
 from sweeper.tracking.tracker import (

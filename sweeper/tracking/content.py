@@ -1,4 +1,4 @@
-"""What a trial and a sweep look like once tracked: parameters, points, tags and notes, without MLflow."""
+"""The content of trials and sweeps in a tracker: parameters, points, tags, notes. Knows no MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MLflow, its database or the network throws, as one line, and whether trying again helps."""
+"""Errors of MLflow, its database and the network as one line, and whether a retry helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Showing a sweep in MLflow: one experiment, one flat run per trial, every write safe to repeat."""
+"""MlflowTracker: one experiment per sweep, one run per trial, every write safe to repeat."""
 
 from __future__ import annotations
 

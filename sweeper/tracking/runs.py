@@ -1,4 +1,4 @@
-"""Bringing one run of MLflow up to date: only what it lacks is sent, and what a person wrote stays."""
+"""Updates one MLflow run: sends only what it lacks and keeps what a person wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An empty MLflow store with one run in it, for scripts that log there: each trial gets a copy."""
+"""An empty MLflow store with one run, copied for each trial of a script that logs to MLflow."""
 
 from __future__ import annotations
 

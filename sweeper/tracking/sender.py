@@ -1,4 +1,4 @@
-"""A thread that ships what it is given, so that a slow or absent server holds nobody up."""
+"""Sender: a thread that ships to a server, so that a slow or absent one blocks nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam between a sweep and whatever shows it: what a tracker is told, and when."""
+"""The protocol of trackers: what they are told about a sweep, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a sweep in the MLflow interface: the command, the address, and a home that was moved."""
+"""The MLflow UI: its command, its address, and stores that were moved."""
 
 from __future__ import annotations
 

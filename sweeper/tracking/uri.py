@@ -1,4 +1,4 @@
-"""Where MLflow is: a tracking URI, and what of it may be shown; a password in it never is."""
+"""Tracking URIs: where MLflow is, and what may be shown of them. A password never is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing what MLflow has of a sweep with what its folder says; nothing is written."""
+"""Compares MLflow's content with a sweep's folder. Writes nothing."""
 
 from __future__ import annotations
 

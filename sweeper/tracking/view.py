@@ -1,4 +1,4 @@
-"""The saved comparison view of an experiment: which columns, in which order, and which charts.
+"""The saved comparison view of an experiment: its columns, their order, its charts.
 
 MLflow keeps such a view as a tag of the experiment. The format is the interface's own and nowhere
 documented (taken from MLflow 3.17), so it is best effort: with another version the plain table is

@@ -1,1 +1,1 @@
-"""The optimised trainer and what is measured of it; the only place where torch is imported."""
+"""The optimised trainer and its measurements. The only importer of torch."""

@@ -1,4 +1,4 @@
-"""The ceilings job: how fast this machine's parts are on their own, and what its torch is and can use."""
+"""The ceilings job: measures how fast this machine's parts are on their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a training run needs to go on as if it had never ended.
+"""Checkpoints: everything a training run needs to continue as if it had never stopped.
 
 checkpoints/000001234/   appears in one rename
 model.safetensors      the weights, for anyone

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: phases on the host's clock or on the device's own."""
+"""Times the phases of a step, on the host's clock or on the device's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch.compile really did: how much of the model it compiled, from a cold or a warm cache."""
+"""Reports what torch.compile did: how much of the model it compiled, with a cold or warm cache."""
 
 from __future__ import annotations
 

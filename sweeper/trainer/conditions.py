@@ -1,4 +1,4 @@
-"""What else went on while a window was open: processor time, waiting, stolen cores, a canary."""
+"""Conditions during a window: processor time, waiting, steal, a canary."""
 
 from __future__ import annotations
 

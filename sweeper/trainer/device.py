@@ -1,4 +1,4 @@
-"""The device of a trial: choosing it, setting it up, describing it, waiting for it."""
+"""The device of a trial: chooses it, sets it up, describes it, waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a step do on their own: the loader, the device, the host. For the verdict.
+"""Measures the parts of a step on their own: loader, device, host. For the verdict.
 
 Nothing of it is inside a window. Each part runs for a tenth of a second, and for one step at least.
 """

@@ -1,4 +1,4 @@
-"""The trying job: a configuration is built and takes two training steps; what that says of it."""
+"""The dry-step job: builds a configuration, takes two training steps and describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks on any machine whether a pipeline would run on a GPU: its step is run on torch's `meta` device.
+"""Checks on any machine whether a pipeline would run on a GPU, with torch's `meta` device.
 
 A tensor on `meta` has a shape and no data. Nothing is computed there, but each operator still tells
 which devices its tensors are on, and whoever asks for a value has to wait for a GPU. Autocast does not

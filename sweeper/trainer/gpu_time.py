@@ -1,4 +1,4 @@
-"""What a step is for a GPU: its own time, the host's time to launch it, and where the host waits for it."""
+"""The time of a step on a GPU: its own, the host's time to launch it, and where the host waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several devices at one trial: a process each, which step together (DistributedDataParallel).
+"""Trains on several devices: one process each, in step (DistributedDataParallel).
 
 rank 0 (the trial) ──a byte a step──► rank 1, 2, ...   forked before anything touches a device
         ▲──── watches ────┘                            one that ends early takes the trial with it

@@ -1,4 +1,4 @@
-"""A trial: build, warm up until steady, timed windows, step breakdown, diagnosis, quality pass.
+"""Measures a trial: build, warm-up, timed windows, step breakdown, diagnosis, quality pass.
 
 build │ first step │ blocks until steady │ window │ window │ window │ breakdown │ diagnosis │ quality
 ──────┼────────────┼─────────────────────┼────────┼────────┼────────┼───────────┼───────────┼────────

@@ -1,4 +1,4 @@
-"""Windows on demand: a trial that is kept waits, warm, until each of its windows is asked for.
+"""Windows on demand: a trial stays, warm, until each of its windows is asked for.
 
 Two files in a folder, each with a number: `ready`, how many windows the trial has taken before it waited,
 and `go`, how many it may take. After its last window it does not wait.

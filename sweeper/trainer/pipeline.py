@@ -1,4 +1,4 @@
-"""What a pipeline gives to the trainer: prepared arrays, samples read in batches, and a model.
+"""What a pipeline gives the trainer: prepared arrays, samples and a model.
 
 A pipeline is a module with two functions:
 

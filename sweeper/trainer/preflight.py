@@ -1,4 +1,4 @@
-"""The preflight job: a configuration takes a few training steps, and says whether it runs here at all."""
+"""The preflight job: takes a few training steps and says whether a configuration runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every trial needs of torch, imported once in the server so that forked trials have it."""
+"""What every trial needs of torch, imported once in the server and inherited by forked trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prepare job: run the pipeline's `prepare` once and keep its arrays as memory-mapped files."""
+"""The prepare job: runs the pipeline's `prepare` once and keeps its arrays as memory-mapped files."""
 
 from __future__ import annotations
 

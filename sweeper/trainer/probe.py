@@ -1,4 +1,4 @@
-"""The probe job: what this device can do, so that a search leaves out what it cannot."""
+"""The probe job: finds out what this device can do, so that a search leaves out the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A production run: the trainer's own steps, epoch after epoch, with validation, checkpoints and a history.
+"""The production job: epochs with validation, checkpoints and a history.
 
     resume ─► block │ block │ ... │ validation │ block ...      a block: some steps, timed like a window
                                   └ best       └ checkpoint when due

@@ -1,4 +1,4 @@
-"""The quality pass: the validation loss after exactly so many samples from the trial's seed."""
+"""The quality pass: the validation loss after an exact number of samples from the trial's seed."""
 
 from __future__ import annotations
 

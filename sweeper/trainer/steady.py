@@ -1,4 +1,4 @@
-"""When warm-up is over: the step time no longer falls or rises."""
+"""Detects the end of warm-up: the step time no longer falls or rises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training step, as fast as PyTorch allows: autocast, scaler, fused optimiser, no host sync.
+"""Takes training steps: autocast, scaler, fused optimiser, no host sync.
 
 data ─► h2d ─► forward ─► backward ─► [unscale, clip] optimiser, every `accumulate_steps`
    mark    mark       mark        mark                        mark

@@ -1,4 +1,4 @@
-"""Nested values with tensors in one safetensors file and back, exactly; nothing is pickled."""
+"""Nested values with tensors in one safetensors file, exactly. Pickles nothing."""
 
 from __future__ import annotations
 

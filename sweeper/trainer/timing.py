@@ -1,4 +1,4 @@
-"""Steps in timed stretches: warm-up until they are steady, and windows which nothing else disturbed."""
+"""Times stretches of steps: warm-up until steady, then undisturbed windows."""
 
 from __future__ import annotations
 

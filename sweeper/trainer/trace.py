@@ -1,4 +1,4 @@
-"""The tracing job: a few steps under torch's profiler, as a file for chrome://tracing or Perfetto."""
+"""The trace job: a few steps under torch's profiler, for chrome://tracing or Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which windows of a trial are kept: disturbed ones are measured again, slow trials screened out."""
+"""Decides which windows of a trial count: repeats disturbed ones, screens out slow trials."""
 
 from __future__ import annotations
 

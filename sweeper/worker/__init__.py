@@ -1,1 +1,1 @@
-"""One job in a process of its own: config.json -> outcome.json."""
+"""Runs one job in a process of its own: config.json in, outcome.json out."""

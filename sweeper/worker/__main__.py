@@ -1,4 +1,4 @@
-"""`python -m sweeper.worker DIR`: runs the job in DIR; `--probe` prints what this device can do."""
+"""`python -m sweeper.worker DIR` runs the job in DIR; `--probe` prints what this device can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job is overdue, and why: its whole time, the time of a stage, or steps that have stopped coming."""
+"""Deadlines of a job: its whole time, the time of a stage, or steps that stopped coming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a symptom to a kind of failure: one table, for exceptions, last words and exit statuses."""
+"""Classifies failures: one table for exceptions, last words and exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keeper of one job: starts it, listens, samples telemetry, ends its whole process tree.
+"""The keeper of one job: starts it, listens, samples telemetry, ends its process tree.
 
     keeper ──fork──► trial ──► loader workers, compilers, daemons, ...
        ▲  ◄──socket──► stage, device, windows, result; and back: what disturbed a window

@@ -1,4 +1,4 @@
-"""GPUs held one job at a time on a machine: a lock per UUID, which lasts as long as a process of the job.
+"""GPU locks: one job at a time per UUID on a machine, held as long as a process of the job lives.
 
 It is flock's: whoever has inherited the descriptor holds it, and the kernel lets it go when the last of
 them is gone, however they end. Whoever waits gets it in turn.

@@ -1,4 +1,4 @@
-"""The trial's own output in a file of bounded size: its head and its tail, with no secret in it."""
+"""A trial's output in a file of bounded size: its head and its tail, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the function that runs a job; none is imported before it is asked for."""
+"""Finds the function that runs a job. Imports none before it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stacks of a process tree that is about to be killed: what it was waiting for, in its own log.
+"""Dumps the stacks of a process tree before it is killed, into its log.
 
 Python's faulthandler writes them in a signal's own handler: neither a held GIL nor a blocked main thread is
 in its way. Whoever has no such handler dies of the signal, a moment before it is killed.

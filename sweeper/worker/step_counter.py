@@ -1,4 +1,4 @@
-"""A trial's step counter in memory that its keeper sees too: a step costs no system call."""
+"""A step counter in shared memory: a step costs no system call."""
 
 from __future__ import annotations
 

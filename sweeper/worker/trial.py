@@ -1,4 +1,4 @@
-"""The trial's side of a worker: run the job's runner, and send what became of it to the keeper."""
+"""The trial's side of a worker: runs the job and sends its outcome to the keeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to change in a training script of one's own so that it runs as the winning configuration."""
+"""Advises what to change in a training script so that it runs like the winning configuration."""
 
 from sweeper.export.patch.advise import advice, advice_on
 from sweeper.export.patch.change import Advice, rendered_advice

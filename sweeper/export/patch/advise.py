@@ -1,4 +1,4 @@
-"""All advice on one script, by every rule there is."""
+"""Collects the advice of all rules on one script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One change to a script, in words, and a list of them as text."""
+"""One change to a script in words, and a list of changes as text."""
 
 from __future__ import annotations
 

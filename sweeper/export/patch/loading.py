@@ -1,4 +1,4 @@
-"""Advice on how a script loads: its DataLoader, and how batches reach the device."""
+"""Advice on loading: the DataLoader, and how batches reach the device."""
 
 from __future__ import annotations
 

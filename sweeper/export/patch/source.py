@@ -1,4 +1,4 @@
-"""A training script as source: its calls by their full names, what its names hold, where it trains."""
+"""Parses a training script: its calls by full name, its variables, its training loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice on a script's step: its precision, compilation, optimiser and memory format."""
+"""Advice on the step: precision, compilation, optimiser, memory format."""
 
 from __future__ import annotations
 

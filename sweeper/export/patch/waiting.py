@@ -1,4 +1,4 @@
-"""Advice on what makes each step of a script wait for the GPU."""
+"""Advice on what makes each step wait for the GPU."""
 
 from __future__ import annotations
 

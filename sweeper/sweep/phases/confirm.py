@@ -1,4 +1,4 @@
-"""Confirmation: the best few and the baseline, fresh processes, round by round in random order."""
+"""Confirms the best few against the baseline: fresh processes, rounds in random order."""
 
 from __future__ import annotations
 

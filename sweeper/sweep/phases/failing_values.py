@@ -1,4 +1,4 @@
-"""Finds choices that fail whenever they are searched, so that they can leave the space.
+"""Finds values that fail in every trial, so that they can leave the space.
 
 A choice is at fault where two trials failed with it in the same way and none has run with it. The answer
 depends only on which trials have ended and how, so a continued sweep comes to the same one.

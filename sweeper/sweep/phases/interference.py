@@ -1,4 +1,4 @@
-"""Whether trials slow each other down on one machine: the baseline alone, and on all slots at once."""
+"""Measures whether concurrent trials slow each other down on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round of confirmation whose processes are kept: each starts once and is asked for windows in turn.
+"""A confirmation round with processes that stay: each starts once and is asked for windows in turn.
 
 For candidates whose start is dear (they compile for long): a fresh process for every window would be all
 start and no window. The process stays the unit of repetition.

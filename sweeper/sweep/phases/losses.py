@@ -1,4 +1,4 @@
-"""The baseline's loss over its seeds: how long a trial trains before its loss is measured, and the limits."""
+"""Measures the baseline's loss over its seeds and derives the loss limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries each loader kind, precision and compile mode of the space before the search: what fails leaves it.
+"""Tries each loader, precision and compile mode of the space before the search; removes those that fail.
 
 Each value takes a few steps in its own process, alone over the baseline's configuration, which has been
 measured. So a failure is the value's own, and a crash or a hang costs only that value's answer.

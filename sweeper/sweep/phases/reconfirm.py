@@ -1,4 +1,4 @@
-"""`sweeper confirm`: the winner of a sweep that has ended against its baseline, once more; and for long."""
+"""`sweeper confirm`: measures the winner of a finished sweep against its baseline again."""
 
 from __future__ import annotations
 

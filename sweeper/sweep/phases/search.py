@@ -1,4 +1,4 @@
-"""The search of a sweep: asks, runs and tells until it is enough."""
+"""The search phase: asks, runs and tells until a stopping rule holds."""
 
 from __future__ import annotations
 

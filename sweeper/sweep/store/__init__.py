@@ -1,1 +1,1 @@
-"""The sweep folder: what is in it, which one a command works on, and how it is read back."""
+"""The sweep folder: its files, its lock, and reading it back."""

@@ -1,4 +1,4 @@
-"""Which folder a command works on: a new sweep, one to continue, or one that has ended."""
+"""Finds the sweep folder a command works on: a new one, one to continue, a finished one."""
 
 from __future__ import annotations
 

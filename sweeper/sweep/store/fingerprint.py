@@ -1,4 +1,4 @@
-"""What makes two runs of a sweep the same sweep, and where prepared data is kept."""
+"""Fingerprints of sweeps: what makes two runs the same sweep, and where prepared data is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sweep folder: what is in it, where, and how it is read back; an outcome on disk is the commit."""
+"""Journal: the files of a sweep folder. An outcome on disk is the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a sweep's folder back, for whoever wants to see, compare or export it."""
+"""Loads a sweep from its folder to show, compare or export it."""
 
 from __future__ import annotations
 

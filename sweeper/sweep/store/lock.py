@@ -1,4 +1,4 @@
-"""One supervisor per sweep: a lock the kernel releases with its holder, and an epoch against ghosts."""
+"""One supervisor per sweep: a lock that the kernel releases, and an epoch against stale supervisors."""
 
 from __future__ import annotations
 

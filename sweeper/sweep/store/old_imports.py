@@ -1,4 +1,4 @@
-"""Restates a pipeline's imports as sweeper 0.1.0 had them: the digests that it stored still hold then.
+"""Restates a pipeline's imports as 0.1.0 had them, so that stored digests still hold.
 
 A text that 0.1.0 could run stays as it is. Two things are put back: `from sweeper import Pipeline`, and
 the relative imports of the shipped pipelines. isort puts relative imports last, so their order is put

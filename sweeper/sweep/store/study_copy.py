@@ -1,4 +1,4 @@
-"""The copy of a sweep's study on a server of the user's (`storage:`), and where it is."""
+"""The copy of a sweep's study on the user's server (`storage:`), and where it is."""
 
 from __future__ import annotations
 

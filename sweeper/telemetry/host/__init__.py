@@ -1,1 +1,1 @@
-"""The host: the machine as a whole, and the tree of processes that is the trial."""
+"""Telemetry of the host: the whole machine, and the trial's process tree."""

@@ -1,4 +1,4 @@
-"""The machine's own figures out of /proc and /sys, each from a file that stays open."""
+"""Readings of the machine from /proc and /sys, through files that stay open."""
 
 from __future__ import annotations
 

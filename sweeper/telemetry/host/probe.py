@@ -1,4 +1,4 @@
-"""Readings of the host: cores, memory, disks, pressure and /dev/shm, and the trial's own tree."""
+"""HostProbe: cores, memory, disks, pressure, /dev/shm and the trial's own tree."""
 
 from __future__ import annotations
 

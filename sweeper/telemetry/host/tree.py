@@ -1,4 +1,4 @@
-"""What a trial's tree of processes takes: processor time and memory."""
+"""Processor time and memory of a trial's process tree."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The GPU through NVML: found by UUID and never by index; no CUDA context is made."""
+"""Telemetry of GPUs through NVML. Finds devices by UUID, makes no CUDA context."""

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML tells them, without a CUDA context: names, facts, what is wrong."""
+"""The GPUs of this machine as NVML reports them: names, facts, problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU performance monitoring (Hopper and later): how much of the GPU works, not whether any of it does."""
+"""GPU performance monitoring (Hopper and later): how much of a GPU works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVML itself: opening and ending it, what its errors mean to a person, and finding a device."""
+"""The NVML library: opening and closing it, its errors in words, finding a device."""
 
 from __future__ import annotations
 

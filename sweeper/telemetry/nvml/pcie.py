@@ -1,4 +1,4 @@
-"""A GPU's traffic on the PCIe bus, out of byte counters or, where there are none, out of NVML's own rate."""
+"""PCIe traffic of a GPU, from byte counters or NVML's own rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readings of the GPU through NVML, found by UUID and never by index; each stands alone."""
+"""NvmlProbe: readings of a GPU. One that fails does not affect the others."""
 
 from __future__ import annotations
 

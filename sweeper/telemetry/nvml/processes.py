@@ -1,4 +1,4 @@
-"""Other processes on a trial's GPU: which of them disturb it, and what memory they hold."""
+"""Other processes on a trial's GPU: which disturb it, and how much memory they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML tells about a GPU for next to nothing: memory, utilisation, power, heat, clocks."""
+"""The cheap readings of NVML: memory, utilisation, power, temperature, clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders: the same batches in the same order, by rows, in workers, on the device, or streamed to it.
+"""Loaders: the same batches in the same order, read by rows, in workers, on the device, or streamed.
 
 `sweeper.core.loaders` has the table of kinds; this package has their implementations.
 

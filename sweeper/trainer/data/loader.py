@@ -1,4 +1,4 @@
-"""What every loader gives, and how several batches are gathered at once."""
+"""The protocol of loaders, and gathering several batches at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples make up which batch, epoch after epoch: the same for every loader and device.
+"""The order of samples: which make up which batch, the same for every loader and device.
 
 Samples of varying length are drawn from buckets, each padded to one static length:
 

@@ -1,4 +1,4 @@
-"""`resident`: the samples lie on the device, in the order that was drawn for them."""
+"""The `resident` loader: samples lie on the device, in the order drawn for them."""
 
 from __future__ import annotations
 

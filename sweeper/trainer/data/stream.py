@@ -1,4 +1,4 @@
-"""`stream`: samples in host memory or in a source, gathered and copied ahead of the step."""
+"""The `stream` loader: gathers samples in host memory and copies them ahead of the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rows` and `workers`: torch's DataLoader over single samples, or over whole batches."""
+"""The `rows` and `workers` loaders: torch's DataLoader over single samples or whole batches."""
 
 from __future__ import annotations
 
