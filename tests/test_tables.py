@@ -44,7 +44,7 @@ def test_a_row_a_trial(table, journal):
         assert row["uid"] == record.uid
         for name in METRICS:
             assert row[name] == record.metric(name) or (pd.isna(row[name]) and record.metric(name) is None)
-        told = dict(record.told).get("val_accuracy")
+        told = dict(record.pipeline_metrics).get("val_accuracy")
         assert row["val_accuracy"] == told or (pd.isna(row["val_accuracy"]) and told is None)
         flat = record.config.canonical().flatten()
         for name in sweep.varied():

@@ -213,7 +213,7 @@ def verdict_on(record: TrialRecord) -> Verdict | None:
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
-    if found.told_by:
+    if found.reported_by:
         return _from_outside(found)
     signals = signals_of(found)
     costs = [(rule.cost(signals), rule) for rule in WASTES]

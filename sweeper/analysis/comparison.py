@@ -275,7 +275,7 @@ def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
     changed = ", ".join(name for name in _differ(left.config, right.config) if name in work)
     if changed:
         yield f"do not do the same work ({changed}): samples/s do not compare."
-    told = left.measurement.told_by, right.measurement.told_by
+    told = left.measurement.reported_by, right.measurement.reported_by
     if told[0] != told[1]:
         yield f"were timed by {' against '.join(each or 'sweeper itself' for each in told)}."
     samples = left.measurement.train_samples, right.measurement.train_samples

@@ -47,7 +47,7 @@ class Side:
     @property
     def reported_by(self) -> str:
         """Who reported a script's speed; empty where the trainer measured it."""
-        return self.record.measurement.told_by if self.record.measurement else ""
+        return self.record.measurement.reported_by if self.record.measurement else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class Yardstick:
         return quality.constant_loss if quality else None
 
     @property
-    def loss_tells(self) -> bool:
+    def loss_is_informative(self) -> bool:
         """Whether the baseline's loss is better than a constant's by more than its seed spread."""
         if self.constant_loss is None or not self.losses:
             return True

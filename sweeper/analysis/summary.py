@@ -174,7 +174,7 @@ def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:
     """Returns the metrics a record has, rounded to what is meaningful."""
-    told = record.told
+    told = record.pipeline_metrics
     return {
         name: rounded(value, TOLD_DIGITS if name in told else metric_row(name).digits)
         for name, value in record.metrics.items()
@@ -200,7 +200,11 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
 
 def _of_script(record: TrialRecord) -> dict[str, Any]:
     found = record.measurement
-    return {"told_by": found.told_by, "left_out": list(found.left_out)} if found and found.told_by else {}
+    return (
+        {"told_by": found.reported_by, "left_out": list(found.left_out)}
+        if found and found.reported_by
+        else {}
+    )
 
 
 def _verdict(record: TrialRecord) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def card(record: TrialRecord) -> Iterator[str]:
     yield f"{verdict.kind}: {verdict.why}"
     if measured.breakdown.step_s:
         yield from tree(measured.breakdown, verdict.phase)
-    if measured.told_by:
-        yield f"its speed is what {measured.told_by} said"
+    if measured.reported_by:
+        yield f"its speed is what {measured.reported_by} said"
     for each in measured.left_out:
         yield f"left out: {each}"
     if verdict.next:

@@ -20,7 +20,7 @@ from sweeper.core.codec import encode
 from sweeper.core.metrics import rounded
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
-from sweeper.sweep.phases.reconfirm import Again, confirm_again
+from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.store.catalog import find_sweep
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -71,7 +71,7 @@ def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -
         signals.allow_cluster()
     # JSON is for programs: what is said on the way goes elsewhere.
     with Screen(Console(file=sys.stderr) if as_json else console()) as screen:
-        found = confirm_again(home, name, screen, soak_seconds=length)
+        found = reconfirm(home, name, screen, soak_seconds=length)
     if as_json:
         print(json.dumps(_json(found), indent=1))
     else:
@@ -80,7 +80,7 @@ def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -
     return 0 if found.holds else 1
 
 
-def lines(found: Again) -> list[str]:
+def lines(found: Reconfirmation) -> list[str]:
     """Returns what a person needs to know of a repeated confirmation."""
     before, now = found.before, found.now
     if now is None:
@@ -102,7 +102,7 @@ def lines(found: Again) -> list[str]:
     return said
 
 
-def _json(found: Again) -> dict[str, object]:
+def _json(found: Reconfirmation) -> dict[str, object]:
     return {
         "name": found.name,
         "number": found.number,

@@ -15,7 +15,7 @@ from sweeper.cli.screen import STDOUT, console
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
-from sweeper.scaffold.pipeline_options import offered
+from sweeper.scaffold.pipeline_options import pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched
 from sweeper.script.command_line import parted
 from sweeper.sweep.store.catalog import cannot_write
@@ -69,7 +69,7 @@ def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
         UserError: It is no pipeline, or the file cannot be one or is in the way.
         EnvironmentStopError: The device cannot be probed.
     """
-    offer = offered(name)
+    offer = pipeline_options(name)
     usual = Path(f"{name_of(offer)}.yaml")
     path = _free(out or usual, force=force)
     machine = machine_here()

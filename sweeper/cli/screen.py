@@ -228,7 +228,7 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
             f"the baseline's {loss(base.loss)}"
             + (f" (predicting a constant: {loss(constant)})." if constant is not None else ".")
         )
-    if not yardstick.loss_tells:
+    if not yardstick.loss_is_informative:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
     return lines
 

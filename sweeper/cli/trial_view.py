@@ -63,7 +63,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
         yield "Result"
         for metric, value in metrics_of(record).items():
             how = f" ({record.notes['time_to_loss_how']})" if metric == "time_to_loss_s" else ""
-            unit = "" if metric in record.told else metric_row(metric).unit
+            unit = "" if metric in record.pipeline_metrics else metric_row(metric).unit
             yield f"  {metric}: {value:g} {unit}".rstrip() + how
         if math.isinf(record.derived.get("time_to_loss_s", 0.0)):
             yield "  time_to_loss_s: never; its curve does not come down to the baseline's loss"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from sweeper.core.codec import stored_as
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -189,7 +191,7 @@ class Measurement:
         diagnosis: What a step's parts do on their own; None where it was not asked for.
         repeated_windows: Windows that were measured again because something else disturbed them.
         screened_out: It ended after a short window, too slow to catch up with the best.
-        told_by: Who told a script's speed; empty where it was measured by the trainer.
+        reported_by: Who reported a script's speed; empty where it was measured by the trainer.
         left_out: What of a script's run is not in the windows, in words.
         telemetry: Summaries by series name, units in the names; absent where not supported.
         telemetry_missing: Why a series is absent, or ended early, by its name.
@@ -219,7 +221,7 @@ class Measurement:
     diagnosis: Diagnosis | None = None
     repeated_windows: int = 0
     screened_out: bool = False
-    told_by: str = ""
+    reported_by: str = stored_as("told_by", default="")
     left_out: tuple[str, ...] = ()
     effective: Mapping[str, str] = field(default_factory=dict)
     telemetry: Mapping[str, Stats] = field(default_factory=dict)

@@ -69,10 +69,10 @@ class TrialRecord:
         return self.measurement is not None and all(v <= 0 for v in self.violations.values())
 
     @property
-    def told(self) -> Mapping[str, float]:
-        """What its pipeline tells of the validation samples beside the loss: `val_accuracy`, ..."""
-        told = self.quality.metrics if self.quality is not None else {}
-        return {f"val_{name}": value for name, value in told.items() if f"val_{name}" not in METRICS}
+    def pipeline_metrics(self) -> Mapping[str, float]:
+        """Metrics that its pipeline reports for the validation samples: `val_accuracy`, ..."""
+        reported = self.quality.metrics if self.quality is not None else {}
+        return {f"val_{name}": value for name, value in reported.items() if f"val_{name}" not in METRICS}
 
     @property
     def added(self) -> list[str]:
@@ -86,9 +86,11 @@ class TrialRecord:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All that it has: of the table, of other distributions, then `told`."""
+        """All that it has: of the table, of other distributions, then `pipeline_metrics`."""
         found = {name: self.metric(name) for name in (*METRICS, *self.added)}
-        return {name: value for name, value in found.items() if value is not None} | dict(self.told)
+        return {name: value for name, value in found.items() if value is not None} | dict(
+            self.pipeline_metrics
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from sweeper.analysis.formatting import bare, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table, cells, columns
 
 BESIDE = (
@@ -54,7 +54,7 @@ def title_of(name: str) -> str:
     return TITLES.get(name, name) + (f", {unit}" if unit not in ("", "s") else "")
 
 
-def limits_in_words(m: Material) -> dict[str, str]:
+def limits_in_words(m: ReportData) -> dict[str, str]:
     """Returns the limits in force by metric: `at most 0.427`."""
     found: dict[str, str] = {}
     for limit in m.sweep.table.limits():
@@ -63,7 +63,7 @@ def limits_in_words(m: Material) -> dict[str, str]:
     return found
 
 
-def changes(m: Material) -> Table | None:
+def changes(m: ReportData) -> Table | None:
     """Returns in which settings the best trial differs from the baseline."""
     if m.baseline is None or m.best is None:
         return None
@@ -95,7 +95,7 @@ def _learning_rate(config: TrialConfig) -> str | None:
     return f"{config.optimizer.lr_at(config.global_batch):.4g}"
 
 
-def before_and_after(m: Material) -> Table | None:
+def before_and_after(m: ReportData) -> Table | None:
     """Returns the metrics of the baseline and of the best trial."""
     if m.baseline is None:
         return None
@@ -125,7 +125,7 @@ def before_and_after(m: Material) -> Table | None:
     )
 
 
-def _change(m: Material, name: str, before: float | None, after: float | None) -> str | None:
+def _change(m: ReportData, name: str, before: float | None, after: float | None) -> str | None:
     """`12.3x`, or `1/12.3` of what has become less; of the speed the ratio that was confirmed."""
     if name == "throughput" and m.decision.is_confirmed:
         return times(m.decision.speedup)
@@ -135,7 +135,7 @@ def _change(m: Material, name: str, before: float | None, after: float | None) -
     return times(ratio) if ratio > 0.5 or not ratio else f"1/{1 / ratio:.3g}"
 
 
-def value_at(m: Material, record: TrialRecord | None, name: str) -> float | None:
+def value_at(m: ReportData, record: TrialRecord | None, name: str) -> float | None:
     """Returns a metric of a trial, at the confirmed speed where there is one; None where it has none."""
     if record is None:
         return None
@@ -143,7 +143,7 @@ def value_at(m: Material, record: TrialRecord | None, name: str) -> float | None
     return found if found is not None and math.isfinite(found) else None
 
 
-def _at_confirmed_speed(m: Material, record: TrialRecord, name: str) -> float | None:
+def _at_confirmed_speed(m: ReportData, record: TrialRecord, name: str) -> float | None:
     if name == "throughput":
         return m.summary.throughput_of(record) or None
     if name == "epoch_seconds":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sweeper.analysis.formatting import figure, value_of
 from sweeper.core.config import Scalar
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts, same
@@ -18,7 +18,7 @@ EDGE = 0.1
 """Share of a range that may be left out at an end without a word."""
 
 
-def untried(m: Material) -> Iterator[str]:
+def untried(m: ReportData) -> Iterator[str]:
     """Yields a sentence for each thing that was not tried."""
     asked = [record for record in m.summary.records if record.stage == "search"]
     names = {name for record in asked for name in record.params}
@@ -74,7 +74,7 @@ def _listed(values: list[Scalar]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _budget(m: Material, asked: int) -> Iterator[str]:
+def _budget(m: ReportData, asked: int) -> Iterator[str]:
     raised = m.sweep.journal.raised_budget()
     wanted = m.spec.search.trials if raised is None else raised
     size = m.spec.size()

@@ -14,7 +14,7 @@ from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, t
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.report.before_after import TITLES, limits_in_words, value_at
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
 
 
@@ -27,7 +27,7 @@ class Fact:
     beside: str = ""
 
 
-def headline(m: Material) -> str:
+def headline(m: ReportData) -> str:
     """Returns the decision in one sentence."""
     found = m.decision
     if found.baseline is None:
@@ -64,7 +64,7 @@ def headline(m: Material) -> str:
     return f"Trial {name} is {speed} as fast as your baseline, {known}."
 
 
-def facts(m: Material) -> Iterator[Fact]:
+def facts(m: ReportData) -> Iterator[Fact]:
     """Yields the figures to see from afar."""
     found = m.decision
     base, best = found.baseline, found.best
@@ -104,7 +104,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def costs(m: Material) -> Iterator[Fact]:
+def costs(m: ReportData) -> Iterator[Fact]:
     """Yields what the sweep has cost, and when it has paid for itself."""
     cost = m.cost
     if not cost.processes:
@@ -130,7 +130,7 @@ def costs(m: Material) -> Iterator[Fact]:
         yield Fact("saved by one production run", seconds(3600 * (base.hours - best.hours)))
 
 
-def warnings(m: Material) -> Iterator[str]:
+def warnings(m: ReportData) -> Iterator[str]:
     """Yields what a reader must know before relying on the decision."""
     summary, found = m.summary, m.decision
     first = m.sweep.table.records.get(BASELINE)
@@ -151,7 +151,7 @@ def warnings(m: Material) -> Iterator[str]:
             yield f"Timings of the {title} were disturbed to the end: {side.disturbance}."
     if found.best is not None and found.best.record.quality is None:
         yield "The loss was not looked at: the winner may train worse than your baseline."
-    if summary.yardstick is not None and not summary.yardstick.loss_tells:
+    if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
         yield "The loss cannot tell configurations apart here: a constant predictor does as well."
     if found.best is not None and found.best.reported_by:
         yield f"The speeds are what {found.best.reported_by} said."
@@ -159,7 +159,7 @@ def warnings(m: Material) -> Iterator[str]:
         yield f"Faster, yet beyond a limit when it was confirmed: {', '.join(summary.unfit)}."
 
 
-def verdicts(m: Material) -> Table | None:
+def verdicts(m: ReportData) -> Table | None:
     """Returns what limits the baseline, what limits the best trial now, and what to change next."""
     pairs = [("your baseline", m.decision.baseline), (m.best_word, m.decision.best)]
     rows = [
@@ -172,7 +172,7 @@ def verdicts(m: Material) -> Table | None:
     return Table(caption="What limits it", columns=columns("", "verdict", "~why", "~next"), rows=tuple(rows))
 
 
-def commands(m: Material) -> Iterator[tuple[str, str]]:
+def commands(m: ReportData) -> Iterator[tuple[str, str]]:
     """Yields what to do next, and the command that does it."""
     folder = m.sweep.journal.folder
     home = folder.parents[1]

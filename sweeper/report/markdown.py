@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from sweeper.report import decision, trial_tables
 from sweeper.report.before_after import before_and_after, changes
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table
 from sweeper.report.text import as_markdown, shown
 
 MAX_ROWS = 12
 
 
-def markdown(m: Material) -> str:
+def markdown(m: ReportData) -> str:
     """Returns the report, under 60 lines or so."""
     return "\n".join(_lines(m)) + "\n"
 
 
-def _lines(m: Material) -> Iterator[str]:
+def _lines(m: ReportData) -> Iterator[str]:
     yield f"## {as_markdown(m.summary.name)}: {as_markdown(decision.headline(m))}"
     yield ""
     for fact in (*decision.facts(m), *decision.costs(m)):

@@ -20,7 +20,7 @@ from sweeper.report.html import (
     table_block,
 )
 from sweeper.report.plotly import plotly
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.text import Html, as_json, as_lines, element, join
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.spec import to_yaml
@@ -42,7 +42,7 @@ _INK = {
 }
 
 
-def html(m: Material) -> str:
+def html(m: ReportData) -> str:
     """Returns the page."""
     body, drawn = _body(m)
     figures = {"charts": {chart.key: plotly(chart) for chart in drawn}, "palettes": _palettes()}
@@ -76,7 +76,7 @@ def html(m: Material) -> str:
 _NONE = "'none'"
 
 
-def _body(m: Material) -> tuple[Html, list[Chart]]:
+def _body(m: ReportData) -> tuple[Html, list[Chart]]:
     drawn: list[Chart] = []
 
     def chart(made: Chart | None) -> Html:
@@ -147,7 +147,7 @@ def _body(m: Material) -> tuple[Html, list[Chart]]:
     return page, drawn
 
 
-def _decision(m: Material) -> Html:
+def _decision(m: ReportData) -> Html:
     return element(
         "section",
         facts_block(decision.facts(m)),
@@ -176,13 +176,13 @@ def _none(text: str) -> Html:
     return element("p", text, class_="note")
 
 
-def _no_steps(m: Material) -> str:
+def _no_steps(m: ReportData) -> str:
     if m.spec.command:
         return "A script's steps are not taken apart, so that there is no breakdown of a step."
     return "No breakdown of a step is known."
 
 
-def _counted(m: Material) -> Iterator[str]:
+def _counted(m: ReportData) -> Iterator[str]:
     return (f"{count:,} {kind}" for kind, count in m.summary.counts.items())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeper.report import trial_charts
 from sweeper.report.chart import TONES, Axis, Chart, Marks, short
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.text import shown
 from sweeper.report.timeline_charts import breakdown, timelines
 
@@ -21,7 +21,7 @@ TOP, BETWEEN, ROW = 0.35, 0.8, 0.55
 MAX_LETTERS = 44
 
 
-def pngs(m: Material, folder: Path) -> list[Path]:
+def pngs(m: ReportData, folder: Path) -> list[Path]:
     """Writes the figures into `folder`, which is made, and returns their paths.
 
     `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`: those there is something for.
@@ -43,7 +43,7 @@ def pngs(m: Material, folder: Path) -> list[Path]:
     return written
 
 
-def _groups(m: Material) -> Iterator[tuple[str, Sequence[Chart]]]:
+def _groups(m: ReportData) -> Iterator[tuple[str, Sequence[Chart]]]:
     found: dict[str, list[Chart | None]] = {
         "throughput": [trial_charts.history(m)],
         "effects": [*trial_charts.effects(m)],

@@ -14,7 +14,7 @@ from sweeper.sweep.store.load import LoadedSweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class ReportData:
     """A sweep, and what follows from it.
 
     Attributes:
@@ -56,9 +56,9 @@ class Material:
         return self.baseline is None or record.config.work_key() == self.baseline.config.work_key()
 
 
-def gather(sweep: LoadedSweep) -> Material:
+def gather(sweep: LoadedSweep) -> ReportData:
     """Returns the material for a report on `sweep`."""
-    return Material(
+    return ReportData(
         sweep=sweep,
         summary=sweep.summary,
         spec=sweep.spec,

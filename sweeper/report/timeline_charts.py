@@ -8,7 +8,7 @@ from pathlib import Path
 from sweeper.analysis.formatting import seconds
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import Axis, Chart, Marks
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.series import Column, Series, read_series, thinned
 
 SHOWN = {
@@ -30,7 +30,7 @@ PARTS = (
 """The phases of a step: tone, title and field of the breakdown."""
 
 
-def timelines(m: Material) -> Iterator[Chart]:
+def timelines(m: ReportData) -> Iterator[Chart]:
     """Yields what the machine did while the baseline was measured, and while the winner was."""
     pair = [("baseline", "baseline", m.baseline), ("winner", m.best_word, m.best)]
     found = [(tone, word, r, _series(r)) for tone, word, r in pair if r is not None]
@@ -72,7 +72,7 @@ def _start(record: TrialRecord, column: Column) -> float:
     return windows[0].start_s if windows and first <= windows[0].start_s <= column.seconds[-1] else first
 
 
-def compared(m: Material) -> Iterator[tuple[str, TrialRecord]]:
+def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
     """Yields the trials whose steps are compared, by what they are: each once, where it has a breakdown."""
     wanted = [("baseline", m.baseline), (m.best_word, m.best)]
     wanted += [(f"best of {row.title}", row.record) for row in m.summary.per_loader]
@@ -84,7 +84,7 @@ def compared(m: Material) -> Iterator[tuple[str, TrialRecord]]:
                 yield title, record
 
 
-def breakdown(m: Material) -> Chart | None:
+def breakdown(m: ReportData) -> Chart | None:
     """Returns the shares of a step, of the baseline, the winner and the best of each loader kind."""
     # The first at the top.
     shown = list(compared(m))[::-1]

@@ -10,7 +10,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import MAX_TICKS, Axis, Chart, Marks, log_ticks
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.trial_marks import OUTCOMES, evenly, outcome_of, tone_of
 from sweeper.spec import CategoricalParameter, IntParameter, Parameter
 from sweeper.spec.neighbours import is_number
@@ -27,7 +27,7 @@ At = Callable[[TrialRecord], float | None]
 """Where a trial stands on the axis to the right."""
 
 
-def history(m: Material) -> Chart | None:
+def history(m: ReportData) -> Chart | None:
     """Returns throughput by trial number, with the best so far."""
     speeds = _speeds(m)
     if not speeds:
@@ -62,7 +62,7 @@ def history(m: Material) -> Chart | None:
     )
 
 
-def effects(m: Material) -> Iterator[Chart]:
+def effects(m: ReportData) -> Iterator[Chart]:
     """Yields, of each searched parameter, the throughput at its values, where it has an effect."""
     speeds = _speeds(m)
     flats = {r.number: r.config.canonical().flatten() for r in m.ended if r.number in speeds}
@@ -86,7 +86,7 @@ def effects(m: Material) -> Iterator[Chart]:
         )
 
 
-def outcomes(m: Material) -> Chart | None:
+def outcomes(m: ReportData) -> Chart | None:
     """Returns where trials failed or broke a limit, over the first two numbers of the space."""
     flats = {r.number: r.config.flatten() for r in m.ended}
     names = [
@@ -119,7 +119,7 @@ def outcomes(m: Material) -> Chart | None:
     )
 
 
-def front(m: Material) -> Chart | None:
+def front(m: ReportData) -> Chart | None:
     """Returns the first two objectives of all trials, with the front; None where there is one objective."""
     if len(m.summary.objectives) < 2:
         return None
@@ -153,12 +153,12 @@ def _named(name: str) -> str:
     return f"{name}, {metric_row(name).unit}".removesuffix(", ")
 
 
-def _speeds(m: Material) -> dict[int, float]:
+def _speeds(m: ReportData) -> dict[int, float]:
     found = {r.number: r.metric("throughput") for r in m.ended}
     return {number: speed for number, speed in found.items() if speed is not None and speed > 0}
 
 
-def _by_outcome(m: Material, at: At, heights: Mapping[int, float]) -> Iterator[Marks]:
+def _by_outcome(m: ReportData, at: At, heights: Mapping[int, float]) -> Iterator[Marks]:
     """Yields the measured trials by outcome, then the baseline and the winner on top."""
     apart = {r.number: tone for r, tone in ((m.baseline, "baseline"), (m.best, "winner")) if r is not None}
     rest = [r for r in m.ended if r.number in heights and r.number not in apart]
@@ -171,7 +171,7 @@ def _by_outcome(m: Material, at: At, heights: Mapping[int, float]) -> Iterator[M
 
 
 def _marks(
-    m: Material,
+    m: ReportData,
     tone: str,
     records: Sequence[TrialRecord],
     at: At,
@@ -192,7 +192,7 @@ def _marks(
     ]
 
 
-def _said(m: Material, record: TrialRecord) -> str:
+def _said(m: ReportData, record: TrialRecord) -> str:
     speed = record.metric("throughput")
     parts = [m.sweep.name_of(record), outcome_of(record)]
     if speed is not None:
@@ -240,7 +240,7 @@ def _axis(title: str, parameter: Parameter, values: Collection[float]) -> Axis:
     return Axis(title)
 
 
-def _numeric_axis(m: Material, name: str) -> Axis:
+def _numeric_axis(m: ReportData, name: str) -> Axis:
     values = [_number(record.config.flatten().get(name)) for record in m.ended]
     return _axis(name, m.spec.space[name], [value for value in values if value is not None])
 

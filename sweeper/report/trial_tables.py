@@ -15,7 +15,7 @@ from sweeper.analysis.summary import Row
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.report.before_after import title_of
-from sweeper.report.report_data import Material
+from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.report.timeline_charts import PARTS, compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
@@ -25,7 +25,7 @@ USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
 """How busy the machine was, by the best figure there is."""
 
 
-def best_of(m: Material) -> Iterator[Table]:
+def best_of(m: ReportData) -> Iterator[Table]:
     """Yields the best of each model size, the Pareto front, and the best of each loader kind."""
     if m.summary.per_size:
         yield _rows(m, "Best of each model size", m.summary.per_size)
@@ -35,7 +35,7 @@ def best_of(m: Material) -> Iterator[Table]:
         yield _rows(m, "Best of each loader kind", m.summary.per_loader)
 
 
-def _rows(m: Material, caption: str, rows: Sequence[Row]) -> Table:
+def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
     made = []
     for row in rows:
         mark = " *" * row.confirmed + " ~" * row.disturbed
@@ -61,7 +61,7 @@ def _rows(m: Material, caption: str, rows: Sequence[Row]) -> Table:
     ).without_empty()
 
 
-def _front(m: Material) -> Table:
+def _front(m: ReportData) -> Table:
     picked = m.summary.picked.number if m.summary.picked else None
     rows = [
         cells(
@@ -84,7 +84,7 @@ def _metric(record: TrialRecord, name: str) -> Cell:
     return Cell(bare(name, value), value)
 
 
-def sensitivity(m: Material) -> Table | None:
+def sensitivity(m: ReportData) -> Table | None:
     """Returns what the values beside those of the best trial cost, the parameter that costs most first."""
     rows = []
     for name, near in by_parameter(m.sensitivity).items():
@@ -109,7 +109,7 @@ def _cost(ratio: float, how: str) -> str:
     return f"costs {'about ' if how == 'predicted' else ''}{lost} %" if lost > 0 else "costs nothing"
 
 
-def steps(m: Material) -> Table | None:
+def steps(m: ReportData) -> Table | None:
     """Returns the parts of a step, of the baseline, the winner and the best of each loader kind."""
     shown = [(title, r, r.measurement.breakdown) for title, r in compared(m) if r.measurement]
     if not shown:
@@ -134,7 +134,7 @@ def steps(m: Material) -> Table | None:
     )
 
 
-def failures(m: Material) -> Table | None:
+def failures(m: ReportData) -> Table | None:
     """Returns the trials that failed or broke a limit, and why."""
     rows = [
         cells(
@@ -152,7 +152,7 @@ def failures(m: Material) -> Table | None:
     )
 
 
-def all_trials(m: Material) -> Table:
+def all_trials(m: ReportData) -> Table:
     """Returns every trial with what was asked of it and what it reached."""
     names = [n for n in m.sweep.varied() if any(n in r.config.flatten() for r in m.summary.records)]
     used = next((n for n in USED if any(r.metric(n) is not None for r in m.ended)), None)
@@ -202,7 +202,7 @@ def _setting(value: object, known: bool) -> Cell:
     return Cell(value_of(value), number) if known else Cell(ABSENT)
 
 
-def provenance(m: Material) -> Table:
+def provenance(m: ReportData) -> Table:
     """Returns where the figures come from."""
     found = m.baseline.measurement if m.baseline else None
     marks = m.sweep.journal.read().get("fingerprint") or {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from sweeper.report.markdown import markdown
 from sweeper.report.page import html
 from sweeper.report.png import pngs
-from sweeper.report.report_data import Material, gather
+from sweeper.report.report_data import ReportData, gather
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import write_atomic
 
@@ -42,11 +42,11 @@ def text(sweep: LoadedSweep, form: str) -> str:
     return _text(gather(sweep), form)
 
 
-def _text(m: Material, form: str) -> str:
+def _text(m: ReportData, form: str) -> str:
     return html(m) if form == "html" else markdown(m)
 
 
-def _written(m: Material, form: str, out: Path) -> list[Path]:
+def _written(m: ReportData, form: str, out: Path) -> list[Path]:
     if form == "png":
         return pngs(m, out)
     write_atomic(out, _text(m, form))

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class PipelineOptions:
     """A pipeline, as its source has it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Offer:
         return {"model": self.model, "data": self.data}.get(section, {}).get(key)
 
 
-def offered(name: str) -> Offer:
+def pipeline_options(name: str) -> PipelineOptions:
     """Returns what the pipeline `name` says: a module's dotted name, or `x` for `pipelines.x`.
 
     Raises:
@@ -65,7 +65,7 @@ def offered(name: str) -> Offer:
     read = {each: _table(each, bound[each]) for each in TABLES if each in bound}
     tables = {each: read.get(each) or {} for each in TABLES}
     prepare = bound["prepare"]
-    return Offer(
+    return PipelineOptions(
         module=module,
         summary=(ast.get_docstring(tree) or "").partition("\n")[0],
         about_data=_about_data(prepare) if isinstance(prepare, ast.FunctionDef) else "",

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.loaders import RESIDENT, ROWS, WORKERS
-from sweeper.scaffold.pipeline_options import Offer
+from sweeper.scaffold.pipeline_options import PipelineOptions
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
@@ -50,7 +50,7 @@ def machine_here(launch: Launch | None = None) -> Machine:
             return probed(launcher, folder / "probe", spec)
 
 
-def first_space(offer: Offer, machine: Machine, path: str) -> str:
+def first_space(offer: PipelineOptions, machine: Machine, path: str) -> str:
     """Returns a search space that `sweeper.spec.load` reads.
 
     Args:
@@ -59,17 +59,17 @@ def first_space(offer: Offer, machine: Machine, path: str) -> str:
     return "\n".join(_lines(offer, machine, path)) + "\n"
 
 
-def name_of(offer: Offer) -> str:
+def name_of(offer: PipelineOptions) -> str:
     """Returns the name of the sweep, and of its file."""
     return offer.module.rpartition(".")[2].strip("_") or "first"
 
 
-def searched(offer: Offer, machine: Machine) -> tuple[str, ...]:
+def searched(offer: PipelineOptions, machine: Machine) -> tuple[str, ...]:
     """Returns the names that it searches."""
     return tuple(each.name for each in _space(offer, machine))
 
 
-def _lines(offer: Offer, machine: Machine, path: str) -> Iterator[str]:
+def _lines(offer: PipelineOptions, machine: Machine, path: str) -> Iterator[str]:
     yield f"# A first search space for {offer.module} on {machine.line}, to be looked over."
     if offer.summary:
         yield f"# {offer.summary}"
@@ -103,7 +103,7 @@ def _lines(offer: Offer, machine: Machine, path: str) -> Iterator[str]:
     yield "confirm: {top: 3, rounds: 8}"
 
 
-def _data(offer: Offer) -> Iterator[str]:
+def _data(offer: PipelineOptions) -> Iterator[str]:
     """The options of `prepare` with their defaults, in comments but for the source."""
     wrapped = textwrap.wrap(offer.about_data, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     yield (
@@ -123,7 +123,7 @@ def _data(offer: Offer) -> Iterator[str]:
             yield f"  # {key}: {_value(default)}"
 
 
-def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
+def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
     kind, own = machine.devices[0].kind, dict(offer.space)
     preset = preset_for(machine.devices[0].name) if kind == "cuda" else None
 
@@ -160,7 +160,7 @@ def _space(offer: Offer, machine: Machine) -> Iterator[_Line]:
         yield _Line(name, _choices(list(values)), why)
 
 
-def _baseline(offer: Offer) -> Iterator[_Line]:
+def _baseline(offer: PipelineOptions) -> Iterator[_Line]:
     """What most hand-written scripts have, and the pipeline's own defaults of what is searched."""
     usual: Mapping[str, tuple[Scalar, str]] = {
         "loader.kind": (ROWS, "one Python item per sample, as most hand-written datasets have it"),

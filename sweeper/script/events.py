@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sweeper.core.quantities import COUNTS, LOSSES, RATES, samples_per_second
 from sweeper.script.timeline import Timeline
 
-TELLING = 3
+MIN_COUNTS = 3
 """Counts from which on they are believed, and not the speeds beside them."""
 
 
@@ -21,7 +21,7 @@ class Sizes:
     tokens: float = 0.0
 
 
-class Told:
+class EventStream:
     """One source.
 
     Attributes:
@@ -41,7 +41,7 @@ class Told:
     @property
     def timeline(self) -> Timeline:
         """Counts where there are some: nobody has to believe a unit then; else speeds."""
-        counted = len(self.counted.stretches) >= TELLING or not self.rated.stretches
+        counted = len(self.counted.stretches) >= MIN_COUNTS or not self.rated.stretches
         return self.counted if counted else self.rated
 
     @property

@@ -20,7 +20,7 @@ from sweeper.core.script import Script
 from sweeper.core.template import render
 from sweeper.errors import UserError
 from sweeper.metering import MAX_BYTES, VARIABLE
-from sweeper.script.events import TELLING, Sizes, Told
+from sweeper.script.events import MIN_COUNTS, EventStream, Sizes
 from sweeper.script.mlflow_store import MlflowStore
 from sweeper.script.patterns import Lines, Patterns, is_evaluation
 from sweeper.script.timeline import Stretch, Timeline
@@ -35,7 +35,7 @@ PARSED_AT_ONCE = 100
 STORE_SECONDS = 0.25
 
 
-class Hearing:
+class Listener:
     """What is heard of one script.
 
     Attributes:
@@ -49,7 +49,7 @@ class Hearing:
         sizes = Sizes(
             per_step=self._per_step, per_epoch=script.samples_per_epoch, tokens=script.tokens_per_sample
         )
-        self._meter, self._logged, self._printed = Timeline(), Told(sizes), Told(sizes)
+        self._meter, self._logged, self._printed = Timeline(), EventStream(sizes), EventStream(sizes)
         self._name = f"sweeper-{os.getpid()}-{os.urandom(8).hex()}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(b"\0" + self._name.encode())
@@ -182,7 +182,7 @@ class Hearing:
         """
         rated = self._printed.rated
         speeds = _speeds(rated, since_s)
-        if len(speeds) < TELLING:
+        if len(speeds) < MIN_COUNTS:
             return
         usual = statistics.median(speeds)
         odd = next((each for each in speeds if not usual / JUMP < each < usual * JUMP), None)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
-from sweeper.script.output import Hearing
+from sweeper.script.output import Listener
 from sweeper.worker import stacks
 
 GRACE_SECONDS = 5.0
@@ -32,7 +32,7 @@ class ScriptProcess:
     """
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], hearing: Hearing
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], hearing: Listener
     ) -> None:
         self._hearing = hearing
         self.started_s = time.perf_counter()

@@ -33,7 +33,7 @@ from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
-from sweeper.script.output import Hearing
+from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
@@ -104,7 +104,7 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
         )
     progress.stage("build")
     workplace = make(script, values, place / "work")
-    hearing = Hearing(script, job.config, place)
+    hearing = Listener(script, job.config, place)
     own = {name: render(text, values) for name, text in script.env.items()}
     environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
     # What Python prints would else be heard in blocks of some kB.
@@ -157,7 +157,7 @@ class _Trial:
         job: Job,
         progress: Progress,
         process: ScriptProcess,
-        hearing: Hearing,
+        hearing: Listener,
         workplace: Workplace,
         device: DeviceInfo,
         kills: int,
@@ -328,7 +328,7 @@ class _Trial:
             quality=self.quality(),
             repeated_windows=timed.repeated,
             screened_out=timed.screened_out,
-            told_by=self._hearing.source,
+            reported_by=self._hearing.source,
             left_out=tuple(self._left_out(timed, num_warm)),
             effective=effective,
             finished_at=time.time(),

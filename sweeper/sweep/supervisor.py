@@ -18,7 +18,7 @@ from sweeper.errors import NothingFeasibleError
 from sweeper.sweep.budget import union_seconds
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
-from sweeper.sweep.phases.interference import look_beside
+from sweeper.sweep.phases.interference import check_interference
 from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
 from sweeper.sweep.phases.search import Search
@@ -77,7 +77,7 @@ def _up_to_the_search(context: SweepContext, trials: TrialRunner, cut_off: CutOf
     """Runs everything but the confirmation; returns why the search ended."""
     references = context.spec.references()
     _baseline(context, trials, cut_off)
-    look_beside(context, trials)
+    check_interference(context, trials)
     spec = measure_losses(context, trials)
     trials.table.judge_all()
     for number, config in enumerate(references[1:], start=1):

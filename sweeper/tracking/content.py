@@ -191,7 +191,7 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
         late = record.metric(name)
         if late is not None:
             yield Point(key(f"{_prefix(record)}/{name}"), rounded(late, metric_row(name).digits), end_ms)
-    for name, value in record.told.items():
+    for name, value in record.pipeline_metrics.items():
         yield Point(key(f"{_prefix(record)}/{name}"), rounded(value, _DIGITS), end_ms)
     if view.x_baseline is not None:
         yield Point(f"{_prefix(record)}/x_baseline", rounded(view.x_baseline, digits), end_ms)

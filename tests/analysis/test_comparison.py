@@ -164,7 +164,7 @@ def of_measured(side, **changes):
 
 
 def test_other_samples_and_who_timed_it_are_said_once_for_both(a):
-    b = of_measured(a, train_samples=500_000, told_by="the meter")
+    b = of_measured(a, train_samples=500_000, reported_by="the meter")
     said = compare(a, b).unfair
     assert "The baselines and the winners were timed by sweeper itself against the meter." in said
     assert (

@@ -171,7 +171,7 @@ def test_a_loss_is_shared_by_its_key_and_never_replaced():
 )
 def test_whether_the_loss_tells_anything(losses, constant, tells):
     baseline = dataclasses.replace(record(0), quality=quality(losses[0] if losses else 1, constant=constant))
-    assert Yardstick(baseline, losses).loss_tells is tells
+    assert Yardstick(baseline, losses).loss_is_informative is tells
 
 
 def test_a_metric_that_is_not_finite_is_absent():

@@ -7,7 +7,7 @@ import pytest
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.confirm import duration, lines
 from sweeper.errors import UserError
-from sweeper.sweep.phases.reconfirm import Again, Soak
+from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
 BEFORE = Ratio(number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8)
 
@@ -26,7 +26,7 @@ def test_what_is_no_duration_is_said(text):
 def test_what_a_person_reads():
     now = Ratio(number=3, ratio=2.4, low=2.1, high=2.7, throughput=480.0, rounds=(480.0,) * 8)
     soak = Soak(seconds=300.0, throughput=470.0, held=0.98)
-    (said, soaked) = lines(Again(name="toy", number=3, before=BEFORE, now=now, soak=soak))
+    (said, soaked) = lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=now, soak=soak))
     assert said == (
         "toy: trial 3 is 2.4x your baseline today (95 % interval 2.1 to 2.7, 8 rounds); "
         "the sweep found 2.5x (2 to 3)."
@@ -35,9 +35,9 @@ def test_what_a_person_reads():
     lost = Ratio(number=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
     assert (
         "trial 3 is not faster than your baseline today: 1x"
-        in lines(Again(name="toy", number=3, before=BEFORE, now=lost))[0]
+        in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=lost))[0]
     )
-    assert "too few processes ran" in lines(Again(name="toy", number=3, before=BEFORE, now=None))[0]
+    assert "too few processes ran" in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
 
 
 def test_mistakes_are_one_line(in_process):

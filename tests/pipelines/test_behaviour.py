@@ -338,7 +338,7 @@ def test_focal_loss_has_finite_slopes_where_a_prediction_is_certain(gamma: float
 
 
 def test_evaluate_counts_each_sample_once() -> None:
-    class Told(torch.nn.Module):
+    class EventStream(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.one_hot(x[:, 0, 0].long(), 4).float()
 
@@ -347,7 +347,7 @@ def test_evaluate_counts_each_sample_once() -> None:
         {"x": told[part].view(-1, 1, 1).float(), "label": truth[part]} for part in (slice(4), slice(4, 6))
     ]
     # F1 by hand: class 0 2/3, class 1 4/5, class 2 never found; class 3 neither occurs nor is predicted.
-    assert behaviour.evaluate(Told(), batches, classes=4) == {
+    assert behaviour.evaluate(EventStream(), batches, classes=4) == {
         "accuracy": pytest.approx(4 / 6),
         "macro_f1": pytest.approx((2 / 3 + 4 / 5 + 0) / 3),
     }

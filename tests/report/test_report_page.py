@@ -18,20 +18,20 @@ from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import Chart, log_ticks, short
 from sweeper.report.decision import commands, costs, facts
 from sweeper.report.page import SECTIONS, html
-from sweeper.report.report_data import Material, gather
+from sweeper.report.report_data import ReportData, gather
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.trial_charts import effects, history, outcomes
 from sweeper.report.trial_tables import all_trials, failures, provenance, steps
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+def material(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
     journal = odd.finished(tmp_path_factory.mktemp("home"), trials=40)
     return gather(odd.loaded(journal))
 
 
 @pytest.fixture(scope="module")
-def page(material: Material) -> str:
+def page(material: ReportData) -> str:
     return html(material)
 
 
@@ -64,7 +64,7 @@ def test_the_sections_stand_in_the_order_of_a_decision(page: str) -> None:
     assert set(figures["palettes"]) == {"light", "dark"}
 
 
-def test_the_figures_from_afar_are_those_of_the_summary(material: Material) -> None:
+def test_the_figures_from_afar_are_those_of_the_summary(material: ReportData) -> None:
     summary: Summary = material.summary
     assert summary.ratio is not None
     found = {fact.title: fact for fact in facts(material)}
@@ -75,7 +75,7 @@ def test_the_figures_from_afar_are_those_of_the_summary(material: Material) -> N
     assert "at most 0.428" in found["loss"].beside
 
 
-def test_what_changes_is_what_differs_and_no_more(material: Material) -> None:
+def test_what_changes_is_what_differs_and_no_more(material: ReportData) -> None:
     table = changes(material)
     assert table is not None
     assert material.best is not None
@@ -96,7 +96,7 @@ def test_the_learning_rate_in_effect_is_said_where_a_rule_changes_it(tmp_path: P
     assert rows(table)["learning rate in effect"] == ["0.001", f"{rate:.4g}"]
 
 
-def test_before_and_after_has_the_limits_and_the_confirmed_speed(material: Material) -> None:
+def test_before_and_after_has_the_limits_and_the_confirmed_speed(material: ReportData) -> None:
     table = before_and_after(material)
     assert table is not None
     found = rows(table)
@@ -107,14 +107,14 @@ def test_before_and_after_has_the_limits_and_the_confirmed_speed(material: Mater
     assert found["loss"][3].startswith("at most 0.428")
 
 
-def test_the_ratio_of_the_speeds_is_the_confirmed_one(material: Material) -> None:
+def test_the_ratio_of_the_speeds_is_the_confirmed_one(material: ReportData) -> None:
     other = dataclasses.replace(material, decision=dataclasses.replace(material.decision, speedup=1.5))
     table = before_and_after(other)
     assert table is not None
     assert rows(table)["throughput, samples/s"][2] == "1.5x"
 
 
-def test_the_sweep_has_paid_for_itself_when_the_time_saved_is_its_own(material: Material) -> None:
+def test_the_sweep_has_paid_for_itself_when_the_time_saved_is_its_own(material: ReportData) -> None:
     found = {fact.title: fact for fact in costs(material)}
     ratio = material.summary.throughput_of(material.best) / material.summary.throughput_of(material.baseline)  # type: ignore[arg-type]
     until = material.cost.seconds / (ratio - 1)
@@ -133,7 +133,7 @@ def count(chart: Chart | None) -> dict[str, int]:
     return found
 
 
-def test_every_trial_has_its_mark(material: Material) -> None:
+def test_every_trial_has_its_mark(material: ReportData) -> None:
     failed = sum(record.failure is not None for record in material.ended)
     assert failed > 0
     expected = {"baseline": 1, "winner": 1, "feasible": 38 - failed, "failed": failed}
@@ -163,7 +163,7 @@ def test_a_trial_beyond_a_limit_is_marked_as_such(tmp_path: Path) -> None:
     )  # The baseline and the winner stand apart.
 
 
-def test_timelines_begin_where_measuring_does(material: Material) -> None:
+def test_timelines_begin_where_measuring_does(material: ReportData) -> None:
     charts = {chart.key: chart for chart in timelines(material)}
     assert set(charts) == {"time-gpu_util_pct", "time-gpu_power_w", "time-cpu_util_pct"}
     base, best = charts["time-gpu_power_w"].marks
@@ -172,7 +172,7 @@ def test_timelines_begin_where_measuring_does(material: Material) -> None:
     assert base.dashed
 
 
-def test_the_breakdown_sums_to_a_step_and_a_script_has_none(material: Material) -> None:
+def test_the_breakdown_sums_to_a_step_and_a_script_has_none(material: ReportData) -> None:
     chart = breakdown(material)
     assert chart is not None
     for i in range(chart.rows):
@@ -182,7 +182,7 @@ def test_the_breakdown_sums_to_a_step_and_a_script_has_none(material: Material) 
     assert [row[0].text for row in table.rows] == ["baseline", "winner", "best of workers"]
 
 
-def test_the_table_of_trials_sorts_by_numbers(material: Material) -> None:
+def test_the_table_of_trials_sorts_by_numbers(material: ReportData) -> None:
     table = all_trials(material)
     assert len(table.rows) == 40
     by_title = {column.title: i for i, column in enumerate(table.columns)}
@@ -194,7 +194,7 @@ def test_the_table_of_trials_sorts_by_numbers(material: Material) -> None:
     assert int(table.rows[strong][0].text) == material.best.number
 
 
-def test_provenance_and_commands_are_enough_to_do_it_again(material: Material, page: str) -> None:
+def test_provenance_and_commands_are_enough_to_do_it_again(material: ReportData, page: str) -> None:
     found = rows(provenance(material))
     assert found["torch"] == ["2.9.0"]
     assert found["driver"] == ["570.1"]
@@ -204,7 +204,7 @@ def test_provenance_and_commands_are_enough_to_do_it_again(material: Material, p
     assert "max_ratio_to_baseline: 1.02" in page
 
 
-def test_a_thousand_trials_are_thinned_in_figures_and_whole_in_the_table(material: Material) -> None:
+def test_a_thousand_trials_are_thinned_in_figures_and_whole_in_the_table(material: ReportData) -> None:
     record = material.ended[5]
     many = [dataclasses.replace(record, number=i) for i in range(6, 3000)]
     crowded = dataclasses.replace(material, ended=(*material.ended[:3], *many))

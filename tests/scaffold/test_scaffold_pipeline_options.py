@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.scaffold.pipeline_options import Offer, offered
+from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
 
 SOURCE = '''\
 """Predicts the weather: not well.
@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_pipelines_tables_are_read_and_its_code_is_not_run():
-    assert offered("pipelines.weather") == Offer(
+    assert pipeline_options("pipelines.weather") == PipelineOptions(
         module="pipelines.weather",
         summary="Predicts the weather: not well.",
         about_data="`path` (a folder), or without it `days` of weather.",
@@ -58,20 +58,20 @@ def test_a_pipelines_tables_are_read_and_its_code_is_not_run():
 
 
 def test_defaults_are_found_by_dotted_name():
-    offer = offered("weather")
+    offer = pipeline_options("weather")
     assert (offer.default("model.dropout"), offer.default("data.days")) == (0.1, 100)
     assert offer.default("loader.buckets") is None
 
 
 def test_a_short_name_is_one_of_pipelines_unless_there_is_such_a_module_here(here: Path):
-    assert offered("weather").module == "pipelines.weather"
+    assert pipeline_options("weather").module == "pipelines.weather"
     (here / "weather.py").write_text(SOURCE)
-    assert offered("weather").module == "weather"
+    assert pipeline_options("weather").module == "weather"
 
 
 def test_a_module_without_tables_is_a_pipeline_all_the_same(here: Path):
     (here / "bare.py").write_text("from elsewhere import prepare\nbuild = lambda config, prepared: None\n")
-    assert offered("bare") == Offer(module="bare", data={}, model={}, space={})
+    assert pipeline_options("bare") == PipelineOptions(module="bare", data={}, model={}, space={})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_module_without_tables_is_a_pipeline_all_the_same(here: Path):
 )
 def test_a_table_that_is_no_literal_is_left_out_and_named(here: Path, line: str, unread: tuple[str, ...]):
     (here / "odd.py").write_text(f"{line}\ndef prepare(data): ...\ndef build(config, prepared): ...\n")
-    assert offered("odd").unread == unread
+    assert pipeline_options("odd").unread == unread
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_what_is_no_pipeline_is_refused_in_one_line(here: Path, name: str, words
     (here / "two words.py").write_text(SOURCE)
     (here / "broken.py").write_text("def (")
     with pytest.raises(UserError) as caught:
-        offered(name)
+        pipeline_options(name)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
-from sweeper.scaffold.pipeline_options import Offer, offered
+from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, searched
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep import setup
@@ -19,7 +19,7 @@ from sweeper.trainer.probe import lacks
 CPU = DeviceInfo(kind="cpu", name="a CPU")
 A10 = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-0", memory_gib=22.5, capability="8.6")
 V100 = DeviceInfo(kind="cuda", name="Tesla V100", uuid="GPU-0", memory_gib=16.0, capability="7.0")
-OFFER = Offer(
+OFFER = PipelineOptions(
     module="pipelines.weather",
     summary="Predicts the weather.",
     about_data="`path` (a folder), or without it `days` of weather.",
@@ -33,7 +33,9 @@ def machine(device: DeviceInfo, cores: int = 8) -> setup.Machine:
     return setup.Machine((device,), cores, lacks(device), (Slot("cpu"),))
 
 
-def written(tmp_path: Path, device: DeviceInfo = CPU, cores: int = 8, offer: Offer = OFFER) -> SweepSpec:
+def written(
+    tmp_path: Path, device: DeviceInfo = CPU, cores: int = 8, offer: PipelineOptions = OFFER
+) -> SweepSpec:
     path = tmp_path / "weather.yaml"
     path.write_text(first_space(offer, machine(device, cores), path.name))
     return load(path)
@@ -111,7 +113,7 @@ def test_its_options_stand_there_with_their_defaults(tmp_path: Path):
 def test_a_pipeline_that_says_little_gets_the_general_dimensions(
     tmp_path: Path, offers: dict[str, Any], data: dict[str, Any]
 ):
-    offer = Offer(**{"module": "mine", "data": {}, "model": {}, "space": {}, **offers})
+    offer = PipelineOptions(**{"module": "mine", "data": {}, "model": {}, "space": {}, **offers})
     spec = written(tmp_path, offer=offer)
     assert spec.data == data
     assert {"batch_size", "loader.kind", "loader.num_workers"} <= spec.space.keys()
@@ -127,7 +129,7 @@ def test_the_pipelines_own_word_on_a_general_dimension_holds(tmp_path: Path):
         "loader.buckets": (1, 4),
         "precision.amp": ("fp32", "fp16"),
     }
-    offer = Offer(module="mine", data={}, model={}, space=own)
+    offer = PipelineOptions(module="mine", data={}, model={}, space=own)
     spec = written(tmp_path, offer=offer)
     assert {name: spec.space[name].choices for name in own} == own
     assert (spec.baseline["loader.buckets"], spec.baseline["optimizer.lr"]) == (1, 1e-3)
@@ -135,7 +137,7 @@ def test_the_pipelines_own_word_on_a_general_dimension_holds(tmp_path: Path):
 
 
 def test_a_name_that_is_no_field_of_a_trial_is_for_check_to_name(tmp_path: Path):
-    offer = Offer(module="mine", data={}, model={}, space={"hidden": (1, 2)})
+    offer = PipelineOptions(module="mine", data={}, model={}, space={"hidden": (1, 2)})
     with pytest.raises(UserError, match="hidden"):
         written(tmp_path, offer=offer)
 
@@ -149,7 +151,7 @@ def test_the_shipped_pipelines_offer_tables_that_can_be_searched(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(REPOSITORY)
-    offer = offered(name)
+    offer = pipeline_options(name)
     assert not offer.unread
     assert all(
         offer.default(each) is not None for each in offer.space if each.startswith(("model.", "data."))

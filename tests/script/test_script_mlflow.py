@@ -29,7 +29,7 @@ def test_a_script_that_logs_to_mlflow_is_measured(run, tmp_path, empty: tuple[Pa
     script = dataclasses.replace(LOGGING, mlflow_store=str(store), mlflow_run=run_id)
     found = run(job_of(script, {"batch_size": 32}, dataclasses.replace(PLAN, quality_samples=3200)))
     assert isinstance(found, Measurement), found
-    assert found.told_by == "MLflow (step)"
+    assert found.reported_by == "MLflow (step)"
     with sqlite3.connect(tmp_path / "trial" / STORE) as rows:
         speeds = [value for (value,) in rows.execute("SELECT value FROM metrics WHERE key = 'speed'")]
     # What the script takes for logging is in the throughput, and not in the speeds that it logs.

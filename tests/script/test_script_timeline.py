@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.core.progress import TrialFailedError
-from sweeper.script.events import Sizes, Told
+from sweeper.script.events import EventStream, Sizes
 from sweeper.script.timeline import Timeline
 
 
@@ -76,8 +76,8 @@ def test_a_loss_that_is_no_number_ends_the_trial(value):
         Timeline().add_loss("loss", value, 1)
 
 
-def told(*lines, **sizes) -> Told:
-    source = Told(Sizes(**{"per_step": 10, **sizes}))
+def told(*lines, **sizes) -> EventStream:
+    source = EventStream(Sizes(**{"per_step": 10, **sizes}))
     for moment, found, *val in lines:
         source.take(found, moment, is_evaluation=bool(val))
     return source

@@ -35,7 +35,7 @@ def test_the_output_says_what_the_meter_says(run, tmp_path, name: str):
     # Long enough that it does not matter when exactly a line is read.
     found = run(job_of(SCRIPTS[name], PARAMS[name], dataclasses.replace(PLAN, window_seconds=0.6)))
     assert isinstance(found, Measurement), found
-    assert found.told_by == "the meter"
+    assert found.reported_by == "the meter"
     report = heard(tmp_path)
     assert report["output_samples_per_s"] == pytest.approx(report["meter_samples_per_s"], rel=0.03)
     assert report["meter_samples_per_s"] == pytest.approx(found.throughput, rel=0.3)
@@ -47,7 +47,7 @@ def test_without_a_meter_the_output_is_believed(run, name: str):
     script = dataclasses.replace(SCRIPTS[name], env={"NO_METER": "1"})
     found = run(job_of(script, PARAMS[name]))
     assert isinstance(found, Measurement), found
-    assert found.told_by.startswith("the output")
+    assert found.reported_by.startswith("the output")
     assert len(found.windows) == PLAN.repeats
     # 32 samples of 10 kB and 1 MB: what a hash gives, give or take a slow machine.
     assert 500 < found.throughput < 50_000

@@ -113,7 +113,7 @@ def test_a_script_is_summarised_as_it_was(home: Path):
     assert summary.winner is not None
     measured = summary.winner.measurement
     assert isinstance(measured, Measurement)
-    assert measured.told_by == "the output (samples_per_s)"
+    assert measured.reported_by == "the output (samples_per_s)"
 
 
 def test_all_are_listed_and_shown(home: Path):

@@ -18,7 +18,7 @@ from sweeper.core.launchers import traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_dear, kept_round
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trial_runner import TrialRunner
@@ -119,7 +119,7 @@ class Rounds:
         memory = min(each.memory_gib for each in self._context.machine.devices)
         # A script does not wait to be asked.
         may_keep = traits(spec.execution.launcher).keeps_processes and not spec.command
-        self._kept = may_keep and is_dear(records, self._window_seconds, memory)
+        self._kept = may_keep and is_expensive(records, self._window_seconds, memory)
         if self._kept:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0

@@ -77,7 +77,7 @@ class Beside:
         return f"{slowed}, so they run one at a time."
 
 
-def look_beside(context: SweepContext, trials: TrialRunner) -> None:
+def check_interference(context: SweepContext, trials: TrialRunner) -> None:
     """Has trials run one at a time where they slow each other down on this machine, and says so."""
     slots = context.machine.slots
     if len(slots) == 1 or not context.launcher.shares_machine:

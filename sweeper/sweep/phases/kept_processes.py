@@ -29,7 +29,7 @@ DEAR, DEAR_SECONDS = 4.0, 5.0
 MEMORY_SHARE = 0.85
 
 
-def is_dear(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
+def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
     """Returns whether processes are worth keeping, and all of them fit onto the device together.
 
     Args:

@@ -49,7 +49,7 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
             f"The baseline's loss could not be measured ({failure.kind}: {failure.message}): "
             "no limit relative to it is applied."
         )
-    if yardstick and not yardstick.loss_tells:
+    if yardstick and not yardstick.loss_is_informative:
         context.observer.line(
             "The baseline's loss is no better than a constant predictor's: "
             "the loss cannot tell configurations apart here."

@@ -50,7 +50,7 @@ class Soak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Reconfirmation:
     """A winner, confirmed once more.
 
     Attributes:
@@ -70,14 +70,14 @@ class Again:
         return self.now is not None and self.now.low > 1
 
 
-def confirm_again(
+def reconfirm(
     home: Path,
     name: str,
     observer: Observer,
     *,
     soak_seconds: float = 0.0,
     launch: Launch | None = None,
-) -> Again:
+) -> Reconfirmation:
     """Confirms the winner of a sweep anew; what the sweep itself found stays as it is.
 
     Args:
@@ -120,7 +120,7 @@ def confirm_again(
                 {**found, "soak": encode(soak) if soak else None},
             )
             again = {each.number: each for each in rounds.ratios()}
-            return Again(
+            return Reconfirmation(
                 name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
             )
     except StopAskedError:

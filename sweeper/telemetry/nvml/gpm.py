@@ -7,7 +7,7 @@ import math
 from time import perf_counter
 from typing import Any
 
-from sweeper.telemetry.nvml.library import SUCCESS, Device, LeftOutError, NotToldError
+from sweeper.telemetry.nvml.library import SUCCESS, Device, LeftOutError, NotReportedError
 from sweeper.telemetry.nvml.pcie import RX, TX
 
 # NVML's counters behind a sample are refreshed every 100 ms.
@@ -67,9 +67,9 @@ class Gpm:
     def _open(self) -> Any:
         nvml, device = self._nvml, self._device
         if not nvml.nvmlGpmQueryDeviceSupport(device.whole).isSupportedDevice:
-            raise NotToldError("not told by this GPU: it needs Hopper or later (GPM)")
+            raise NotReportedError("not told by this GPU: it needs Hopper or later (GPM)")
         if device.is_part and device.instance is None:
-            raise NotToldError("not told for this MIG instance: NVML does not say which one it is")
+            raise NotReportedError("not told for this MIG instance: NVML does not say which one it is")
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(self.names)

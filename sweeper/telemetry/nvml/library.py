@@ -28,7 +28,7 @@ _PROBLEMS = {
 }
 
 
-class NotToldError(Exception):
+class NotReportedError(Exception):
     """A reading that this device never gives; the text is the reason."""
 
 
@@ -154,7 +154,7 @@ def find(nvml: Any, uuid: str) -> Device:
     """
     digits = uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
     if not digits:
-        raise NotToldError(f"a GPU is found by its UUID, but got `{uuid}`")
+        raise NotReportedError(f"a GPU is found by its UUID, but got `{uuid}`")
     refused: Exception | None = None
     for exact in dict.fromkeys((uuid, f"MIG-{digits}", f"GPU-{digits}")):
         try:
@@ -169,12 +169,12 @@ def find(nvml: Any, uuid: str) -> Device:
     if len(meant) == 1:
         return device_of(nvml, known[meant.pop()])
     if meant:
-        raise NotToldError(
+        raise NotReportedError(
             f"`{uuid}` must name one GPU, but begins {', '.join(sorted(meant))}: give more of it"
         )
     if refused is not None:
         raise refused
-    raise NotToldError(
+    raise NotReportedError(
         f"`{uuid}` must name a GPU of this machine, but NVML knows {', '.join(known) or 'none'}"
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeper.telemetry.nvml.gpm import Gpm
-from sweeper.telemetry.nvml.library import Device, NotToldError, is_final
+from sweeper.telemetry.nvml.library import Device, NotReportedError, is_final
 from sweeper.telemetry.nvml.pcie import PcieCounters, PcieThroughput
 
 GIB = 1024**3
@@ -112,7 +112,7 @@ class Clocks:
         self._nvml, self._whole = nvml, whole
         # The newer name first; drivers before 535 know the older one only.
         self._asking = ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"]
-        self._refused: Exception = NotToldError("not told")
+        self._refused: Exception = NotReportedError("not told")
         self._default: float | Exception | None = None
 
     def read(self) -> Found:
@@ -139,7 +139,7 @@ class Clocks:
             found = _tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
         if isinstance(found, Exception) or found > 0:
             return found
-        return NotToldError("the default clock is not told")
+        return NotReportedError("the default clock is not told")
 
     def _reasons(self) -> int | Exception:
         while self._asking:

@@ -16,7 +16,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.sweep.phases.reconfirm import confirm_again
+from sweeper.sweep.phases.reconfirm import reconfirm
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
 from sweeper.testing.noop import made_up
@@ -190,9 +190,7 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
 
 
 def again(bench: Bench, answer=surface, **more):
-    return confirm_again(
-        bench.home, "toy", bench.watcher, launch=lambda folder: ReplayLauncher(answer), **more
-    )
+    return reconfirm(bench.home, "toy", bench.watcher, launch=lambda folder: ReplayLauncher(answer), **more)
 
 
 def test_confirm_repeats_it_any_day_and_leaves_the_result_alone(bench):
@@ -222,7 +220,7 @@ def test_ctrl_c_ends_it_with_what_the_rounds_say_or_with_nothing(bench):
     with pytest.raises(KeyboardInterrupt):
         again(bench, interrupting(lambda config, count: count == 1))
     bench.run(spec_of(confirm={"rounds": 8}, name="other"))
-    found = confirm_again(
+    found = reconfirm(
         bench.home,
         "other",
         bench.watcher,

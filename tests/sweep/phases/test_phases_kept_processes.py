@@ -15,7 +15,7 @@ from sweeper.core.job import read_job
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.phases import kept_processes
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, is_dear
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, is_expensive
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
@@ -41,16 +41,16 @@ def record(startup: float, first: float, peak: float | None = None) -> TrialReco
 
 
 def test_processes_are_kept_where_a_start_takes_much_longer_than_a_window():
-    assert not is_dear([record(0.5, 0.4)], 0.1, 0.0)
-    assert not is_dear([record(2.0, 2.5)], 1.0, 0.0)
-    assert is_dear([record(0.1, 0.1), record(1.0, 20.0)], 1.0, 0.0)
-    assert not is_dear([record(1.0, 20.0)], 10.0, 0.0)
+    assert not is_expensive([record(0.5, 0.4)], 0.1, 0.0)
+    assert not is_expensive([record(2.0, 2.5)], 1.0, 0.0)
+    assert is_expensive([record(0.1, 0.1), record(1.0, 20.0)], 1.0, 0.0)
+    assert not is_expensive([record(1.0, 20.0)], 10.0, 0.0)
 
 
 def test_and_where_all_of_them_fit_onto_the_device_at_once():
     dear = [record(1.0, 20.0, 10.0), record(1.0, 20.0, 5.0)]
-    assert is_dear(dear, 1.0, 24.0)
-    assert not is_dear(dear, 1.0, 16.0)
+    assert is_expensive(dear, 1.0, 24.0)
+    assert not is_expensive(dear, 1.0, 16.0)
 
 
 def test_a_trial_waits_for_its_turn(tmp_path: Path):
