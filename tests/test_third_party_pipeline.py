@@ -13,7 +13,7 @@ from spirals import PIPELINE, install_spirals
 
 from sweeper.core import modules
 from sweeper.errors import UserError
-from sweeper.scaffold.pipeline_options import offered
+from sweeper.scaffold.pipeline_options import pipeline_options
 from sweeper.spec import SweepSpec
 from sweeper.sweep.bootstrap import template_of
 from sweeper.sweep.store.fingerprint import code_of, digest_of_code
@@ -49,7 +49,7 @@ def test_it_has_less_than_30_lines():
 def test_it_is_found_by_its_entry_point_and_by_its_module_without_an_import(site: Path, name: str):
     found = modules.find(name, [os.getcwd()])
     assert found == modules.Module("acme_nets.spirals", site / "acme_nets/spirals.py")
-    assert offered(name).space == {"model.hidden_size": (16, 64)}
+    assert pipeline_options(name).space == {"model.hidden_size": (16, 64)}
     spec = SweepSpec.from_dict({"name": "x", "pipeline": name, "space": {}, "baseline": {}})
     assert template_of(spec, site).pipeline == found.name
     assert "acme_nets" not in sys.modules
