@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sweeper.core.metrics import metric_row
 
@@ -27,6 +28,18 @@ def times(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return ABSENT
     return f"{value:.3g}x" if value < 100 else f"{value:,.0f}x"
+
+
+def interval(low: float, high: float) -> str:
+    """Returns an interval as `[2.44, 3.26]`."""
+    return f"[{low:.3g}, {high:.3g}]"
+
+
+def tie_line(tied: Sequence[str]) -> str:
+    """Returns the sentence about candidates that cannot be told apart from the winner."""
+    *rest, last = tied
+    named = f"{', '.join(rest)} and {last}" if rest else last
+    return f"Tied with {named}; the simplest was chosen."
 
 
 def loss(value: float | None) -> str:

@@ -36,7 +36,7 @@ def card(record: TrialRecord) -> Iterator[str]:
     if verdict.next:
         yield f"next: {verdict.next}"
     if measured.contamination:
-        yield f"disturbed to the end ({', '.join(measured.contamination)}): do not rely on its figures"
+        yield f"disturbed until the end ({', '.join(measured.contamination)}): do not rely on its figures"
     elif measured.repeated_windows:
         count = measured.repeated_windows
         yield f"{count} disturbed window{'s were' if count > 1 else ' was'} measured again"

@@ -48,7 +48,8 @@ def tried_lines(tried: Tried) -> Iterator[str]:
         return
     if per_step := heard.get("samples_per_step"):
         yield f"  A step is taken to have {figure(per_step)} samples."
-    yield f"{rate(outcome.throughput)}, by {outcome.reported_by}; start-up {seconds(outcome.startup_seconds)}."
+    startup = seconds(outcome.startup_seconds)
+    yield f"{rate(outcome.throughput)}, by {outcome.reported_by}; start-up {startup}."
     yield from (f"  Left out: {each}." for each in outcome.left_out)
     both = heard["meter_samples_per_s"], heard["output_samples_per_s"]
     if all(both):

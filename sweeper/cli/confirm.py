@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import seconds
+from sweeper.analysis.formatting import interval, seconds
 from sweeper.cli import signals
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name
 from sweeper.cli.screen import Screen, console
@@ -90,11 +90,11 @@ def lines(found: Reconfirmation) -> list[str]:
         today = f"is not faster than your baseline today: {now.ratio:.3g}x"
     said = [
         f"{found.name}: trial {found.number} {today} "
-        f"(95 % interval {now.low:.3g} to {now.high:.3g}, {len(now.rounds)} rounds); "
-        f"the sweep found {before.ratio:.3g}x ({before.low:.3g} to {before.high:.3g})."
+        f"(95% interval {interval(now.low, now.high)}, {len(now.rounds)} rounds); "
+        f"the sweep found {before.ratio:.3g}x {interval(before.low, before.high)}."
     ]
     if found.soak is not None:
-        held = f"{100 * found.soak.held:.3g} %"
+        held = f"{100 * found.soak.held:.3g}%"
         said.append(
             f"Over {seconds(found.soak.seconds)} in one process it ran at {found.soak.throughput:,.0f}/s; "
             f"in the last third of the time at {held} of its speed in the first."

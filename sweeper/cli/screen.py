@@ -16,7 +16,7 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.decision import Decision, Side, decide
-from sweeper.analysis.formatting import figure, loss, seconds, times
+from sweeper.analysis.formatting import figure, interval, loss, seconds, tie_line, times
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
 from sweeper.core.metrics import metric_row
@@ -100,7 +100,7 @@ def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
         f"{times(x_baseline):>7}",
     ]
     if (epoch := record.metric("epoch_seconds")) is not None:
-        parts.insert(1, f"{seconds(epoch):>10} an epoch")
+        parts.insert(1, f"{seconds(epoch):>10} per epoch")
     if record.quality is not None:
         parts.append(f"loss {loss(record.quality.val_loss)}")
         # The first of them is the one to look at; `--trial N` has them all.
@@ -121,7 +121,7 @@ def status_line(status: Status) -> str:
     if status.total:
         parts.append(f"{status.done} of {status.total}")
     if status.best_ratio is not None:
-        parts.append(f"best so far {times(status.best_ratio)} baseline ({status.best})")
+        parts.append(f"best so far {times(status.best_ratio)} vs baseline ({status.best})")
     if status.running:
         more = f" and {len(status.running) - MAX_SHOWN} more" if len(status.running) > MAX_SHOWN else ""
         parts.append(f"running {', '.join(status.running[:MAX_SHOWN])}{more}")
@@ -152,7 +152,7 @@ def print_summary(
     counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
     out.print(Text(f"Searched trials: {counted or 'none'}. Ran on {summary.device}."), soft_wrap=True)
     if summary.synthetic:
-        out.print("The data was made up: the speeds are this machine's, the losses mean nothing outside.")
+        out.print("The data is synthetic: speeds are real, losses mean nothing outside of this sweep.")
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
         out.print(f"Not installed here, so not shown: {names}.", soft_wrap=True)
@@ -182,19 +182,23 @@ def decision(summary: Summary) -> list[str]:
         ]
     lines = [
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
-        f"(95 % interval {ratio.low:.3g} to {ratio.high:.3g}, {len(ratio.rounds)} rounds).",
+        f"(95% interval {interval(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds).",
         *stopped,
-        f"  {_pace(best)} in place of {_pace(base)}{_data_share(best, base)}.",
+        f"  {_pace(best)}, down from {_pace(base)}{_data_share(best, base)}."
+        if best.epoch_seconds is not None
+        else f"  {_pace(best)}, up from {_pace(base)}{_data_share(best, base)}.",
     ]
     if found.tied:
-        lines.append(f"  A tie: no telling it from {', '.join(found.tied)}; it is the simpler one.")
+        lines.append(f"  {tie_line(found.tied)}")
     if best.reported_by:
-        lines.append(f"  The speeds are what {best.reported_by} said.")
+        lines.append(f"  The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None:
-            lines.append("  The loss was not looked at: see `constraints` and what the script reports.")
+            lines.append(
+                "  The loss was not compared. To compare it, let the script report one and add a constraint."
+            )
     lines += _loss_lines(summary, best, base)
     if best.hours is not None and base.hours is not None:
-        lines.append(f"  Your production run: {best.hours:.3g} h in place of {base.hours:.3g} h.")
+        lines.append(f"  Your production run: {best.hours:.3g} h, down from {base.hours:.3g} h.")
     if found.break_even is not None:
         lines.append(f"  {_paid_line(best.record, *found.break_even)}")
     if not stopped:
@@ -211,8 +215,8 @@ def _undecided(found: Decision) -> str:
     if found.ratio is not None:
         tried = found.ratio
         return (
-            f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but "
-            f"with a 95 % interval of {tried.low:.3g} to {tried.high:.3g} after {len(tried.rounds)} rounds"
+            f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but its "
+            f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds"
         )
     return f"nothing is better than your baseline ({_pace(found.baseline)})"
 
@@ -234,23 +238,23 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
 
 
 def _pace(side: Side) -> str:
-    """`12.3 s an epoch`, or samples per second where nobody knows how many an epoch has."""
+    """`12.3 s per epoch`, or samples per second if the number of samples per epoch is unknown."""
     epoch = side.epoch_seconds
-    return f"{seconds(epoch)} an epoch" if epoch is not None else rate(side.throughput)
+    return f"{seconds(epoch)} per epoch" if epoch is not None else rate(side.throughput)
 
 
 def _data_share(best: Side, base: Side) -> str:
     if best.data_pct is None or base.data_pct is None:
         return ""
-    return f"; {best.data_pct:.2g} % of a step goes to loading data (baseline {base.data_pct:.2g} %)"
+    return f"; {best.data_pct:.2g}% of a step goes to loading data (baseline {base.data_pct:.2g}%)"
 
 
 def _paid_line(winner: TrialRecord, rival: int, steps: float) -> str:
     compiled = f"Compiling (`{winner.config.compile.mode}`)"
     against = f"against trial {rival}, which is eager"
     if math.isinf(steps):
-        return f"{compiled} never pays {against}."
-    return f"{compiled} has paid for its longer start from optimiser step {steps:,.0f} on, {against}."
+        return f"{compiled} never pays off {against}."
+    return f"{compiled} pays off from optimiser step {steps:,.0f} on, {against}."
 
 
 def why_lines(found: Decision) -> list[str]:
@@ -263,7 +267,7 @@ def why_lines(found: Decision) -> list[str]:
         if side.verdict.next:
             lines.append(f"  Next: {side.verdict.next}.")
         if side.disturbance:
-            lines.append(f"  Its timings were disturbed to the end: {side.disturbance}.")
+            lines.append(f"  Its timings were disturbed until the end: {side.disturbance}.")
     return lines
 
 
@@ -273,7 +277,7 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
     table.add_column("trial")
     # Of a script it may not be known how many samples an epoch has.
     epochs = any(row.epoch_seconds is not None for row in rows)
-    for name in (*["epoch"] * epochs, "samples/s", "x baseline", "loss"):
+    for name in (*["epoch"] * epochs, "samples/s", "vs baseline", "loss"):
         table.add_column(name, justify="right")
     for row in rows:
         record = row.record
@@ -294,8 +298,8 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
             "1x   ",
             loss(baseline.metric("val_loss")),
         )
-    notes = ["* confirmed by interleaved repeats"] if any(row.confirmed for row in rows) else []
-    notes += ["~ disturbed by something else"] if any(row.disturbed for row in rows) else []
+    notes = ["* confirmed in interleaved rounds"] if any(row.confirmed for row in rows) else []
+    notes += ["~ disturbed by other processes"] if any(row.disturbed for row in rows) else []
     if notes:
         table.caption, table.caption_justify = "  ".join(notes), "left"
     return table

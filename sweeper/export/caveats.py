@@ -23,7 +23,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     if summary.ratio is None or summary.winner is not record:
         yield "Not confirmed by repeats: the throughput is that of a single trial."
     if disturbance := summary.disturbance_of(record):
-        yield f"Its timings were disturbed to the end: {disturbance}."
+        yield f"Its timings were disturbed until the end: {disturbance}."
     if summary.yardstick is not None:
         yield from _learning_rate(spec, record.config, summary.yardstick.baseline.config)
     yield from _larger_data(spec, record, data_gib)

@@ -17,11 +17,11 @@ def promise(value: Mapping[str, Any]) -> str:
     measured, held = value["measured"], value["holds_for"]
     parts = [f"{measured['throughput']:,.0f} samples/s"]
     if measured["epoch_seconds"]:
-        parts.append(f"{measured['epoch_seconds']:.3g} s an epoch")
+        parts.append(f"{measured['epoch_seconds']:.3g} s per epoch")
     if ratio := measured["x_baseline"]:
         parts.append(
             f"{ratio['ratio']:.3g} times the baseline "
-            f"(95 % interval {ratio['low']:.3g} to {ratio['high']:.3g}, {ratio['rounds']} rounds)"
+            f"(95% interval [{ratio['low']:.3g}, {ratio['high']:.3g}], {ratio['rounds']} rounds)"
         )
     if measured["projected_hours"]:
         parts.append(f"{measured['projected_hours']:.3g} h for production's samples")

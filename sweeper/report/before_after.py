@@ -32,7 +32,7 @@ BESIDE = (
 
 TITLES = {
     "throughput": "throughput",
-    "epoch_seconds": "an epoch",
+    "epoch_seconds": "per epoch",
     "val_loss": "loss",
     "projected_hours": "the production run",
     "time_to_loss_s": "time to the baseline's loss",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, times
+from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, tie_line, times
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.report.before_after import TITLES, limits_in_words, value_at
@@ -72,13 +72,13 @@ def facts(m: ReportData) -> Iterator[Fact]:
         return
     if best is None:
         if base.epoch_seconds is not None:
-            yield Fact("an epoch of the baseline", seconds(base.epoch_seconds))
+            yield Fact("per epoch, baseline", seconds(base.epoch_seconds))
         yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
     interval = _interval(found.ratio) if found.ratio else "one measurement, no interval"
     yield Fact("against your baseline", times(found.speedup), interval)
     if base.epoch_seconds is not None and best.epoch_seconds is not None:
-        yield Fact("an epoch", seconds(best.epoch_seconds), f"before {seconds(base.epoch_seconds)}")
+        yield Fact("per epoch", seconds(best.epoch_seconds), f"before {seconds(base.epoch_seconds)}")
     else:
         yield Fact("samples per second", figure(best.throughput), f"before {figure(base.throughput)}")
     if best.hours is not None and base.hours is not None:
@@ -137,7 +137,7 @@ def warnings(m: ReportData) -> Iterator[str]:
     if first is not None and first.failure is not None:
         yield f"The baseline: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
     if summary.synthetic:
-        yield "The data was made up: the speeds are this machine's, the losses mean nothing outside."
+        yield "The data is synthetic: speeds are real, losses mean nothing outside of this sweep."
     if summary.state == "stopped":
         yield "The sweep was stopped; `sweeper run` with the same YAML continues it."
     if summary.state == "unfinished":
@@ -145,12 +145,12 @@ def warnings(m: ReportData) -> Iterator[str]:
     if found.kind == "unconfirmed":
         yield "Nothing is confirmed: one measurement may have been lucky."
     if found.tied:
-        yield f"A tie: no telling it from {', '.join(found.tied)}; it is the simpler one."
+        yield tie_line(found.tied)
     for title, side in (("baseline", found.baseline), (m.best_word, found.best)):
         if side is not None and side.disturbance:
-            yield f"Timings of the {title} were disturbed to the end: {side.disturbance}."
+            yield f"Timings of the {title} were disturbed until the end: {side.disturbance}."
     if found.best is not None and found.best.record.quality is None:
-        yield "The loss was not looked at: the winner may train worse than your baseline."
+        yield "The loss was not compared: the winner may train worse than your baseline."
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
         yield "The loss cannot tell configurations apart here: a constant predictor does as well."
     if found.best is not None and found.best.reported_by:

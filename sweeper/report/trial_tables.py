@@ -54,7 +54,7 @@ def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
     best = m.best.number if m.best else None
     return Table(
         caption=caption,
-        columns=columns("", "trial", "#an epoch", "#samples/s", "#x baseline", "#loss"),
+        columns=columns("", "trial", "#per epoch", "#samples/s", "#vs baseline", "#loss"),
         rows=tuple(made),
         note="; ".join(notes),
         strong=frozenset(i for i, row in enumerate(rows) if row.record.number == best),
@@ -187,7 +187,7 @@ def all_trials(m: ReportData) -> Table:
             "#trial",
             "stage",
             "outcome",
-            "#x baseline",
+            "#vs baseline",
             *(f"#{title_of(n)}" for n in shown),
             "verdict",
             *names,
@@ -214,7 +214,7 @@ def provenance(m: ReportData) -> Table:
         "torch asked for": marks.get("torch"),
         "runs": m.spec.pipeline or " ".join(m.spec.command),
         "data": ", ".join(f"{key}: {value}" for key, value in m.spec.data.items()),
-        "samples in an epoch": f"{found.train_samples:,}" if found and found.train_samples else None,
+        "samples per epoch": f"{found.train_samples:,}" if found and found.train_samples else None,
         "fingerprint of the code": marks.get("code"),
         "seed": str(m.spec.search.seed),
         "began": _moment(m.cost.began),

@@ -116,7 +116,7 @@ def _decision(summary: Summary, found: Decision) -> str:
     speedup = "" if found.speedup is None else f": {found.speedup:.3g} times the baseline"
     return (
         f"**Trial {best.record.number}{speedup}**, {known}.\n\n"
-        f"{best.throughput:,.0f} samples/s in place of {base.throughput:,.0f}{losses}."
+        f"{best.throughput:,.0f} samples/s, up from {base.throughput:,.0f}{losses}."
         f"{stopped}"
     )
 

@@ -148,7 +148,8 @@ def held_back_line(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> 
     shown = ", ".join(names[:MAX_SHOWN]) + (
         f" and {more} more" if (more := len(names) - MAX_SHOWN) > 0 else ""
     )
-    return f"Not passed to trials: {shown} (execution.pass_env names what they need)." if names else ""
+    them = "them" if len(names) > 1 else "it"
+    return f"Trials do not see {shown}. To pass {them} on, add {them} to execution.pass_env." if names else ""
 
 
 def _is_harmless(name: str, value: str) -> bool:

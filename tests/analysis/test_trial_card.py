@@ -114,7 +114,7 @@ def test_what_was_disturbed_to_the_end_comes_before_what_was_repeated():
     )
     said = [line for line in card(record_of(flagged)) if "disturbed" in line]
     assert said == [
-        "disturbed to the end (other processes took cores, the host took cores (steal)): "
+        "disturbed until the end (other processes took cores, the host took cores (steal)): "
         "do not rely on its figures"
     ]
 

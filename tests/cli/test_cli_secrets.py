@@ -148,7 +148,7 @@ def test_nothing_secret_is_left_behind_or_printed(tmp_path: Path):
     assert hits(work, canaries) == []
     assert [canary for canary in canaries for text in said if canary in text] == []
 
-    line = next(text for text in told.splitlines() if text.startswith("Not passed to trials: "))
+    line = next(text for text in told.splitlines() if text.startswith("Trials do not see "))
     assert "AWS_SECRET_ACCESS_KEY" in line
     assert "GIVEN" not in line
     assert "pass_env" in (work / "best.yaml").read_text()

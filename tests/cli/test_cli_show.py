@@ -72,7 +72,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     code, out, err = cli("show", "toy", "--home", home)
     assert (code, err) == (0, "")
     assert out.count("\n  0") >= 9
-    assert "toy: 70.4x your baseline, confirmed (95 % interval" in out
+    assert "toy: 70.4x your baseline, confirmed (95% interval" in out
     assert f"sweeper export toy --home {home}" in out
     assert "The data was made up" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
@@ -196,7 +196,7 @@ def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, m
     Bench(tmp_path / "home").run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
     out = cli("show", "toy", "--home", "home")[1]
     assert "no winner is confirmed: " in out
-    assert "x your baseline, but with a 95 % interval of 0." in out
+    assert "x your baseline, but its 95% interval is [0." in out
     assert "nothing is better" not in out
 
 
@@ -225,7 +225,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     assert "Your baseline is input-bound: data wait 60 % of the step." in decision
     assert "Next: `loader.kind: resident`; more than 4 workers cannot help." in decision
     assert "The winner is input-bound" in decision
-    assert decision.count("disturbed to the end: other processes took cores.") == 1
+    assert decision.count("disturbed until the end: other processes took cores.") == 1
 
     trials = json.loads(cli("show", "toy", "--home", "home", "--json")[1])["trials"]
     assert set(trials[2]) == TRIAL | {"verdict"}

@@ -44,7 +44,7 @@ def test_the_header_says_what_it_is_and_is_all_comments():
     header = rendered(value, "yaml").partition("schema: 2\n")[0].splitlines()
     assert all(line.startswith("# ") for line in header)
     assert header[1] == "# Written by:  sweeper export toy --trial 1"
-    assert header[2] == "# Promised:    1,000 samples/s, 1e+03 s an epoch, on A10 schema: 9"
+    assert header[2] == "# Promised:    1,000 samples/s, 1e+03 s per epoch, on A10 schema: 9"
     assert header[3].startswith("# Warning:     Measured on made-up data")
     assert "sweeper train" in header[-1]
     assert yaml.safe_load(rendered(value, "yaml"))["schema"] == SCHEMA

@@ -102,7 +102,7 @@ def test_figures_follow_the_colour_scheme(browser: Page, report: Path) -> None:
 def test_the_table_of_trials_sorts_and_filters_by_keyboard(browser: Page, report: Path) -> None:
     browser.open(report)
     browser.drawn()
-    column = browser.ask(texts_of("#all-trials thead th")).index("x baseline")
+    column = browser.ask(texts_of("#all-trials thead th")).index("vs baseline")
     browser.ask(f"document.querySelectorAll('#all-trials thead button')[{column}].focus()")
     rows = "[...document.querySelectorAll('#all-trials tbody tr')]"
     order = f"{rows}.map(row => row.cells[{column}].dataset.value ?? null)"

@@ -71,7 +71,7 @@ def test_the_figures_from_afar_are_those_of_the_summary(material: ReportData) ->
     ratio = found["against your baseline"]
     assert ratio.value == f"{summary.ratio.ratio:.3g}x"
     assert ratio.beside == f"{summary.ratio.low:.3g} to {summary.ratio.high:.3g} (95 %), 8 rounds"
-    assert set(found) == {"against your baseline", "an epoch", "your production run", "loss"}
+    assert set(found) == {"against your baseline", "per epoch", "your production run", "loss"}
     assert "at most 0.428" in found["loss"].beside
 
 
@@ -103,7 +103,7 @@ def test_before_and_after_has_the_limits_and_the_confirmed_speed(material: Repor
     assert material.summary.ratio is not None
     assert found["throughput, samples/s"][1] == f"{material.summary.ratio.throughput:,.0f}"
     assert found["throughput, samples/s"][2] == f"{material.summary.ratio.ratio:.3g}x"
-    assert found["an epoch"][2].startswith("1/")
+    assert found["per epoch"][2].startswith("1/")
     assert found["loss"][3].startswith("at most 0.428")
 
 
@@ -186,7 +186,7 @@ def test_the_table_of_trials_sorts_by_numbers(material: ReportData) -> None:
     table = all_trials(material)
     assert len(table.rows) == 40
     by_title = {column.title: i for i, column in enumerate(table.columns)}
-    assert {"trial", "outcome", "x baseline", "throughput, samples/s", "batch_size"} <= set(by_title)
+    assert {"trial", "outcome", "vs baseline", "throughput, samples/s", "batch_size"} <= set(by_title)
     sizes = [row[by_title["batch_size"]].value for row in table.rows]
     assert sizes == [float(record.config.batch_size) for record in material.summary.records]
     (strong,) = table.strong

@@ -126,14 +126,13 @@ def test_one_line_says_what_is_missed_and_no_value():
         "DBUS_SESSION_BUS_ADDRESS": "unix:",
         "MLFLOW_TRACKING_PASSWORD": "canary-123456",
     }
-    line = (
-        "Not passed to trials: AWS_REGION, AWS_SECRET_ACCESS_KEY (execution.pass_env names what they need)."
-    )
+    line = "Trials do not see AWS_REGION, AWS_SECRET_ACCESS_KEY. "
+        "To pass them on, add them to execution.pass_env."
     assert held_back_line(environ) == line
     assert held_back(environ, ["AWS_*"]) == ("AWS_SECRET_ACCESS_KEY",)
     assert held_back_line(environ, ["AWS_*", "AWS_SECRET_ACCESS_KEY"]) == ""
     many = held_back_line({f"TOKEN_{i:02}": "12345678" for i in range(10)})
-    assert many.startswith("Not passed to trials: TOKEN_00, ")
+    assert many.startswith("Trials do not see TOKEN_00, ")
     assert "TOKEN_07 and 2 more (" in many
 
 
