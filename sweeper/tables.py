@@ -65,7 +65,10 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "ratio_low": [each.low if each else None for each in ratio_of],
         "ratio_high": [each.high if each else None for each in ratio_of],
         **{metric: [record.metric(metric) for record in records] for metric in (*METRICS, *added)},
-        **{name: [record.pipeline_metrics.get(name) for record in records] for name in _told(records)},
+        **{
+            name: [record.pipeline_metrics.get(name) for record in records]
+            for name in _reported_names(records)
+        },
         **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
         "failure": [record.failure.message if record.failure else None for record in records],
         "started": [record.asked_at for record in records],
@@ -79,7 +82,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
     return table
 
 
-def _told(records: Sequence[TrialRecord]) -> Sequence[str]:
+def _reported_names(records: Sequence[TrialRecord]) -> Sequence[str]:
     return list(dict.fromkeys(name for record in records for name in record.pipeline_metrics))
 
 

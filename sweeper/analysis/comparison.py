@@ -275,9 +275,9 @@ def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
     changed = ", ".join(name for name in _differ(left.config, right.config) if name in work)
     if changed:
         yield f"do not do the same work ({changed}): samples/s do not compare."
-    told = left.measurement.reported_by, right.measurement.reported_by
-    if told[0] != told[1]:
-        yield f"were timed by {' against '.join(each or 'sweeper itself' for each in told)}."
+    reported = left.measurement.reported_by, right.measurement.reported_by
+    if reported[0] != reported[1]:
+        yield f"were timed by {' against '.join(each or 'sweeper itself' for each in reported)}."
     samples = left.measurement.train_samples, right.measurement.train_samples
     if all(samples) and samples[0] != samples[1]:
         yield f"saw other data: an epoch has {samples[0]:,} samples against {samples[1]:,}."

@@ -103,16 +103,16 @@ def sensitivity(
             continue
         value = here.flatten()[name]
         alone = _alone(name, apart)
-        for beside in neighbours(parameter, value):
-            seen = nearest(parameter, value, beside, alone)
+        for neighbour in neighbours(parameter, value):
+            seen = nearest(parameter, value, neighbour, alone)
             if seen is not None:
                 found.append(Sensitivity(name=name, value=seen, ratio=alone[seen] / mine, how="measured"))
-            elif effects is not None and effects.knows(name, beside):
-                moved = [here.replace({name: beside})]
-                if place(parameter, beside) is None:
-                    moved = _chosen(name, beside, here, without, flats)
+            elif effects is not None and effects.knows(name, neighbour):
+                moved = [here.replace({name: neighbour})]
+                if place(parameter, neighbour) is None:
+                    moved = _chosen(name, neighbour, here, without, flats)
                 ratio = max(effects.ratio(config, here) for config in moved)
-                found.append(Sensitivity(name=name, value=beside, ratio=ratio, how="predicted"))
+                found.append(Sensitivity(name=name, value=neighbour, ratio=ratio, how="predicted"))
     return tuple(found)
 
 

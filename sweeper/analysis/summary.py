@@ -14,7 +14,7 @@ from sweeper.analysis.pareto import Rule
 from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
-from sweeper.core.metrics import TOLD_DIGITS, metric_row, rounded
+from sweeper.core.metrics import REPORTED_DIGITS, metric_row, rounded
 from sweeper.core.place import Place
 from sweeper.core.record import TrialRecord
 
@@ -174,9 +174,9 @@ def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:
     """Returns the metrics a record has, rounded to what is meaningful."""
-    told = record.pipeline_metrics
+    reported = record.pipeline_metrics
     return {
-        name: rounded(value, TOLD_DIGITS if name in told else metric_row(name).digits)
+        name: rounded(value, REPORTED_DIGITS if name in reported else metric_row(name).digits)
         for name, value in record.metrics.items()
     }
 

@@ -150,10 +150,10 @@ class TrialTable:
 
     def _as_told(self, record: TrialRecord) -> TrialRecord:
         """Returns a record that violates what the search was told, by metrics that are not installed here."""
-        told = self.results.get(record.number)
-        if told is None or not self._unknown:
+        result = self.results.get(record.number)
+        if result is None or not self._unknown:
             return record
-        kept = {name: told.constraints[name] for name in self._unknown if name in told.constraints}
+        kept = {name: result.constraints[name] for name in self._unknown if name in result.constraints}
         return dataclasses.replace(record, violations={**record.violations, **kept})
 
     @property

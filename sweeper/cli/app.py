@@ -118,7 +118,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         # Such as the output's own disk being full.
-        code = code or _told(_of_disk(error))
+        code = code or _complain(_of_disk(error))
     sys.exit(code)
 
 
@@ -143,7 +143,7 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return signals.stopped(signal.SIGINT)
     if isinstance(error, SweeperError):
-        return _told(error)
+        return _complain(error)
     if isinstance(error, SystemExit):
         # The reader of our output has gone; there is no one to tell.
         gone = isinstance(error.__context__, BrokenPipeError)
@@ -154,7 +154,7 @@ def _code_of(error: BaseException) -> int:
         error.show()
         return int(error.exit_code)
     if isinstance(error, OSError) and error.errno in _DISK:
-        return _told(_of_disk(error))
+        return _complain(_of_disk(error))
     return _bug(error)
 
 
@@ -166,7 +166,7 @@ def _of_disk(error: OSError) -> EnvironmentStopError:
     )
 
 
-def _told(error: SweeperError) -> int:
+def _complain(error: SweeperError) -> int:
     _say(str(error))
     return error.exit_code
 

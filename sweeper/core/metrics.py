@@ -108,7 +108,7 @@ _TABLE = (
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 """Objectives, constraints, columns and MLflow metrics all come from here."""
 
-TOLD_DIGITS = 4
+REPORTED_DIGITS = 4
 
 LOSS_METRICS = tuple(metric.name for metric in _TABLE if metric.rests_on_loss)
 

@@ -29,7 +29,7 @@ def looks(home: Path) -> Sequence[Look]:
     """Returns the checks of a home, which need not be there yet."""
     return (
         ("home", lambda: writable(home)),
-        ("disk", lambda: disk(shutil.disk_usage(standing(home)).free)),
+        ("disk", lambda: disk(shutil.disk_usage(existing_parent(home)).free)),
         (
             "file system",
             lambda: file_system(home, MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")),
@@ -38,14 +38,14 @@ def looks(home: Path) -> Sequence[Look]:
     )
 
 
-def standing(folder: Path) -> Path:
+def existing_parent(folder: Path) -> Path:
     """Returns the folder, or what is there of the path to it."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def writable(home: Path) -> Check:
     """Returns whether files can be made in the home, or the home itself."""
-    there = standing(home)
+    there = existing_parent(home)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"x")

@@ -18,7 +18,7 @@ EDGE = 0.1
 """Share of a range that may be left out at an end without a word."""
 
 
-def untried(m: ReportData) -> Iterator[str]:
+def coverage_lines(m: ReportData) -> Iterator[str]:
     """Yields a sentence for each thing that was not tried."""
     asked = [record for record in m.summary.records if record.stage == "search"]
     names = {name for record in asked for name in record.params}

@@ -10,7 +10,7 @@ from importlib import resources
 from sweeper.report import decision, trial_charts, trial_tables
 from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import TONES, Chart
-from sweeper.report.coverage import untried
+from sweeper.report.coverage import coverage_lines
 from sweeper.report.html import (
     bullets,
     chart_block,
@@ -115,7 +115,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
             chart(trial_charts.outcomes(m)),
             table_block(trial_tables.failures(m)) or _none("Every trial ran, within all limits."),
         ),
-        "untried": bullets(untried(m)) or _none("Nothing worth a word."),
+        "untried": bullets(coverage_lines(m)) or _none("Nothing worth a word."),
         "trials": join(_filter(len(every.rows)), table_block(every, key="all-trials", sortable=True)),
         "provenance": join(
             table_block(trial_tables.provenance(m)),

@@ -21,8 +21,8 @@ def files(sweep: LoadedSweep) -> list[Path]:
     Raises:
         OSError: The folder cannot be written.
     """
-    material, folder = gather(sweep), sweep.journal.folder
-    return [path for form in ("html", "png") for path in _written(material, form, folder / FORMATS[form])]
+    data, folder = gather(sweep), sweep.journal.folder
+    return [path for form in ("html", "png") for path in _written(data, form, folder / FORMATS[form])]
 
 
 def write(sweep: LoadedSweep, form: str, out: Path | None = None) -> list[Path]:

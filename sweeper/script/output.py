@@ -63,7 +63,7 @@ class Listener:
         self.examples: dict[str, tuple[float, str]] = {}
         self.num_lines = 0
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._heard_s, self._is_pausing = time.perf_counter(), False
+        self._last_heard_s, self._is_pausing = time.perf_counter(), False
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -71,9 +71,9 @@ class Listener:
         return {VARIABLE: self._name, **(self._store.environment if self._store else {})}
 
     @property
-    def heard_s(self) -> float:
+    def last_heard_s(self) -> float:
         """When anything was last heard; now, while the meter says that it pauses."""
-        return time.perf_counter() if self._is_pausing else self._heard_s
+        return time.perf_counter() if self._is_pausing else self._last_heard_s
 
     @property
     def timeline(self) -> Timeline:
@@ -116,7 +116,7 @@ class Listener:
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
         meter = self._meter
-        self._heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
+        self._last_heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
         meter.count(message["t"], message["samples"], message["steps"], message["paused"])
         if "loss" in message:
             meter.add_loss("loss", message["loss"], message["samples"])
@@ -147,7 +147,7 @@ class Listener:
         self.num_lines += len(complete)
         self.last_lines.extend(complete)
         if complete:
-            self._heard_s = moment
+            self._last_heard_s = moment
         for line in complete[-PARSED_AT_ONCE:]:
             found = self._patterns.read(line)
             for name, value in found.items():

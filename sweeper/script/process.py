@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 class ScriptProcess:
-    """Runs a command line, and has `hearing` take in what it says.
+    """Runs a command line, and has `listener` take in what it says.
 
     Attributes:
         started_s: Monotonic clock at its start.
@@ -32,9 +32,9 @@ class ScriptProcess:
     """
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], hearing: Listener
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], listener: Listener
     ) -> None:
-        self._hearing = hearing
+        self._listener = listener
         self.started_s = time.perf_counter()
         try:
             self._process = subprocess.Popen(
@@ -55,7 +55,7 @@ class ScriptProcess:
         self._pidfd = os.pidfd_open(self._process.pid)
         self._poller = select.poll()
         self._poller.register(self._pidfd, select.POLLIN)
-        self._poller.register(hearing.socket, select.POLLIN)
+        self._poller.register(listener.socket, select.POLLIN)
         self._streams: list[int] = []
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None
@@ -72,7 +72,7 @@ class ScriptProcess:
                 self._read(descriptor)
             elif descriptor == self._pidfd:
                 self._ended()
-        self._hearing.listen()
+        self._listener.listen()
         return self.status is None
 
     def _read(self, descriptor: int) -> bool:
@@ -86,7 +86,7 @@ class ScriptProcess:
             self._poller.unregister(descriptor)
             self._streams.remove(descriptor)
         _pass_on(data)
-        self._hearing.take_output(descriptor, data, moment)
+        self._listener.take_output(descriptor, data, moment)
         return bool(data)
 
     def _ended(self) -> None:

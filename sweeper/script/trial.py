@@ -104,7 +104,7 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
         )
     progress.stage("build")
     workplace = make(script, values, place / "work")
-    hearing = Listener(script, job.config, place)
+    listener = Listener(script, job.config, place)
     own = {name: render(text, values) for name, text in script.env.items()}
     environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
     # What Python prints would else be heard in blocks of some kB.
@@ -113,25 +113,25 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
     if port is not None:
         for name in PORT_VARIABLES:
             environment.setdefault(name, str(port))
-    environment.update({**_device(job.device), **own, **hearing.environment})
+    environment.update({**_device(job.device), **own, **listener.environment})
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
     hidden = secrets(environment)
     write_json(place / RECORD, struck_tree(record, hidden))
     kills = failures.oom_kills()
     try:
-        process = ScriptProcess(command, workplace.folder, environment, hearing)
+        process = ScriptProcess(command, workplace.folder, environment, listener)
         try:
             device = _described(job.device)
             progress.device(device)
             progress.stage("warmup")
-            yield _Trial(job, progress, process, hearing, workplace, device, kills)
+            yield _Trial(job, progress, process, listener, workplace, device, kills)
         finally:
             process.stop()
             process.close()
-            write_json(place / RECORD, struck_tree({**record, "heard": hearing.report()}, hidden))
+            write_json(place / RECORD, struck_tree({**record, "heard": listener.report()}, hidden))
     finally:
-        hearing.close()
+        listener.close()
         if not script.keep:
             workplace.remove()
 
@@ -157,20 +157,20 @@ class _Trial:
         job: Job,
         progress: Progress,
         process: ScriptProcess,
-        hearing: Listener,
+        listener: Listener,
         workplace: Workplace,
         device: DeviceInfo,
         kills: int,
     ) -> None:
         assert job.script is not None
         self._job, self._script, self._progress = job, job.script, progress
-        self._process, self._hearing, self._workplace = process, hearing, workplace
+        self._process, self._listener, self._workplace = process, listener, workplace
         self._device, self._kills = device, kills
-        self._heard_s = 0.0
+        self._last_heard_s = 0.0
 
     @property
     def _timeline(self) -> Timeline:
-        return self._hearing.timeline
+        return self._listener.timeline
 
     def measured(self) -> Measurement:
         plan = self._job.plan
@@ -184,7 +184,7 @@ class _Trial:
             self._fail()
         if not timed.kept:
             timed, num_warm, steady = self._what_there_is()
-        self._hearing.check_plausible(timed.kept[0].start_s)
+        self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
         if not timed.screened_out and throughput >= plan.quality_above:
             self._progress.stage("quality")
@@ -207,7 +207,7 @@ class _Trial:
                 return
 
     def _has_loss(self, samples: int) -> bool:
-        losses = self._hearing.losses()
+        losses = self._listener.losses()
         if losses.samples < samples:
             return False
         # Of a script that reports validation losses alone, the next one is waited for.
@@ -219,7 +219,7 @@ class _Trial:
         Its last validation loss where it came to its end. Before, which of its losses it has reported
         is a matter of luck: then the training loss, after as many samples in every trial.
         """
-        plan, losses = self._job.plan, self._hearing.losses()
+        plan, losses = self._job.plan, self._listener.losses()
         at_end = self._script.stop == "at_end"
         at = losses.samples if at_end else plan.quality_samples
         if not plan.quality_samples or losses.samples < at:
@@ -249,15 +249,15 @@ class _Trial:
         runs = self._process.listen(LISTEN_SECONDS)
         timeline, now = self._timeline, time.perf_counter()
         if timeline.stretches:
-            heard = self._hearing.heard_s
-            if heard != self._heard_s:
-                self._heard_s = heard
+            last_heard = self._listener.last_heard_s
+            if last_heard != self._last_heard_s:
+                self._last_heard_s = last_heard
                 self._progress.steps.add()
-            silent, limit = now - heard, self._job.stall_seconds
+            silent, limit = now - last_heard, self._job.stall_seconds
             # The median is looked at last: this runs with every message, inside of the windows too.
             if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
                 self._stall(silent)
-        elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._hearing.lacking()):
+        elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._listener.lacking()):
             raise UserError(lacking)
         return runs
 
@@ -328,7 +328,7 @@ class _Trial:
             quality=self.quality(),
             repeated_windows=timed.repeated,
             screened_out=timed.screened_out,
-            reported_by=self._hearing.source,
+            reported_by=self._listener.source,
             left_out=tuple(self._left_out(timed, num_warm)),
             effective=effective,
             finished_at=time.time(),
@@ -352,17 +352,17 @@ class _Trial:
         Raises:
             TrialFailedError: Always.
         """
-        status, hearing = self._process.status, self._hearing
+        status, listener = self._process.status, self._listener
         assert status is not None
-        lines = [line for line in hearing.last_lines if line.strip()]
-        if status == 0 and (lacking := hearing.lacking()):
+        lines = [line for line in listener.last_lines if line.strip()]
+        if status == 0 and (lacking := listener.lacking()):
             raise UserError(lacking)
         if status == 0:
             seconds = time.perf_counter() - self._process.started_s
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
                 f"the script ended with exit status 0 after {seconds:.3g} s, and nothing said how fast it"
-                f" trains: no meter, and no count or speed in its {hearing.num_lines} lines",
+                f" trains: no meter, and no count or speed in its {listener.num_lines} lines",
             )
         kind, message = failures.of_exit(status, "\n".join(lines), failures.oom_kills() - self._kills)
         raised = next((line.strip() for line in reversed(lines) if _RAISED.match(line.strip())), "")

@@ -53,22 +53,22 @@ class Climb:
         self._alike: dict[Hashable, deque[tuple[Scalar, float]]] = {}
         self._gains: dict[tuple[str, object], list[float]] = {}
 
-    def tell(self, number: int, told: SearchResult) -> None:
+    def tell(self, number: int, result: SearchResult) -> None:
         """Takes in what became of a trial; one that is not feasible is nothing to climb from.
 
         Samples per second compare only where the work is the same: of all, the smallest model is the
         fastest. So the configurations of the baseline's own work go first.
         """
-        if not told.values or any(violation > 0 for violation in told.constraints.values()):
+        if not result.values or any(violation > 0 for violation in result.constraints.values()):
             return
-        value = told.values[0]
-        other_work = self._spec.config(told.params).work_key() != self._work
-        self._params[number] = dict(told.params)
+        value = result.values[0]
+        other_work = self._spec.config(result.params).work_key() != self._work
+        self._params[number] = dict(result.params)
         insort(self._order, (other_work, -self._sign * value, number))
         for name in self._names:
-            rest = (name, *(told.params[other] for other in self._spec.space if other != name))
+            rest = (name, *(result.params[other] for other in self._spec.space if other != name))
             alike = self._alike.setdefault(rest, deque(maxlen=MAX_ALIKE))
-            mine = told.params[name]
+            mine = result.params[name]
             for theirs, reached in alike:
                 if theirs != mine:
                     gain = self._sign * math.log(max(value, 1e-300) / max(reached, 1e-300))
@@ -123,8 +123,8 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
     for name, parameter in spec.space.items():
         if name.partition(".")[0] in OPEN_SECTIONS:
             continue
-        for beside in neighbours(parameter, params[name]):
-            value = spelled(distribution(parameter), beside)
+        for neighbour in neighbours(parameter, params[name]):
+            value = spelled(distribution(parameter), neighbour)
             if spec.config({**params, name: value}).key() != own:
                 yield name, value
 

@@ -65,7 +65,7 @@ class Helper:
         ended = [each for each in trials if each.state == TrialState.COMPLETE]
         lie = [sum(values) / len(ended) for values in zip(*(each.values for each in ended), strict=True)]
         holds = dict.fromkeys(ended[0].constraints, 0.0) if ended else {}
-        told = [
+        trials = [
             {
                 "params": each.params,
                 "values": each.values if each.state == TrialState.COMPLETE else lie,
@@ -75,7 +75,9 @@ class Helper:
         ]
         answer = ""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"sampler": sampler, **self._known, "trials": told}) + "\n")
+            self._process.stdin.write(
+                json.dumps({"sampler": sampler, **self._known, "trials": trials}) + "\n"
+            )
             self._process.stdin.flush()
             if select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
                 answer = self._process.stdout.readline()

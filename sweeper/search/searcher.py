@@ -53,9 +53,9 @@ class Searcher:
     """
 
     def __init__(
-        self, path: Path, spec: SweepSpec, told: Mapping[int, SearchResult], hints: Hints | None = None
+        self, path: Path, spec: SweepSpec, results: Mapping[int, SearchResult], hints: Hints | None = None
     ) -> None:
-        self._spec, self._told = spec, told
+        self._spec, self._results = spec, results
         self._distributions = {name: distribution(p) for name, p in spec.space.items()}
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
         self._starts = {spec.config(each.params).key(): each for each in starts}
@@ -66,9 +66,9 @@ class Searcher:
         self._running: dict[int, FrozenTrial] = {}
         self._helper: Helper | None = None
         self._listed: Mapping[str, dict[str, Scalar]] = {}
-        self._study = self._open(path, told)
+        self._study = self._open(path, results)
         known = {t.user_attrs.get(NUMBER): t.system_attrs for t in self._study.get_trials(deepcopy=False)}
-        for number, entry in sorted(told.items()):
+        for number, entry in sorted(results.items()):
             self._learn(number, entry, known.get(number))
 
     def close(self) -> None:
@@ -76,17 +76,19 @@ class Searcher:
         if self._helper is not None:
             self._helper.close()
 
-    def _open(self, path: Path, told: Mapping[int, SearchResult]) -> Study:
+    def _open(self, path: Path, results: Mapping[int, SearchResult]) -> Study:
         # A killed supervisor's lock would be waited for half a minute; the sweep has one of its own.
         lock = path.with_name(path.name + ".lock")
         lock.unlink(missing_ok=True)
         # Optuna would append to half a line, and find out only when it next reads.
         if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
             path.unlink()
-        told = {number: here for number, entry in told.items() if (here := self._placed(entry)) is not None}
+        results = {
+            number: here for number, entry in results.items() if (here := self._placed(entry)) is not None
+        }
         try:
             study = self._create(path)
-            if self._agrees(study, told):
+            if self._agrees(study, results):
                 return study
         except (ValueError, KeyError, RuntimeError, OSError, AssertionError):
             pass
@@ -94,21 +96,21 @@ class Searcher:
         lock.unlink(missing_ok=True)
         with _lock_told():
             study = self._create(path)
-            for number, entry in sorted(told.items()):
+            for number, entry in sorted(results.items()):
                 study.add_trial(self._frozen(number, entry))
         return study
 
-    def _placed(self, told: SearchResult) -> SearchResult | None:
+    def _placed(self, result: SearchResult) -> SearchResult | None:
         """Returns `told` with the parameters of the space as it is now; None where it lies outside.
 
         Since it was told, choices may have left the space, and parameters that then had one choice.
         """
         space, fix = self._spec.space, self._spec.fix
-        inside = all(name in told.params and of.contains(told.params[name]) for name, of in space.items())
-        decided = all(same(value, fix[name]) for name, value in told.params.items() if name in fix)
+        inside = all(name in result.params and of.contains(result.params[name]) for name, of in space.items())
+        decided = all(same(value, fix[name]) for name, value in result.params.items() if name in fix)
         if not inside or not decided:
             return None
-        return dataclasses.replace(told, params={name: told.params[name] for name in space})
+        return dataclasses.replace(result, params={name: result.params[name] for name in space})
 
     def _create(self, path: Path) -> Study:
         return optuna.create_study(
@@ -118,7 +120,7 @@ class Searcher:
             load_if_exists=True,
         )
 
-    def _agrees(self, study: Study, told: Mapping[int, SearchResult]) -> bool:
+    def _agrees(self, study: Study, results: Mapping[int, SearchResult]) -> bool:
         found: dict[int, FrozenTrial] = {}
         for trial in study.get_trials(deepcopy=False):
             if NUMBER not in trial.user_attrs:
@@ -127,24 +129,24 @@ class Searcher:
                     return False
                 continue
             found[trial.user_attrs[NUMBER]] = trial
-        return found.keys() == told.keys() and all(
+        return found.keys() == results.keys() and all(
             trial.state.is_finished()
-            and trial.params == dict(told[number].params)
-            and (None if trial.state == TrialState.FAIL else tuple(trial.values)) == told[number].values
+            and trial.params == dict(results[number].params)
+            and (None if trial.state == TrialState.FAIL else tuple(trial.values)) == results[number].values
             for number, trial in found.items()
         )
 
     def _frozen(
-        self, number: int, told: SearchResult, attributes: Mapping[str, Any] | None = None
+        self, number: int, result: SearchResult, attributes: Mapping[str, Any] | None = None
     ) -> FrozenTrial:
         return create_trial(
-            state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
-            values=told.values,
-            params=dict(told.params),
+            state=TrialState.FAIL if result.values is None else TrialState.COMPLETE,
+            values=result.values,
+            params=dict(result.params),
             distributions=self._distributions,
             user_attrs={NUMBER: number},
             system_attrs=self._state_in(attributes or {}),
-            constraints=dict(told.constraints),
+            constraints=dict(result.constraints),
         )
 
     def _state_in(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class Searcher:
         name = self._spec.search.sampler
         if name != AUTO:
             return name
-        return SOBOL if len(self._told) < len(self._starts) + SOBOL_POINTS else CLIMB
+        return SOBOL if len(self._results) < len(self._starts) + SOBOL_POINTS else CLIMB
 
     def _suggested(self, number: int, taken: Container[str]) -> Asked | None:
         """Returns what the sampler suggests; None where it only has what was asked for already.
@@ -257,20 +259,20 @@ class Searcher:
                 return draw.choice(left)
         raise SpaceExhaustedError
 
-    def tell(self, number: int, told: SearchResult) -> None:
+    def tell(self, number: int, result: SearchResult) -> None:
         """Tells the search what became of trial `number`, whether it was asked for or not.
 
         Raises:
             OSError: The study cannot be written.
         """
         running = self._running.pop(number, None)
-        trial = self._learn(number, told, running.system_attrs if running else None)
+        trial = self._learn(number, result, running.system_attrs if running else None)
         if trial is not None:
             with _lock_told():
                 self._study.add_trial(trial)
 
     def _learn(
-        self, number: int, told: SearchResult, attributes: Mapping[str, Any] | None
+        self, number: int, result: SearchResult, attributes: Mapping[str, Any] | None
     ) -> FrozenTrial | None:
         """Takes in what became of a trial; returns it as the study has it, if it has it.
 
@@ -278,8 +280,8 @@ class Searcher:
             attributes: What a sampler left with it.
         """
         if self._climb is not None:
-            self._climb.tell(number, told)
-        placed = self._placed(told)
+            self._climb.tell(number, result)
+        placed = self._placed(result)
         if placed is None:
             return None
         trial = self._frozen(number, placed, attributes)

@@ -44,7 +44,7 @@ _PATIENCE: Mapping[str, Mapping[str, int]] = {
 class Mirror(Protocol):
     """Takes what was told, for a copy of the study."""
 
-    def tell(self, told: Mapping[int, SearchResult]) -> None:
+    def tell(self, results: Mapping[int, SearchResult]) -> None:
         """Has trials copied that were told, by number."""
 
     def finish(self, seconds: float = 10.0) -> str:
@@ -54,7 +54,7 @@ class Mirror(Protocol):
 class NoMirror:
     """No copy is kept."""
 
-    def tell(self, told: Mapping[int, SearchResult]) -> None:
+    def tell(self, results: Mapping[int, SearchResult]) -> None:
         """Does nothing."""
 
     def finish(self, seconds: float = 10.0) -> str:
@@ -91,10 +91,12 @@ class StudyMirror:
         self._thread = threading.Thread(target=self._run, name="study", daemon=True)
         self._thread.start()
 
-    def tell(self, told: Mapping[int, SearchResult]) -> None:
+    def tell(self, results: Mapping[int, SearchResult]) -> None:
         """Has trials copied that were told, by number."""
         with self._changed:
-            self._waiting.update((number, each) for number, each in told.items() if number not in self._there)
+            self._waiting.update(
+                (number, each) for number, each in results.items() if number not in self._there
+            )
             self._changed.notify()
 
     def finish(self, seconds: float = 10.0) -> str:
@@ -165,19 +167,19 @@ class StudyMirror:
         return self._ends_at < math.inf
 
     def _frozen(self, number: int) -> FrozenTrial:
-        told = self._waiting[number]
+        result = self._waiting[number]
         return create_trial(
-            state=TrialState.FAIL if told.values is None else TrialState.COMPLETE,
-            values=told.values,
-            params=dict(told.params),
+            state=TrialState.FAIL if result.values is None else TrialState.COMPLETE,
+            values=result.values,
+            params=dict(result.params),
             # What the machine cannot do has left the space that was searched.
-            distributions={name: self._distributions[name] for name in told.params},
+            distributions={name: self._distributions[name] for name in result.params},
             user_attrs={NUMBER: number},
-            constraints=dict(told.constraints),
+            constraints=dict(result.constraints),
         )
 
 
-def compare_study(url: str, name: str, told: Mapping[int, SearchResult]) -> tuple[list[str], list[str]]:
+def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> tuple[list[str], list[str]]:
     """Returns what the study `name` lacks of what was told, and what it has beside it, a line each.
 
     Raises:
@@ -195,10 +197,10 @@ def compare_study(url: str, name: str, told: Mapping[int, SearchResult]) -> tupl
         ) from error
     for trial in trials:
         number = trial.user_attrs.get(NUMBER)
-        if number in found or number not in told:
+        if number in found or number not in results:
             extra.append(f"trial {trial.number} of the study {name} (sweeper's {number})")
         found[number] = trial
-    for number, each in sorted(told.items()):
+    for number, each in sorted(results.items()):
         copy = found.get(number)
         if copy is None:
             lacking.append(f"trial {number} in the study {name}")

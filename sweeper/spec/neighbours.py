@@ -72,12 +72,12 @@ def _within(parameter: IntParameter | FloatParameter, value: float, wanted: floa
     return number
 
 
-def nearest(parameter: Parameter, value: Scalar, beside: Scalar, among: Collection[Scalar]) -> Scalar:
+def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Collection[Scalar]) -> Scalar:
     """Returns which of the values `among` stands for a neighbour: half of the way to it to one and a half.
 
     None where none does.
     """
-    ways = {each: _way(parameter, value, beside, each) for each in among}
+    ways = {each: _way(parameter, value, neighbour, each) for each in among}
     near = [each for each, way in ways.items() if 0.5 <= way <= 1.5]
     return min(near, key=lambda each: abs(ways[each] - 1), default=None)
 

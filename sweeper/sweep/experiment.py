@@ -53,10 +53,10 @@ def provenance() -> dict[str, str]:
     with contextlib.suppress(OSError):
         found["driver"] = DRIVER.read_text(encoding="ascii").strip()
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        done = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=2, check=True
         )
-        found["commit"] = told.stdout.strip()
+        found["commit"] = done.stdout.strip()
     return found
 
 

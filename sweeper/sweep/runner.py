@@ -145,16 +145,16 @@ class JobRunner:
         self._unsettled.add(each.slot.device)
         if getattr(each.handle, "place", None) is None:
             write_place(each.folder, Place(beside=each.beside))
-        again = is_tried_again(each.job, outcome)
+        retried = is_tried_again(each.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
         # Elsewhere, it is the launcher that leaves a worker alone.
         is_gone = is_gone and each.slot.device != ANYWHERE
         del self._running[each.key]
         others = bool(self._free or self._running)
-        if not is_gone or (again and not others):
+        if not is_gone or (retried and not others):
             # A device that is gone is left alone; but where there is no other, it may come back.
             self._free.append(each.slot)
-        if again:
+        if retried:
             if not (each.folder / OUTCOME).exists():
                 _try_disk(each.folder)
             retry(each.folder, each.job.attempt)

@@ -57,8 +57,8 @@ def _status(error: Exception) -> int:
         return int(response.status_code)
     if not isinstance(error, MlflowException) or error.error_code == "RESOURCE_ALREADY_EXISTS":
         return 0  # Another process was faster; the next attempt finds what it made.
-    told = re.search(r"failed with error code (\d{3})\b", str(error))
-    return int(told[1]) if told else int(error.get_http_status_code())
+    match = re.search(r"failed with error code (\d{3})\b", str(error))
+    return int(match[1]) if match else int(error.get_http_status_code())
 
 
 def _reason(error: Exception, place: Place) -> str:
@@ -67,8 +67,8 @@ def _reason(error: Exception, place: Place) -> str:
     if (cause := _no_answer(error)) is not None:
         if "timed out" in str(cause):
             return f"{place.shown} does not answer in time"
-        told = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(cause))
-        return f"{place.shown} cannot be reached ({told[1] if told else 'the connection broke'})"
+        match = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(cause))
+        return f"{place.shown} cannot be reached ({match[1] if match else 'the connection broke'})"
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines[0]) <= 300 else f"{lines[0][:299]}…"
 

@@ -120,7 +120,7 @@ def mend_artifact_locations(home: Path) -> int:
         StorageError: The database cannot be read or written.
     """
     root = artifact_root(home)
-    mended = 0
+    repaired = 0
     with _database(home) as db:
         if db is None:
             return 0
@@ -135,16 +135,16 @@ def mend_artifact_locations(home: Path) -> int:
                 db.execute(
                     "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (here, id_)
                 )
-                mended += 1
+                repaired += 1
             # By each run's own tail: runs written between two moves have other prefixes.
-            mended += db.execute(
+            repaired += db.execute(
                 "UPDATE runs SET artifact_uri = :here || '/' || run_uuid || '/artifacts'"
                 " WHERE experiment_id = :id AND artifact_uri <> :here || '/' || run_uuid || '/artifacts'"
                 " AND substr(artifact_uri, -length(:end || run_uuid || '/artifacts'))"
                 " = :end || run_uuid || '/artifacts'",
                 {"here": here, "end": f"{tail}/", "id": id_},
             ).rowcount
-    return mended
+    return repaired
 
 
 def directory_of(experiment: str) -> str:

@@ -35,7 +35,7 @@ _ALWAYS = ("throughput", "x_baseline", "confirm/ratio")
 _TAGS = (("verdict", 140), ("stage", 110), ("outcome", 130))
 _SERIES = ("gpu_util_pct", "gpu_power_w", "cpu_util_pct")
 _PARAM_WIDTH = 95
-_TOLD_WIDTH, _MAX_TOLD = 150, 2
+_REPORTED_WIDTH, _MAX_REPORTED = 150, 2
 _LETTER_WIDTH = 7.5
 _MAX_AXES = 10
 _COMPARISON, _CURVES = "sweeper-comparison", "sweeper-series"
@@ -44,10 +44,12 @@ _COMPARISON, _CURVES = "sweeper-comparison", "sweeper-series"
 def view_state(sweep: SweepInfo) -> dict[str, Any]:
     """Returns the view's state. It cannot pin the baseline: the interface takes no pins from a saved view."""
     found = (next((each for each in choice if _has(sweep, each[0])), None) for choice in _METRICS)
-    told = [(name, _TOLD_WIDTH) for name in sweep.metrics if name.startswith("val_") and name != "val_loss"]
+    reported = [
+        (name, _REPORTED_WIDTH) for name in sweep.metrics if name.startswith("val_") and name != "val_loss"
+    ]
     metrics = [
         (f"metrics.`{name if '/' in name else f'result/{name}'}`", width)
-        for name, width in (*(each for each in found if each is not None), *told[:_MAX_TOLD])
+        for name, width in (*(each for each in found if each is not None), *reported[:_MAX_REPORTED])
     ]
     tags = [(f"tags.`sweeper.{name}`", width) for name, width in _TAGS]
     params = [

@@ -150,5 +150,5 @@ def undisturbed_canary_ms() -> float:
 
 def _beside_seconds() -> float:
     """Returns processor seconds of this tree, this thread left out."""
-    beside = time.process_time() - time.thread_time()
-    return beside + sum(ran_seconds(pid) or 0.0 for pid in _helpers())
+    helpers = time.process_time() - time.thread_time()
+    return helpers + sum(ran_seconds(pid) or 0.0 for pid in _helpers())

@@ -135,7 +135,7 @@ def describe(device: torch.device) -> DeviceInfo:
     )
 
 
-def _uuid(told: str, index: int) -> str:
+def _uuid(named: str, index: int) -> str:
     """Returns the UUID of a visible device with its prefix.
 
     CUDA tells UUIDs without one. Whether it is a MIG instance's is known where one was asked for; elsewhere
@@ -145,7 +145,7 @@ def _uuid(told: str, index: int) -> str:
     asked = visible[index].strip() if index < len(visible) else ""
     if asked.startswith("MIG-"):
         return asked
-    return told if told.startswith(("GPU-", "MIG-")) or not told else f"GPU-{told}"
+    return named if named.startswith(("GPU-", "MIG-")) or not named else f"GPU-{named}"
 
 
 def synchronize(device: torch.device) -> None:

@@ -143,11 +143,11 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
         return {}
     # What it does beside the batches, and for how long, is the user's.
     with _evaluating(stepper.model, stepper), stepper.progress.steps.paused():
-        told = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
+        reported = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
     try:
-        numbers = {str(name): float(value) for name, value in told.items()}
+        numbers = {str(name): float(value) for name, value in reported.items()}
     except (AttributeError, TypeError, ValueError):
-        raise UserError(f"`evaluate` must return numbers by name, but got {told!r}.") from None
+        raise UserError(f"`evaluate` must return numbers by name, but got {reported!r}.") from None
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 

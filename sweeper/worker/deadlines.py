@@ -60,9 +60,9 @@ class Overdue:
         self._stage, self._stage_began = name, now
         self._count = self._first_count = count
         self._step_seconds.clear()
-        self.heard(now)
+        self.heard_from(now)
 
-    def heard(self, now: float) -> None:
+    def heard_from(self, now: float) -> None:
         """The job has said something: it is alive."""
         self._stepped = now
 

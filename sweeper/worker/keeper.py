@@ -278,7 +278,7 @@ class _Keeper:
                 if self.job.plan.repeats:
                     self.sampler.start(self.pid, info.uuid)
             elif "window" in message:
-                self.overdue.heard(time.perf_counter())
+                self.overdue.heard_from(time.perf_counter())
                 if answer is not None:
                     line = _line(self._disturbed(decode(Window, message["window"])))
                     # It may have ended meanwhile.

@@ -126,8 +126,10 @@ def test_one_line_says_what_is_missed_and_no_value():
         "DBUS_SESSION_BUS_ADDRESS": "unix:",
         "MLFLOW_TRACKING_PASSWORD": "canary-123456",
     }
-    line = "Trials do not see AWS_REGION, AWS_SECRET_ACCESS_KEY. "
+    line = (
+        "Trials do not see AWS_REGION, AWS_SECRET_ACCESS_KEY. "
         "To pass them on, add them to execution.pass_env."
+    )
     assert held_back_line(environ) == line
     assert held_back(environ, ["AWS_*"]) == ("AWS_SECRET_ACCESS_KEY",)
     assert held_back_line(environ, ["AWS_*", "AWS_SECRET_ACCESS_KEY"]) == ""

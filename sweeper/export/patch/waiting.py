@@ -20,13 +20,13 @@ def waits(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
     change = "keep it on the device (`.detach()`), and read it every hundred steps"
     for body in source.training:
         losses = _losses(body)
-        told: set[ast.stmt] = set()
+        advised: set[ast.stmt] = set()
         for node in ast.walk(body):
             if not isinstance(node, ast.Call) or not _waits(node, losses, source):
                 continue
             statement = source.statement(node)
-            if statement not in told and source.each_step(node, body):
-                told.add(statement)
+            if statement not in advised and source.each_step(node, body):
+                advised.add(statement)
                 yield from source.advice(node, [change], "it waits for the GPU in each step")
 
 

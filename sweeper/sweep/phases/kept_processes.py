@@ -37,9 +37,9 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     least = max(DEAR_SECONDS, DEAR * window_seconds)
-    dear = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
+    expensive = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
     taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
-    return dear and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
+    return expensive and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
 
 
 def kept_round(

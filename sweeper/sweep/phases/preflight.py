@@ -163,7 +163,7 @@ class _Preflight:
         self._ends_at = math.inf if minutes is None else time.monotonic() + MAX_SHARE * 60 * minutes
 
     def run(self) -> Found:
-        choices = list(untried(self._spec, self._trials.table.finished()))
+        choices = list(untried_choices(self._spec, self._trials.table.finished()))
         self._trials.progress.begin("trying values before the search", len(choices))
         tried = []
         for name, value in choices:
@@ -223,7 +223,7 @@ class _Preflight:
         return _Answer(unknown=f"{outcome.kind}: {outcome.message}")
 
 
-def untried(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterator[Choice]:
+def untried_choices(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterator[Choice]:
     """Yields the choices to try: all that no trial has run with, and that would act in the baseline."""
     ran = [record.config.flatten() for record in finished if record.measurement is not None]
     baseline = spec.baseline_config().flatten()

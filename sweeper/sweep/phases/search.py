@@ -148,10 +148,10 @@ class Search:
         if reason := self._why_enough():
             return reason
         number = table.last + 1
-        offered = self._offered()
-        if offered is not None:
+        start = self._next_start()
+        if start is not None:
             why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
-            trials.start(number, "search", offered, {}, why)
+            trials.start(number, "search", start, {}, why)
             return ""
         try:
             params, why = self._searcher.ask(number, self._taken)
@@ -236,7 +236,7 @@ class Search:
         """Returns how many configurations were passed over since the last trial."""
         return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
 
-    def _offered(self) -> TrialConfig | None:
+    def _next_start(self) -> TrialConfig | None:
         """Returns the last configuration that was passed over with a smaller batch, accumulated."""
         table = self._table
         last = table.records[table.last]

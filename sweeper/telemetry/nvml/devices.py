@@ -162,7 +162,7 @@ def name_and_memory_gib(uuid: str) -> tuple[str, float]:
 def _named(uuid: str) -> tuple[str, float]:
     with contextlib.suppress(Exception), initialised() as nvml:
         handle = find(nvml, uuid).handle
-        return _name(nvml, handle), _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 0.0)
+        return _name(nvml, handle), _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 0.0)
     return "", 0.0
 
 
@@ -222,8 +222,8 @@ def _facts() -> list[GpuFacts]:
     found: list[GpuFacts] = []
     with contextlib.suppress(Exception), initialised() as nvml:
         own = set(tree(os.getpid()))
-        driver = _told(lambda: str(nvml.nvmlSystemGetDriverVersion()), "")
-        cuda = _told(lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion_v2()), "")
+        driver = _ask(lambda: str(nvml.nvmlSystemGetDriverVersion()), "")
+        cuda = _ask(lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion_v2()), "")
         found.extend(_fact(nvml, index, whole, driver, cuda, own) for index, whole in gpus(nvml))
     return found
 
@@ -231,15 +231,15 @@ def _facts() -> list[GpuFacts]:
 def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, own: set[int]) -> GpuFacts:
     return GpuFacts(
         index=index,
-        name=_told(lambda: str(nvml.nvmlDeviceGetName(whole)), ""),
-        uuid=_told(lambda: str(nvml.nvmlDeviceGetUUID(whole)), ""),
-        memory_gib=_told(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).total / GIB), 0.0),
+        name=_ask(lambda: str(nvml.nvmlDeviceGetName(whole)), ""),
+        uuid=_ask(lambda: str(nvml.nvmlDeviceGetUUID(whole)), ""),
+        memory_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).total / GIB), 0.0),
         driver=driver,
         cuda_driver_version=cuda,
-        persistence=_told(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(whole)), None),
-        compute_mode=_told(lambda: _MODES[nvml.nvmlDeviceGetComputeMode(whole)], ""),
+        persistence=_ask(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(whole)), None),
+        compute_mode=_ask(lambda: _MODES[nvml.nvmlDeviceGetComputeMode(whole)], ""),
         mig=is_split(nvml, whole),
-        foreign=_told(lambda: tuple(sorted(compute_processes(nvml, whole).keys() - own)), ()),
+        foreign=_ask(lambda: tuple(sorted(compute_processes(nvml, whole).keys() - own)), ()),
     )
 
 
@@ -247,7 +247,7 @@ def _cuda(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _told(call: Callable[[], _T], otherwise: _T) -> _T:
+def _ask(call: Callable[[], _T], otherwise: _T) -> _T:
     try:
         return call()
     except Exception:

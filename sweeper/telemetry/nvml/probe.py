@@ -67,7 +67,7 @@ class NvmlProbe(Probe):
         self.lost = False
         self._nvml: Any = None
         self._cheap: list[_Kept] = []
-        self._dear: list[_Kept] = []
+        self._expensive: list[_Kept] = []
         self._sources: list[Source] = []
         self._in_a_row: dict[str, int] = {}
 
@@ -86,7 +86,7 @@ class NvmlProbe(Probe):
         for source in readings(self._nvml, device):
             self._keep(self._cheap, source, source.names)
         foreign = Foreign(self._nvml, device, pid)
-        self._keep(self._dear, Source(foreign.names, foreign.read), foreign.names)
+        self._keep(self._expensive, Source(foreign.names, foreign.read), foreign.names)
         self._read(self._cheap)
 
     def read(self) -> Reading:
@@ -95,14 +95,14 @@ class NvmlProbe(Probe):
 
     def between(self) -> Reading:
         """Returns who else was on the GPU since the last call, or since `open`."""
-        return self._read(self._dear)
+        return self._read(self._expensive)
 
     def close(self) -> None:
         """Releases NVML."""
         for source in self._sources:
             with contextlib.suppress(Exception):
                 source.close()
-        for kept in (self._sources, self._cheap, self._dear):
+        for kept in (self._sources, self._cheap, self._expensive):
             kept.clear()
         if self._nvml is not None:
             with contextlib.suppress(Exception):
@@ -157,4 +157,4 @@ class NvmlProbe(Probe):
         self.lost = is_lost(error)
         self._why["gpu"] = problem(error)
         self._cheap.clear()
-        self._dear.clear()
+        self._expensive.clear()

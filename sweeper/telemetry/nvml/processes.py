@@ -86,6 +86,6 @@ class Foreign:
     def _memory(self, listed: dict[int, int | None]) -> float | Exception:
         if listed and not self._is_numbered_as_here:
             return LeftOutError("NVML numbers processes as the machine does, not as this container does")
-        told = [used for pid, used in listed.items() if pid not in self._own]
-        known = [used for used in told if used is not None]
-        return sum(known) / GIB if known or not told else LeftOutError("not told for processes of others")
+        reported = [used for pid, used in listed.items() if pid not in self._own]
+        known = [used for used in reported if used is not None]
+        return sum(known) / GIB if known or not reported else LeftOutError("not told for processes of others")
