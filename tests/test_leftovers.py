@@ -186,7 +186,7 @@ def test_what_a_process_starts_while_it_is_looked_for_is_found(sleeper, monkeypa
 
 def test_a_process_that_is_being_loaded_is_waited_for(sleeper, monkeypatch: pytest.MonkeyPatch):
     pid, read, looks = sleeper().pid, guard._read, list[str]()
-    mark = guard.words_of(pid)
+    mark = guard.words_of(pid)  # Waits for it, should it be so.
     assert mark
 
     def in_exec(pid: int, name: str) -> bytes:
@@ -201,6 +201,8 @@ def test_a_process_that_is_being_loaded_is_waited_for(sleeper, monkeypatch: pyte
 
 def test_one_without_an_environment_is_not_waited_for(sleeper, monkeypatch: pytest.MonkeyPatch):
     process = sleeper(env={})
+    while SLEEP.encode() not in guard.command_of(process.pid):
+        time.sleep(0.01)  # It is being loaded itself.
     with monkeypatch.context() as patch:
         patch.setattr(guard, "EXEC_SECONDS", 60.0)
         patch.setattr(guard.time, "sleep", lambda seconds: pytest.fail("it waits"))
