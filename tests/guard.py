@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 MARK = "SWEEPER_TESTS"
 """The variable that everything which a test starts inherits; its words say who started it.
@@ -24,21 +24,34 @@ UNWIND_SECONDS = 10.0
 """What a test has for its own cleaning up, before its processes are killed."""
 HARD_SECONDS = 60.0
 """What it has before the pytest process itself is killed."""
+EXEC_SECONDS = 1.0
+"""What loading a program may take: on a busy core, and from a disk, it takes a while."""
+_PF_EXITING, _PF_KTHREAD = 0x4, 0x200000
+"""Of <linux/sched.h>."""
 # They serve the pytest process as long as it lives, and end with it.
 _HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"_inductor/compile_worker")
 
 
 def words_of(pid: int) -> list[str]:
     """Returns the words of the mark that a process was started with; none where it may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read().split(b"\0")
-    except OSError:
-        return []
+    deadline = time.monotonic() + EXEC_SECONDS
+    found = _read(pid, "environ")
+    if not found:
+        while _is_in_exec(pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        # What was being loaded is there now; what has no environment still has none.
+        found = _read(pid, "environ")
     prefix = MARK.encode() + b"="
+    variables = found.split(b"\0")
     return next(
         (os.fsdecode(each[len(prefix) :]).split() for each in variables if each.startswith(prefix)), []
     )
+
+
+def _is_in_exec(pid: int) -> bool:
+    """Whether a process is being loaded: for that time it has neither arguments nor an environment."""
+    stat = _stat(pid)
+    return bool(stat) and not int(stat[6]) & (_PF_KTHREAD | _PF_EXITING) and not command_of(pid)
 
 
 def pids() -> set[int]:
@@ -46,10 +59,18 @@ def pids() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
 
 
-def living(found: Callable[[int], bool], among: set[int] | None = None) -> list[int]:
-    """Returns the processes for which `found` holds, without zombies, helpers and this process itself."""
-    candidates = (pids() if among is None else among) - {os.getpid()}
-    return [pid for pid in sorted(candidates) if found(pid) and _lives(pid) and not is_helper(pid)]
+def living(found: Callable[[int], bool], but: Iterable[int] = ()) -> list[int]:
+    """Returns the processes for which `found` holds, without zombies, helpers and this process itself.
+
+    Args:
+        but: Processes that are not looked at.
+    """
+    seen, held = {os.getpid(), *but}, list[int]()
+    # One that is looked at may have ended by then, and left a child that was not listed yet.
+    while new := pids() - seen:
+        seen |= new
+        held += [pid for pid in sorted(new) if found(pid) and _lives(pid) and not is_helper(pid)]
+    return held
 
 
 def is_helper(pid: int) -> bool:
@@ -60,9 +81,14 @@ def is_helper(pid: int) -> bool:
 
 def command_of(pid: int) -> bytes:
     """Returns a process's command line, its words joined by blanks; empty when it is gone."""
+    return _read(pid, "cmdline").replace(b"\0", b" ").strip()
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Returns a file of a process; nothing when it is gone, or may not be read."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().replace(b"\0", b" ").strip()
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
     except OSError:
         return b""
 

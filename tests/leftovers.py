@@ -143,7 +143,7 @@ class _Tests:
 
     def _left(self) -> list[int]:
         """Returns the processes of this test that live."""
-        return guard.living(self._is_of_test, guard.pids() - self._before - self._shared)
+        return guard.living(self._is_of_test, self._before | self._shared)
 
     def _is_of_test(self, pid: int) -> bool:
         # A server may write over its own environment, as PostgreSQL's processes do: then its parent tells.

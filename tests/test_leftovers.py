@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import guard
 import pytest
@@ -159,6 +160,53 @@ def test_a_run_that_leaves_a_process_fails(pytest_run: Run, workers: str):
     assert "processes left by this run" in done.stdout
     assert "1 passed" in done.stdout
     assert left() == []
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(SLEEP.split(), **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_what_a_process_starts_while_it_is_looked_for_is_found(sleeper, monkeypatch: pytest.MonkeyPatch):
+    process = sleeper()
+    listed = [{os.getppid()}, {os.getppid(), process.pid}]
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "pids", lambda: listed.pop(0) if len(listed) > 1 else listed[0])
+        assert guard.living(lambda pid: pid == process.pid) == [process.pid]
+
+
+def test_a_process_that_is_being_loaded_is_waited_for(sleeper, monkeypatch: pytest.MonkeyPatch):
+    pid, read, looks = sleeper().pid, guard._read, list[str]()
+    mark = guard.words_of(pid)  # Waits for it, should it be so.
+    assert mark
+
+    def in_exec(pid: int, name: str) -> bytes:
+        looks.append(name)
+        return b"" if len(looks) < 6 else read(pid, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "_read", in_exec)
+        patch.setattr(guard, "EXEC_SECONDS", 60.0)
+        assert guard.words_of(pid) == mark
+
+
+def test_one_without_an_environment_is_not_waited_for(sleeper, monkeypatch: pytest.MonkeyPatch):
+    process = sleeper(env={})
+    while SLEEP.encode() not in guard.command_of(process.pid):
+        time.sleep(0.01)  # It is being loaded itself.
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "EXEC_SECONDS", 60.0)
+        patch.setattr(guard.time, "sleep", lambda seconds: pytest.fail("it waits"))
+        assert guard.words_of(process.pid) == []
 
 
 @pytest.mark.parametrize(
