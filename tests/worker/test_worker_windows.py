@@ -163,7 +163,7 @@ def test_a_driver_that_never_answers_changes_and_delays_nothing(kept):
 
 def test_of_several_gpus_it_is_said_that_one_is_looked_at(kept):
     found, _ = kept(windows, Gpu(lambda look: 0.0), devices=2, repeats=1)
-    assert found.telemetry_missing["other_gpus"] == "only the first of 2 GPUs is looked at"
+    assert found.telemetry_missing["other_gpus"] == "only the first of 2 GPUs is sampled"
 
 
 def test_telemetry_is_cut_to_the_windows_that_were_kept(kept, tmp_path):
