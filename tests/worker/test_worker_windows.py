@@ -179,7 +179,7 @@ def test_telemetry_is_cut_to_the_windows_that_were_kept(kept, tmp_path):
     first = min(window.start_s for window in found.windows)
     assert sum(moment < first for moment in columns["time_s"]) > 10
     assert found.telemetry_missing["gpu_power_w"] == "not supported"
-    assert "GPU 50 %" in (tmp_path / "job" / TELEMETRY_LOG).read_text()
+    assert "GPU 50%" in (tmp_path / "job" / TELEMETRY_LOG).read_text()
 
 
 # -- a trial that ends in the middle of it ---------------------------------------------------------------
