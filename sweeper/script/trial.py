@@ -183,7 +183,7 @@ class _Trial:
         if self._process.status not in (None, 0):
             self._fail()
         if not timed.kept:
-            timed, num_warm, steady = self._what_there_is()
+            timed, num_warm, steady = self._single_window()
         self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
         if not timed.screened_out and throughput >= plan.quality_above:
@@ -290,7 +290,7 @@ class _Trial:
                 timeline, first = self._timeline, len(self._timeline.stretches)
         return Taken(_window(timeline.stretches[first:], before, read_conditions()))
 
-    def _what_there_is(self) -> tuple[Windows, int, bool]:
+    def _single_window(self) -> tuple[Windows, int, bool]:
         """Returns all but the first stretch as one window: the script exited before a window."""
         among = self._timeline.stretches[1:]
         if not among:

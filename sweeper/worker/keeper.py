@@ -291,7 +291,7 @@ class _Keeper:
         """Returns what disturbed a window on the GPU; the trial itself watches the host."""
         return of_gpu(self.sampler.means(window)) if self.device_uuid else ()
 
-    def _not_looked_at(self) -> dict[str, str]:
+    def _unsampled_gpus(self) -> dict[str, str]:
         count = self.job.config.device.count
         return {"other_gpus": f"only the first of {count} GPUs is sampled"} if count > 1 else {}
 
@@ -312,7 +312,7 @@ class _Keeper:
                 gpu_mem_peak_gib=peak,
                 seconds=seconds,
                 telemetry=summarise(columns, self.result.windows),
-                telemetry_missing={**self.sampler.missing(), **self._not_looked_at()},
+                telemetry_missing={**self.sampler.missing(), **self._unsampled_gpus()},
             )
         if isinstance(self.result, Report):
             return self.result

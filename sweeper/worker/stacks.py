@@ -22,7 +22,7 @@ VARIABLE = "PYTHONFAULTHANDLER"
 WAIT_SECONDS, SHARE_SECONDS = 2.0, 0.5
 """For all processes together, and for each of them."""
 _LISTEN_SECONDS = 0.01
-_MOST = 64
+_MAX_PROCESSES = 64
 
 
 def enable() -> None:
@@ -40,7 +40,7 @@ def save(root: int, listen: Callable[[float], None], write: Callable[[bytes], No
         listen: Reads their output for the given seconds.
         write: Takes a header line that names the process.
     """
-    found = list(tree(root))[:_MOST]
+    found = list(tree(root))[:_MAX_PROCESSES]
     states = {pid: _state(pid) for pid in found}
     for pid in found:
         _send(pid, signal.SIGSTOP)
