@@ -157,7 +157,7 @@ class Listener:
                 is_val = "loss" not in found and "val_loss" not in found and is_evaluation(line)
                 self._printed.take(found, moment, is_evaluation=is_val)
 
-    def lacking(self) -> str:
+    def missing_setting(self) -> str:
         """Returns which setting is missing to make use of the output; empty if none is."""
         names, script = {*self._printed.names, *self._logged.names}, self._script
         if not self._per_step and names & {"step", "s_per_step", "ms_per_step", "steps_per_s"}:

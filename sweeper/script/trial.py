@@ -257,8 +257,10 @@ class _Trial:
             # The median comes last: this runs for every message, inside windows too.
             if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
                 self._stall(silent)
-        elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._listener.lacking()):
-            raise UserError(lacking)
+        elif now - self._process.started_s > PATIENCE_SECONDS and (
+            missing := self._listener.missing_setting()
+        ):
+            raise UserError(missing)
         return runs
 
     def _stall(self, silent: float) -> NoReturn:
@@ -355,8 +357,8 @@ class _Trial:
         status, listener = self._process.status, self._listener
         assert status is not None
         lines = [line for line in listener.last_lines if line.strip()]
-        if status == 0 and (lacking := listener.lacking()):
-            raise UserError(lacking)
+        if status == 0 and (missing := listener.missing_setting()):
+            raise UserError(missing)
         if status == 0:
             seconds = time.perf_counter() - self._process.started_s
             raise TrialFailedError(

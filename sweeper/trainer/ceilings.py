@@ -120,10 +120,10 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
 
-def _host(lacking: Mapping[str, str]) -> Ceilings:
+def _host(unsupported: Mapping[str, str]) -> Ceilings:
     threads = torch.get_num_threads()
     for name in ("fp32", "bf16", "fp16"):
-        if f"precision.amp={name}" in lacking:
+        if f"precision.amp={name}" in unsupported:
             continue
         if threads > 1:
             torch.set_num_threads(1)
@@ -149,24 +149,26 @@ def _matmul(name: str, size: int, device: str = "cpu", wait: Callable[[], object
     return 2 * size**3 / best_seconds(lambda: torch.mm(left, right, out=into), wait)
 
 
-def _gpu(index: int, lacking: Mapping[str, str]) -> Ceilings:
+def _gpu(index: int, unsupported: Mapping[str, str]) -> Ceilings:
     """Yields a GPU's ceilings; a memory copy counts a byte once, though it is read and written."""
     name = f"cuda:{index}"
     before = torch.get_float32_matmul_precision()
     with torch.cuda.device(index):
         try:
-            yield from ((f"{name}.{what}", value, unit) for what, value, unit in _on_gpu(name, lacking))
+            yield from ((f"{name}.{what}", value, unit) for what, value, unit in _on_gpu(name, unsupported))
         finally:
             torch.set_float32_matmul_precision(before)
             torch.cuda.empty_cache()
 
 
-def _on_gpu(name: str, lacking: Mapping[str, str]) -> Ceilings:
+def _on_gpu(name: str, unsupported: Mapping[str, str]) -> Ceilings:
     wait = torch.cuda.synchronize
     free = torch.cuda.mem_get_info()[0]
     size = 8192 if free > 4 * GIB else 2048
     for kind in ("fp32", "tf32", "bf16", "fp16"):
-        if f"precision.amp={kind}" in lacking or (kind == "tf32" and "precision.tf32=True" in lacking):
+        if f"precision.amp={kind}" in unsupported or (
+            kind == "tf32" and "precision.tf32=True" in unsupported
+        ):
             continue
         torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
         yield f"matmul_{kind}", _matmul(kind, size, name, wait) / 1e12, "TFLOP/s"
