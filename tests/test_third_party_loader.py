@@ -73,7 +73,7 @@ def test_an_entry_point_is_named_as_its_kind(tmp_path, monkeypatch):
     points = {"sweeper.loaders": {"warp": "warp_loader:TRAITS"}}
     install(tmp_path, "warp-loader", points, {"warp_loader.py": TRAITS})
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=r"`warp` of warp-loader 1.0 gives `turbo`. Rename one of them."):
+    with pytest.raises(UserError, match=r"`warp` of warp-loader 1.0 provides `turbo`. Rename one of them."):
         find("warp")
 
 

@@ -96,7 +96,7 @@ def test_a_misspelt_one_is_said_where_it_is_written(install, tmp_path):
     ("change", "says"),
     [
         (("from sweeper", "import nowhere_at_all\nfrom sweeper"), "cannot be loaded: ModuleNotFoundError"),
-        (('Metric("usd_per_epoch"', 'Metric("usd"'), "of cost-metrics 1.0 gives `usd`. Rename one of them."),
+        (('Metric("usd_per_epoch"', 'Metric("usd"'), "of cost-metrics 1.0 provides `usd`. Rename one"),
     ],
 )
 def test_a_broken_one_is_a_mistake_of_the_specification(install, change, says):
@@ -118,7 +118,7 @@ def test_one_that_fails_ends_the_sweep_and_names_its_distribution(install, bench
     install(MODULE.replace("measured = record.measurement", body))
     with pytest.raises(UserError) as caught:
         bench.run(spec_of(objectives=[{"minimize": NAME}]))
-    assert "the metric `usd_per_epoch` (cost-metrics 1.0) must give a number or None, but" in str(
+    assert "the metric `usd_per_epoch` (cost-metrics 1.0) must return a number or None, but" in str(
         caught.value
     )
     assert says in str(caught.value)

@@ -22,11 +22,11 @@ _STORED_AS = "stored as"
 
 
 def stored_as(name: str, **options: Any) -> Any:
-    """Returns a dataclass field that files know by another name, so that what stands on disk stays readable.
+    """Returns a dataclass field stored under another key, so that old files stay readable.
 
     Args:
         name: The key in a file.
-        **options: As of `dataclasses.field`.
+        **options: Those of `dataclasses.field`.
     """
     return dataclasses.field(**options, metadata={_STORED_AS: name})
 
@@ -40,10 +40,10 @@ _keys: Callable[[Any], tuple[tuple[str, str], ...]] = cache(
 
 
 def encode(value: Any) -> Any:
-    """Returns `value` as what `json.dumps(..., allow_nan=False)` takes; NaN and inf become None."""
+    """Returns `value` as `json.dumps(..., allow_nan=False)` takes it; NaN and inf become None."""
     kind = type(value)
     if kind in _PLAIN:
-        # Most are.
+        # The common case.
         return value
     if dataclasses.is_dataclass(kind):
         return {key: encode(getattr(value, name)) for name, key in _keys(kind)}
@@ -69,7 +69,7 @@ class _MisfitError(Exception):
 def decode(kind: type[T], value: Any, path: str = "") -> T:
     """Returns `value` (from `json.loads`) as an instance of the dataclass `kind`.
 
-    Unknown keys are passed over, so that an older reader takes a newer file.
+    Unknown keys are ignored, so that an older version reads a newer file.
 
     Raises:
         DecodeError: A required key is missing or a value has the wrong type.
@@ -83,7 +83,7 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
 
 
 def _decoder_of(hint: Any) -> Callable[[Any], Any]:
-    """Returns what decodes a value of the type `hint`."""
+    """Returns the decoder for values of the type `hint`."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
         return lambda value: value
@@ -107,7 +107,7 @@ _decoder: Callable[[Any], Callable[[Any], Any]] = cache(_decoder_of)
 
 
 def _types_kept(hint: Any) -> frozenset[type]:
-    """Returns the types whose values `hint` takes as they are: most values need no decoder."""
+    """Returns the types whose values need no decoder under `hint`; most values do not."""
     if get_origin(hint) in (Union, UnionType):
         return _types_kept_by_any(get_args(hint))
     return frozenset((hint,)) if hint in (*_PLAIN, float) else frozenset()

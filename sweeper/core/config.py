@@ -1,4 +1,4 @@
-"""TrialConfig: everything that is asked of one trial, and the dotted names for it in a YAML."""
+"""TrialConfig: the complete configuration of one trial, and its dotted names in YAML."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ class LoaderConfig:
         prefetch_factor: Batches each worker keeps ready; without effect at `num_workers=0`.
         pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
         persistent_workers: Workers survive the end of an epoch.
-        drop_last: A ragged last batch is left out, so that shapes are static.
-        buckets: Static lengths that samples of varying length are padded to; 1 pads all to the
-            longest. Batches are drawn within a bucket, so that this is part of what the loss
-            depends on.
+        drop_last: Drops a ragged last batch, so that shapes are static.
+        buckets: Number of static lengths that samples of varying length are padded to; 1 pads all
+            to the longest. Batches are drawn within a bucket, so this affects the loss.
     """
 
     kind: str = field(default=loaders.RESIDENT, metadata={"registry": loaders.KINDS})
@@ -70,8 +69,8 @@ class PrecisionConfig:
     """Arithmetic of a step.
 
     Attributes:
-        amp: Type that autocast computes in; `fp32` is no autocast.
-        tf32: TF32 for the float32 operations that remain. `default` leaves torch as it comes: off for
+        amp: Type that autocast computes in; `fp32` turns autocast off.
+        tf32: TF32 for the float32 operations that remain. `default` keeps torch's defaults: off for
             matrix products, on for cuDNN's convolutions and recurrent layers. True and False set both.
     """
 
@@ -97,11 +96,11 @@ class OptimizerConfig:
     """The optimiser and its learning rate.
 
     Attributes:
-        lr: Learning rate at `lr_batch_size` samples a step.
-        lr_rule: How it follows the global batch: not at all, with its square root (Adam), or
+        lr: Learning rate at `lr_batch_size` samples per step.
+        lr_rule: How it scales with the global batch: not at all, with its square root (Adam), or
             linearly (SGD).
         lr_batch_size: The global batch `lr` is meant for; 0 means the trial's own. A sweep fills in
-            its baseline's, so that an exported configuration is complete in itself.
+            its baseline's, so that an exported configuration is complete.
         warmup_steps: Steps over which the rate rises linearly from zero.
         clip_norm: Largest gradient norm; 0 leaves gradients alone.
     """
@@ -126,7 +125,7 @@ class OptimizerConfig:
         _require(self.clip_norm >= 0, "`optimizer.clip_norm >= 0` must hold", self.clip_norm)
 
     def lr_at(self, global_batch: int) -> float:
-        """Returns the peak learning rate for `global_batch` samples a step."""
+        """Returns the peak learning rate for `global_batch` samples per step."""
         ratio = global_batch / (self.lr_batch_size or global_batch)
         factor = {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[self.lr_rule]
         return self.lr * factor
@@ -134,14 +133,14 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
-    """Share of the machine, and how its memory is used.
+    """The trial's share of the machine, and how its memory is used.
 
     Attributes:
-        count: GPUs that train together, each on `batch_size` samples a step.
-        memory_fraction: Share of the GPU's memory that may be allocated; 0 leaves all of it.
+        count: GPUs that train together, each on `batch_size` samples per step.
+        memory_fraction: Share of the GPU's memory that may be allocated; 0 for no limit.
         cpu_threads: Threads of an operation; 0 takes all usable cores.
-        malloc: `retain` keeps freed host memory for the next step instead of giving it back to
-            the kernel, which must clear it anew; `default` is what a plain script has.
+        malloc: `retain` keeps freed host memory for the next step instead of returning it to the
+            kernel, which must clear it again; `default` is what a plain script gets.
     """
 
     count: int = 1
@@ -164,8 +163,8 @@ class TrialConfig:
     """One complete configuration. `model` and `data` hold what the pipeline itself understands.
 
     Attributes:
-        args: Every parameter of a script's command line by its name, those that are fields here
-            among them; None for a pipeline. Any name may be one, and nothing else is known of it.
+        args: Every parameter of a script's command line by name, including those that are fields
+            here; None for a pipeline. The names are the user's own and have no further meaning.
     """
 
     batch_size: int = 64
@@ -195,7 +194,7 @@ class TrialConfig:
         return self.batch_size * self.accumulate_steps * self.device.count
 
     def flatten(self) -> dict[str, Scalar]:
-        """Returns every field under its dotted name; of a script's, its parameters alone."""
+        """Returns every field by its dotted name; for a script, only its parameters."""
         if self.args is not None:
             return dict(sorted(self.args.items()))
         flat: dict[str, Scalar] = dict(zip(FIELDS, _all_fields(self), strict=True))
@@ -236,8 +235,8 @@ class TrialConfig:
     def canonical(self) -> TrialConfig:
         """Returns the same trial with fields that cannot have an effect at their defaults.
 
-        Two configurations which run identically have one canonical form; duplicates are found on it.
-        What has an effect in a script is not known here.
+        Configurations that run identically share one canonical form, which reveals duplicates. A
+        script's configuration is its own canonical form, since any parameter may have an effect.
         """
         if self.args is not None:
             return self
@@ -271,13 +270,13 @@ class TrialConfig:
             or (not name.startswith(("loader.", "device.")) and name != "compile.cudnn_benchmark")
         }
         if self.compile.mode == "graph":
-            # The same kernels, launched in another way.
+            # The same kernels, launched differently.
             kept["compile.mode"] = "eager"
         kept["accumulate_steps"] = self.on_one_device().accumulate_steps
         return _digest(kept)
 
     def on_one_device(self) -> TrialConfig:
-        """Returns the same training on one device: what the others took, accumulated."""
+        """Returns the same training on one device, which accumulates the other devices' share."""
         return dataclasses.replace(
             self,
             accumulate_steps=self.accumulate_steps * self.device.count,
@@ -285,7 +284,7 @@ class TrialConfig:
         )
 
     def work(self) -> dict[str, Scalar]:
-        """Returns what changes the work itself: samples/s compare only where this is equal."""
+        """Returns the parameters that change the work, without which samples/s do not compare."""
         if self.args is not None:
             return {n: v for n, v in self.flatten().items() if n.partition(".")[0] in OPEN_SECTIONS}
         return {f"{top}.{n}": v for top in OPEN_SECTIONS for n, v in sorted(getattr(self, top).items())}
@@ -300,7 +299,7 @@ class Field:
     """One searchable name: its Python type, default, and the values allowed where they are few.
 
     Attributes:
-        registry: Where its values come from, if others may add some to `choices`.
+        registry: Where its values come from, if third parties may add to `choices`.
     """
 
     name: str
@@ -375,7 +374,7 @@ def check_value(name: str, value: Scalar) -> Scalar:
 
 
 def in_type(name: str, value: Scalar) -> Scalar:
-    """Returns `value` in the type of the field `name` (an int becomes a float where one is asked).
+    """Returns `value` in the type of the field `name` (an int becomes a float where needed).
 
     Raises:
         UserError: The name is unknown, or the value is not one this field can take.
@@ -384,7 +383,7 @@ def in_type(name: str, value: Scalar) -> Scalar:
     if known is None:
         return value
     if known.choices and known.registry is None:
-        # 1 equals True, but is no choice where True is one.
+        # 1 equals True, but is not a choice where True is.
         if not any(value == choice and type(value) is type(choice) for choice in known.choices):
             words = [
                 str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in known.choices

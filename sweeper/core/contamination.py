@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from sweeper.core.measurement import Window
 
 COUNTING = 0.02
-"""Of the trial's own processor time: what is lost to counting it in hundredths, on many cores."""
+"""Share of the trial's processor time lost to counting it in hundredths of a second."""
 
 SHARE = 0.05
-"""Of a window: what others may take from it before it is measured again."""
+"""Share of a window that others may take before it is measured again."""
 
 MIN_SECONDS = 0.04
 """The kernel counts processor time in hundredths of a second, on each core."""
 
 CANARY_RATIO = 1.3
 MIN_CLOCK_PCT = 75.0
-"""NVBench's bound: below three quarters of the default clock a timing is dropped there."""
+"""NVBench's bound: it drops timings below three quarters of the default clock."""
 
 
 def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     """Returns what disturbed `window` on the host's side.
 
-    Others' processor time alone disturbs nothing while there are cores left: it does as far as the
-    trial's own threads had to wait for a core meanwhile. A trial whose own workers outnumber the
-    cores waits too, and nobody else is there.
+    Other processes disturb a window only as far as the trial's threads had to wait for a core
+    meanwhile: with cores to spare they do no harm. Waiting alone is no proof either, since a trial
+    whose own workers outnumber the cores waits too.
 
     Args:
         quiet_canary_ms: The canary's time on this machine when nothing else runs; 0 where unknown.
@@ -46,15 +46,15 @@ def of_gpu(values: Mapping[str, float]) -> tuple[str, ...]:
     """Returns what disturbed a window on the GPU.
 
     Args:
-        values: Means over the window by series name; what is not told is absent, and decides nothing.
+        values: Means over the window by series name; an absent series decides nothing.
     """
     found = []
     if values.get("gpu_foreign_processes", 0.0) > 0:
         found.append("other processes used the GPU")
     if values.get("gpu_throttled", 0.0) > SHARE:
         found.append("heat or a power brake held the GPU's clocks down")
-    # Under a power cap alone a card runs like this whenever it is at work.
+    # A card under a power cap runs below its default clock whenever it is busy.
     capped = values.get("gpu_power_capped", 0.0) > SHARE
     if values.get("gpu_clock_pct", 100.0) < MIN_CLOCK_PCT and not capped:
-        found.append(f"the GPU's clock was below {MIN_CLOCK_PCT:.0f} % of its default")
+        found.append(f"the GPU's clock was below {MIN_CLOCK_PCT:.0f}% of its default")
     return tuple(found)

@@ -23,5 +23,5 @@ __all__ = [
 ]
 
 warnings.warn(
-    "sweeper.core.errors is sweeper.errors now; import from there.", DeprecationWarning, stacklevel=2
+    "sweeper.core.errors is deprecated; import from sweeper.errors.", DeprecationWarning, stacklevel=2
 )

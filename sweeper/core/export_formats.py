@@ -1,7 +1,7 @@
 """The table of export formats and their traits. Imports no writer.
 
 A new format is one function and one row of the table; a third party's format is an entry point in
-`sweeper.export_formats` that gives a row. No module but this one decides anything by a format's name.
+`sweeper.export_formats` that gives a row. No other module branches on a format's name.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class ExportFormat:
 
     Attributes:
         render: Import string of a function `(value, options) -> str`: the export as plain values,
-            and `sweeper.export.Options`. It raises a UserError where there is no such text.
-        about: What it is, in a few words, for `--help`.
-        suffix: Of the file in the sweep's folder, as `.yaml`; empty where it is printed unless `--out`
-            names a file.
-        reads_back: `sweeper train` reads the text: it is YAML or JSON, and nothing is lost.
-        runs_export: The text trains from an export in YAML, which is written beside it.
-        takes_map: It writes one's own flags (`--map`).
+            and `sweeper.export.Options`. It raises a UserError for what the format cannot express.
+        about: A description in a few words, for `--help`.
+        suffix: Suffix of the file in the sweep's folder, such as `.yaml`; empty if the text is
+            printed unless `--out` names a file.
+        reads_back: `sweeper train` can read the text, which is complete YAML or JSON.
+        runs_export: The text trains from a YAML export, which is written next to it.
+        takes_map: It can write the user's own flags (`--map`).
         takes_patch: It allows `--patch SCRIPT.py`, which prints the changes to make in that script.
-        gives_reasons: It says why a value is there; `Options.reasons` is filled for it.
+        gives_reasons: It explains each value; `Options.reasons` is filled for it.
     """
 
     render: str
@@ -40,7 +40,7 @@ class ExportFormat:
 
 
 YAML = "yaml"
-"""The default, and what the text of a format that `runs_export` trains from."""
+"""The default, and the format that a text with `runs_export` trains from."""
 
 BUILTIN: Mapping[str, ExportFormat] = {
     YAML: ExportFormat(render="sweeper.export.formats:as_yaml", suffix=".yaml", reads_back=True),
@@ -60,7 +60,7 @@ BUILTIN: Mapping[str, ExportFormat] = {
     ),
 }
 FORMATS = Registry("export_formats", "--format", ExportFormat, BUILTIN)
-"""Every format that can be written here."""
+"""Every format available here."""
 
 
 def described() -> str:
@@ -74,5 +74,5 @@ def printed() -> Iterator[str]:
 
 
 def taking(option: str) -> str:
-    """Returns the built-in formats for which the trait `option` holds: `args or python`."""
+    """Returns the built-in formats that have the trait `option`: `args or python`."""
     return " or ".join(name for name, row in BUILTIN.items() if getattr(row, option))

@@ -25,14 +25,14 @@ SERIES = "series"
 TELEMETRY_LOG = "telemetry.log"
 TRACE = "trace.json.gz"
 RECORD = "script.json"
-"""Of a script: what exactly ran, and what was heard of it."""
+"""For a script: what exactly ran, and what it reported."""
 
 ANYWHERE = "auto"
-"""As a job's device: the worker's own, wherever that is."""
+"""As a job's device: whichever the worker has."""
 
-RUNS_AGAIN = "Restore it, or remove it: what it told of then runs again"
+RUNS_AGAIN = "Restore it, or remove it to run that job again"
 
-# What runs a job. `worker/runners.py` knows where each is.
+# The runners of jobs; `worker/runners.py` knows where each is.
 TRIAL_RUNNER = "trial"
 QUALITY_RUNNER = "quality"
 PREPARE_RUNNER = "prepare"
@@ -71,14 +71,14 @@ class MeasurePlan:
         window_seconds: Length of one timed window.
         repeats: Number of windows.
         warmup_cap_seconds: Longest warm-up, compile excluded.
-        cap_seconds: Once this much time has been spent measuring, no further window is begun.
-        quality_samples: Training samples of the quality pass; 0 leaves it out.
-        quality_above: Throughput below which the trial could not win, so that no pass is run.
-        quality_cap_seconds: No pass is run that would take longer, by the steps measured.
+        cap_seconds: Measuring time after which no further window begins.
+        quality_samples: Training samples of the quality pass; 0 skips it.
+        quality_above: Throughput below which the trial cannot win and the pass is skipped.
+        quality_cap_seconds: The pass is skipped if, by the steps measured, it would take longer.
         quiet_canary_ms: The canary's time when nothing else runs on the machine; 0 where unknown.
-        diagnose: Whether the parts of a step are run on their own after the windows.
-        screen_seconds: Length of a window before the others, after which a trial that is too slow ends.
-        screen_above: Throughput that it must reach there; 0 leaves the screening out.
+        diagnose: Whether the parts of a step are measured separately after the windows.
+        screen_seconds: Length of a first window, after which a trial that is too slow ends.
+        screen_above: Throughput that it must reach there; 0 turns screening off.
     """
 
     window_seconds: float = 3.0
@@ -96,30 +96,30 @@ class MeasurePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker is asked to do.
+    """A task for a worker.
 
     Attributes:
-        folder: Where its config.json is, wherever that was moved to.
+        folder: Where its config.json is now, even if it was moved.
         runner: What runs it: one of the names above, or `module:function`, which takes `(Job, Progress)` and
             returns the result.
         pipeline: Module of the user's pipeline, found through `import_paths`.
-        script: What is run in place of a pipeline; None where there is one.
+        script: The script to run instead of a pipeline; None for a pipeline.
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
-        training: What a production run is asked for; None for all other jobs.
-        turns: Folder through which the windows are asked for one by one (`sweeper.trainer.on_demand`);
-            empty where they follow each other.
+        training: Options of a production run; None for all other jobs.
+        turns: Folder through which windows are requested one by one (`sweeper.trainer.on_demand`);
+            empty where they follow one another.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
             takes the first `device.count` of them. `auto` is whatever the worker has.
-        cpus: Cores to stay on; empty means all that are usable.
+        cpus: Cores to run on; empty for all usable ones.
         env: Environment variables of the trial, set before anything is imported.
-        timeout_seconds: For the whole job.
-        stage_seconds: For single stages (`sweeper.core.progress.STAGES`); those that are not named have
-            no limit of their own.
-        stall_seconds: How long no step may come where steps are taken; 0 for no such limit.
-        attempt: 0 at first; counts the times the environment ended this trial.
+        timeout_seconds: Limit for the whole job.
+        stage_seconds: Limits for single stages (`sweeper.core.progress.STAGES`); the others have
+            none.
+        stall_seconds: Longest time without a step in stages that take steps; 0 for no limit.
+        attempt: How often the environment has ended this trial; 0 at first.
         params: The search's own values for the trial, before `when` and aliases are applied.
         origin: Where its configuration came from, in words.
     """
@@ -164,7 +164,7 @@ def read_job(folder: Path) -> Job:
 
     Raises:
         FileNotFoundError: There is none.
-        EnvironmentStopError: Its file was spoilt.
+        EnvironmentStopError: Its file is damaged.
     """
     path = folder / CONFIG
     with ours(path, f"Restore it, or remove {folder}"):
@@ -181,14 +181,14 @@ def write_outcome(folder: Path, outcome: Outcome | Report, secrets: Collection[s
     """Writes `folder/outcome.json` atomically: the commit point of a trial.
 
     Args:
-        secrets: Values which no text of it may hold: what an exception says is the user's.
+        secrets: Values to strike from its texts, since an exception's message may hold anything.
     """
     name = type(outcome).__name__.lower()
     write_json(folder / OUTCOME, {"schema": SCHEMA, "type": name, **struck_tree(encode(outcome), secrets)})
 
 
 def decode_outcome(value: Any) -> Outcome | Report:
-    """Returns the outcome in an encoded object with its `type`."""
+    """Returns the outcome encoded in `value`, which names its `type`."""
     return decode(_OUTCOMES[value["type"]], value)
 
 
@@ -196,7 +196,7 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     """Returns the outcome in `folder`, or None while there is none.
 
     Raises:
-        EnvironmentStopError: Its file was spoilt.
+        EnvironmentStopError: Its file is damaged.
     """
     path = folder / OUTCOME
     try:
@@ -208,15 +208,16 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
 
 
 def is_tried_again(job: Job, outcome: Outcome | Report | None) -> bool:
-    """Returns whether `outcome` is the environment's doing, and the job has attempts left."""
+    """Returns whether the environment caused `outcome` and the job has attempts left."""
     return isinstance(outcome, Failure) and job.attempt < RETRIES.get(outcome.kind, 0)
 
 
 def seconds_of(job: Job, outcome: Outcome | Report) -> float:
     """Returns how long a job took.
 
-    By the monotonic clock where one attempt was all and that was kept; else by the wall's stamps, within
-    what the job was allowed: a clock that was set meanwhile neither takes the sweep's time nor gives any.
+    A single attempt is timed by the monotonic clock where that was stored. Otherwise wall-clock
+    stamps are used, bounded by the job's limit, so that setting the clock neither costs nor adds
+    sweep time.
     """
     known: float = getattr(outcome, "seconds", 0.0)
     if known and not job.attempt:

@@ -1,8 +1,8 @@
 """The table of launchers and their traits. Imports no launcher.
 
 A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is an
-entry point in `sweeper.launchers` that gives a row. No module but this one and `sweeper.execution` decides
-anything by a launcher's name.
+entry point in `sweeper.launchers` that gives a row. No module outside of
+`sweeper.execution` branches on a launcher's name.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class LauncherTraits:
 
     Attributes:
         factory: Import string of a function `(LaunchRequest) -> Launcher` (`sweeper.execution.launcher`);
-            empty where the launcher is not known here.
-        is_remote: Jobs run on the workers of a cluster: the machine is what the first worker shows, and
-            nothing is known of it before.
+            empty for a launcher that is unknown here.
+        is_remote: Jobs run on the workers of a cluster; the machine is unknown until the first
+            worker describes it.
         is_batch: Each worker is a job of a batch system, described by `execution.job`, and
             `execution.gpus` or `execution.slots` says how many there are.
         keeps_processes: Jobs share the sweep's folder and run side by side, so that confirmation may keep
             a process and ask it for one window at a time.
-        cluster: Name of the cluster for people; empty where there is none.
-        example_address: An `execution.address`, for messages; empty where none is taken.
+        cluster: Display name of the cluster; empty where there is none.
+        example_address: An `execution.address`, for messages; empty if it takes none.
         needs_address: `execution.address` is required.
-        takes_tls: `execution.tls` is taken, and required with an address of `tls://`.
+        takes_tls: `execution.tls` is accepted, and required with an address of `tls://`.
         job_script: Import string of a function `(Execution, gpus, sweep) -> str` that returns the script of
-            one job, with the GPUs of a job and the name of the sweep; empty where there is none.
+            one job, given the GPUs per job and the name of the sweep; empty where there is none.
         requires: Module that must be installed; empty for none.
         install: What pip installs to get it.
     """
@@ -97,7 +97,7 @@ LAUNCHERS = Registry("launchers", "execution.launcher", LauncherTraits, BUILTIN)
 
 
 def traits(name: str) -> LauncherTraits:
-    """Returns the traits of a launcher; neutral ones, without a factory, where it is not known here.
+    """Returns the traits of a launcher; neutral ones, without a factory, if it is unknown here.
 
     A sweep's folder may name a launcher whose distribution is gone: it must still be listed and shown.
     """
@@ -113,7 +113,7 @@ def named_with(trait: str) -> list[str]:
 
 
 def find_installed(name: str) -> LauncherTraits:
-    """Returns the traits of a launcher that is to be used; nothing of its library is imported.
+    """Returns the traits of a launcher that is about to be used, without importing its library.
 
     Raises:
         UserError: There is no such launcher, its entry point is broken, or its library is not installed.
@@ -122,6 +122,6 @@ def find_installed(name: str) -> LauncherTraits:
     if found.requires and importlib.util.find_spec(found.requires) is None:
         raise UserError(
             f"`execution.launcher: {name}` needs {found.requires}, which is not installed. "
-            f"`pip install '{found.install or found.requires}'` installs it."
+            f"Install it with `pip install '{found.install or found.requires}'`."
         )
     return found

@@ -1,8 +1,8 @@
 """The table of loaders and their traits. Imports no torch.
 
 A new kind is one file with its implementation and one row of the table; a third party's kind is an
-entry point in `sweeper.loaders` that gives a row. No module but this one and `sweeper.trainer.data`
-decides anything by a kind's name.
+entry point in `sweeper.loaders` that gives a row. No module outside of
+`sweeper.trainer.data` branches on a kind's name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sweeper.errors import UserError
 ROWS, WORKERS, RESIDENT, STREAM = "rows", "workers", "resident", "stream"
 
 BEST_FIRST = (RESIDENT, STREAM, WORKERS)
-"""What searches usually end with."""
+"""The kinds that usually win."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +27,20 @@ class LoaderTraits:
     Attributes:
         kind: The value of `loader.kind`; a third party's entry point has the same name.
         implementation: Import string of a callable `(samples, order, config, device) -> Loader`
-            (`sweeper.trainer.data.loader`), imported in the trial's process alone.
-        why: What it does, as the comment of an exported script says it.
+            (`sweeper.trainer.data.loader`), imported only in the trial's process.
+        why: What it does, for the comment in an exported script.
         label: Its name in run names; empty for `kind`.
-        is_resident: All samples lie on the device, so that they must be tensors and must fit there.
+        is_resident: All samples stay on the device, so they must be tensors and fit there.
         has_workers: `num_workers`, `prefetch_factor`, `persistent_workers` and `pin_memory` have an effect.
         reads_rows: It collates one Python item per sample instead of gathering whole batches.
         copies_ahead: Batches are copied to the device while earlier steps run.
         gathers_in_step: The implementation also takes `index_only=True` and then hands over indices,
             which a captured step gathers.
-        python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that gives the lines of
-            a plain PyTorch script which loads as it does; empty where no plain script can.
-        instead: What a script does in place of its DataLoader, with `{size}` for the batch; empty where
-            it keeps the DataLoader.
+        python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that returns
+            the lines of a plain PyTorch script that loads the same way; empty if no plain script
+            can.
+        instead: What a script does without its DataLoader, with `{size}` for the batch; empty if it
+            keeps the DataLoader.
     """
 
     kind: str
@@ -59,7 +60,7 @@ _TABLE = (
     LoaderTraits(
         kind=ROWS,
         implementation="sweeper.trainer.data.workers:WorkerLoader",
-        why="samples are read one by one and collated, in workers where there are some",
+        why="samples are read one by one and collated, by worker processes if there are any",
         has_workers=True,
         reads_rows=True,
         python="sweeper.export.python_loading:from_rows",
@@ -67,7 +68,7 @@ _TABLE = (
     LoaderTraits(
         kind=WORKERS,
         implementation="sweeper.trainer.data.workers:WorkerLoader",
-        why="a whole batch is one read, dataset[[3, 1, 4]], without collation; a TensorDataset can do it",
+        why="a whole batch is one read, dataset[[3, 1, 4]], without collation; TensorDataset supports it",
         label="work",
         has_workers=True,
         python="sweeper.export.python_loading:from_batches",
@@ -75,7 +76,7 @@ _TABLE = (
     LoaderTraits(
         kind=RESIDENT,
         implementation="sweeper.trainer.data.resident:ResidentLoader",
-        why="all samples lie on the device, and a batch is a gather there: no step waits for data",
+        why="all samples stay on the device, where batches are gathered: no step waits for data",
         label="res",
         is_resident=True,
         gathers_in_step=True,
@@ -90,37 +91,37 @@ _TABLE = (
         copies_ahead=True,
         python="sweeper.export.python_loading:copied_ahead",
         instead="no DataLoader: gather {size} samples as `x[index].pin_memory()` and copy them with "
-        "`.to(device, non_blocking=True)` on a CUDA stream of their own, one batch ahead of the step",
+        "`.to(device, non_blocking=True)` on a separate CUDA stream, one batch ahead of the step",
     ),
 )
 
 BUILTIN = {row.kind: row for row in _TABLE}
 KINDS = Registry("loaders", "loader.kind", LoaderTraits, BUILTIN, lambda row: row.kind)
-"""Every kind that can be run here."""
+"""Every kind available here."""
 
 
 RESIDENT_SHARE = 0.8
-"""Of a device's memory, the most that data which lies there may take."""
+"""The largest share of a device's memory that resident data may take."""
 
 
 def too_large(what: str, data_gib: float, room_gib: float) -> str:
-    """Returns why data cannot lie in `room_gib` of a device's memory; empty where it can, or nobody knows."""
+    """Returns why data does not fit into `room_gib` of device memory; empty if it does or may."""
     if room_gib and data_gib > RESIDENT_SHARE * room_gib:
-        return f"{what} has {data_gib:.3g} GiB, the device {room_gib:g}"
+        return f"{what} takes {data_gib:.3g} GiB, the device has {room_gib:g}"
     return ""
 
 
 def find(kind: str) -> LoaderTraits:
-    """Returns the traits of a kind that is to be run or exported.
+    """Returns the traits of a kind that is about to be run or exported.
 
     Raises:
-        UserError: There is no such kind here, or its entry point is broken.
+        UserError: The kind is unknown here, or its entry point is broken.
     """
     return KINDS.get(kind)
 
 
 def traits(kind: str) -> LoaderTraits:
-    """Returns the traits of a kind; neutral ones where it is not known here.
+    """Returns the traits of a kind; neutral ones if it is unknown here.
 
     A sweep's folder may name a kind whose distribution is gone: it must still be listed and shown.
     """
@@ -132,12 +133,12 @@ def _added(kind: str, paths: tuple[str, ...]) -> LoaderTraits:
     try:
         return find(kind)
     except UserError:
-        # With workers: then no setting is taken to be without effect.
+        # With workers, so that no setting counts as having no effect.
         return LoaderTraits(kind=kind, implementation="", has_workers=True)
 
 
 def in_plain_script(kind: str) -> LoaderTraits:
-    """Returns the traits of a kind that a plain PyTorch script can load as.
+    """Returns the traits of a kind that a plain PyTorch script can imitate.
 
     Raises:
         UserError: No lines are known for it, or there is no such kind here.
@@ -146,7 +147,7 @@ def in_plain_script(kind: str) -> LoaderTraits:
     if not found.python:
         raise UserError(
             f"`--format python` needs a loader that a plain PyTorch script can have, but "
-            f"`loader.kind: {kind}` ({KINDS.provider(kind) or 'built in'}) gives no lines for one. "
+            f"`loader.kind: {kind}` ({KINDS.provider(kind) or 'built in'}) has no lines for one. "
             "Use `--format yaml`, or another trial with --trial N."
         )
     return found

@@ -20,19 +20,19 @@ class Window:
         steps: Micro-batches processed.
         samples: Training samples that earned throughput (steps skipped by a scaler earn none).
         cpu_seconds: Processor time of the trial's whole process tree.
-        involuntary_switches: Times the kernel took the processor away from one of its threads.
+        involuntary_switches: How often the kernel took the processor from one of its threads.
         steal_seconds: Time the host gave this machine's cores to others, over all cores.
         pressure_seconds: Time in which some process of the machine waited for a core (PSI); None
-            where the kernel does not tell.
+            where the kernel does not report it.
         load: Processes that wanted a core, averaged over a minute, at the window's end.
         canary_ms: Time of some fixed work, the slower of before and after: the same for all
-            trials on a quiet machine; 0 where the trial's own loader ran beside it.
-        helper_cpu_seconds: Of `cpu_seconds`, what the tree's other processes took: loader workers.
+            trials on a quiet machine; 0 where the trial's own loader ran at the same time.
+        helper_cpu_seconds: The part of `cpu_seconds` that loader workers took.
         waited_seconds: Time in which threads of the tree wanted a core and had none; None where
-            the kernel does not tell.
+            the kernel does not report it.
         others_cpu_seconds: Processor time that others took on the cores this trial may use.
-        minor_faults: Pages the kernel had to map, and to clear, for the training process.
-        flags: Why the window is not the configuration's own doing (`sweeper.core.contamination`).
+        minor_faults: Pages the kernel had to map and clear for the training process.
+        flags: What disturbed the window (`sweeper.core.contamination`).
     """
 
     start_s: float
@@ -59,7 +59,7 @@ class Breakdown:
     Attributes:
         data_s: Waiting for the batch, or gathering it on the device.
         h2d_s: Copying it to the device.
-        host_gap_s: What no phase accounts for.
+        host_gap_s: Time that no phase accounts for.
         graph_s: A captured step: gather, forward, backward and optimiser as one launch.
     """
 
@@ -83,28 +83,28 @@ class Breakdown:
 
     @property
     def data_fraction(self) -> float:
-        """Share of the step that is the data path: waiting, gathering, copying."""
+        """Share of the step spent on the data path: waiting, gathering, copying."""
         return (self.data_s + self.h2d_s) / self.step_s if self.step_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What short runs after the windows say about the parts of a step, each on its own.
+    """The parts of a step, each measured separately in short runs after the windows.
 
-    A figure is None where it could not be taken: a verdict that needs it is then not given.
+    A figure is None where it could not be taken; verdicts that need it are not given.
 
     Attributes:
-        device_samples_s: Samples per second of steps on one batch that lies on the device already.
-        loader_samples_s: Samples per second that the loader hands over while nothing trains.
+        device_samples_s: Samples per second of steps on one batch that is already on the device.
+        loader_samples_s: Samples per second that the loader delivers while nothing trains.
         half_step_s: Seconds of such a step on half of the batch (eager steps only).
-        full_step_s: Seconds of a step on the whole of it, taken in turn with the half.
+        full_step_s: Seconds of a step on the whole batch, alternating with the half.
         blocked_s: Seconds of a step's arithmetic in which the process neither ran nor wanted a
             core: it waited for something else (CPU only).
-        busy_s: Seconds of work that a step is for the device, queued ahead (CUDA only).
+        busy_s: Seconds of device work in a step, queued ahead (CUDA only).
         issue_s: Seconds that the host needs to launch a step (CUDA only).
         sync_places: Lines of the user's code that wait for the device in every step (CUDA only).
-        fits_device: Whether the training data could lie on the device.
-        native_bf16: Whether the device computes in bf16 itself.
+        fits_device: Whether the training data fits on the device.
+        native_bf16: Whether the device computes in bf16 natively.
         usable_cpus: Cores that the trial may use.
     """
 
@@ -131,8 +131,8 @@ class Quality:
         best_loss: Best reachable validation loss, where the data is synthetic and it is known.
         curve: (training samples, validation loss) on the way, ascending; the last one is (`samples`,
             `val_loss`). Empty where the pass was run by an older version.
-        of: What `val_loss` is a loss of: `validation`, or `training` where a script tells no other.
-        metrics: What else the pipeline tells of the validation samples, by its own names.
+        of: The split of `val_loss`: `validation`, or `training` if a script reports no other loss.
+        metrics: Other metrics the pipeline reports for the validation samples, by its own names.
     """
 
     key: str
@@ -149,10 +149,10 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """The device a trial says it ran on. `uuid` is NVML's; memory is in GiB, 0 where unknown.
+    """The device that a trial reports. `uuid` is NVML's; memory is in GiB, 0 where unknown.
 
     Attributes:
-        host_memory_gib: Of the machine it is in.
+        host_memory_gib: Memory of its machine.
     """
 
     kind: str
@@ -164,13 +164,13 @@ class DeviceInfo:
 
     @property
     def room_gib(self) -> float:
-        """Memory that resident data would lie in: the device's own, or the host's; 0 where unknown."""
+        """Memory for resident data: the device's own, or the host's; 0 where unknown."""
         return self.host_memory_gib if self.kind == "cpu" else self.memory_gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """A telemetry series, cut to the measuring windows, in three numbers."""
+    """Summary of a telemetry series, cut to the measuring windows."""
 
     mean: float
     p50: float
@@ -179,24 +179,24 @@ class Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A trial that ran to its end.
+    """The result of a trial that completed.
 
     Attributes:
         throughput: Samples per second: all windows' samples over all windows' seconds.
         epoch_seconds: Time of one pass over `train_samples` at that throughput.
-        compile_seconds: First step less a steady one, where a compile mode was asked for.
-        effective: What really ran where it differs from what was asked, by field name.
+        compile_seconds: First step minus a steady one, where a compile mode was set.
+        effective: What actually ran where it differs from the configuration, by field name.
         gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
         host_mem_peak_gib: Peak resident set of the training process.
-        diagnosis: What a step's parts do on their own; None where it was not asked for.
-        repeated_windows: Windows that were measured again because something else disturbed them.
-        screened_out: It ended after a short window, too slow to catch up with the best.
-        reported_by: Who reported a script's speed; empty where it was measured by the trainer.
-        left_out: What of a script's run is not in the windows, in words.
+        diagnosis: The parts of a step, measured separately; None if not requested.
+        repeated_windows: Windows that were measured again because they were disturbed.
+        screened_out: Whether it ended after a short window, too slow to catch up with the best.
+        reported_by: Who reported a script's speed; empty where the trainer measured it.
+        left_out: The parts of a script's run that the windows leave out, in words.
         telemetry: Summaries by series name, units in the names; absent where not supported.
         telemetry_missing: Why a series is absent, or ended early, by its name.
         versions: torch, CUDA and driver versions.
-        seconds: Of its whole process, by the monotonic clock; 0 where that was not kept.
+        seconds: Duration of its whole process, by the monotonic clock; 0 where that was not stored.
     """
 
     throughput: float
@@ -232,7 +232,7 @@ class Measurement:
 
     @property
     def contamination(self) -> tuple[str, ...]:
-        """Why timings among its windows are not the configuration's own doing; empty where they are."""
+        """What disturbed its windows; empty if nothing did."""
         return tuple(dict.fromkeys(flag for window in self.windows for flag in window.flags))
 
 
@@ -301,7 +301,7 @@ RETRIES: Mapping[FailureKind, int] = {
     FailureKind.DEVICE_LOST: 2,
     FailureKind.DEVICE_BUSY: 2,
 }
-"""The environment's doing: how often the same trial number runs again. All other kinds never do."""
+"""How often a trial that the environment ended runs again; trials of all other kinds never do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +312,7 @@ class Failure:
         message: One line: what happened.
         stage: How far it got (`start`, `build`, `warmup`, `window`, `quality`).
         detail: The last lines of the trial's own output.
-        log: Where all of it is.
+        log: The file that has all of it.
     """
 
     kind: FailureKind
@@ -327,7 +327,7 @@ class Failure:
     def last_words(self) -> str:
         """The last line of the trial's own output; empty where it said nothing.
 
-        Python's dump of the stacks, where it was killed by a signal of its own doing, is not the trial's.
+        Python's stack dump after a fatal signal does not count as the trial's output.
         """
         said = [line for line in self.detail.splitlines() if line.strip()]
         dump = next((i for i, line in enumerate(said) if line.startswith("Fatal Python error")), len(said))
@@ -336,7 +336,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a job which is not a trial (preparing data, probing the device)."""
+    """The result of a job that is not a trial (preparing data, probing the device)."""
 
     values: Mapping[str, Any]
     finished_at: float = 0.0

@@ -28,10 +28,10 @@ class Metric:
     Attributes:
         unit: As printed.
         direction: `maximize` or `minimize`: which way is better.
-        of: How it is computed from a record; None where it is absent. It depends on nothing but the
-            record, and is asked of a trial whenever more is known of it.
+        of: Computes it from a record; None where it is absent. It depends on the record alone, and
+            is computed again whenever the record changes.
         digits: Significant digits worth logging.
-        rests_on_loss: It needs the quality pass: a trial's own, or one it shares.
+        rests_on_loss: It needs a quality pass, the trial's own or a shared one.
     """
 
     name: str
@@ -76,7 +76,7 @@ def _memory_fraction(m: Measurement) -> float | None:
 
 
 def _busy(m: Measurement) -> float | None:
-    """Returns the share of the time in which the device had work, by its own events."""
+    """Returns the share of the time in which the device had work, by device events."""
     if m.diagnosis is None or m.diagnosis.busy_s is None or not m.step_ms:
         return None
     return min(100.0, 1e5 * m.diagnosis.busy_s / m.step_ms)
@@ -120,7 +120,7 @@ _ABSENT = Metric("", "", "maximize", lambda record: None)
 
 
 def find_metric(name: str) -> Metric:
-    """Returns the row of a metric that a sweep is to aim for or to keep within limits.
+    """Returns the row of a metric that a sweep optimises or limits.
 
     Raises:
         UserError: There is no such metric here, or its entry point is broken.
@@ -129,7 +129,7 @@ def find_metric(name: str) -> Metric:
 
 
 def metric_row(name: str) -> Metric:
-    """Returns the row of a metric; one that no trial has where it is not known here.
+    """Returns the row of a metric; if it is unknown here, the row of a metric that no trial has.
 
     A sweep's folder may name a metric whose distribution is gone: it must still be listed and shown.
     """
@@ -150,10 +150,10 @@ def _added_row(name: str, paths: tuple[str, ...]) -> Metric:
 
 
 def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
-    """Returns a measured `record` with those metrics of `names` that other distributions add.
+    """Returns `record`, if it was measured, with those metrics of `names` that third parties add.
 
     Raises:
-        UserError: One of them fails, or gives something else than a number.
+        UserError: One of them fails, or returns something other than a number.
     """
     found: dict[str, float] = {}
     for name in names:
@@ -170,9 +170,9 @@ def _asked(metric: Metric, record: TrialRecord) -> float | None:
         return None if value is None else float(value)
     except Exception as error:
         raise UserError(
-            f"the metric `{metric.name}` ({OBJECTIVES.provider(metric.name)}) must give a number or None, "
-            f"but of trial {record.number} it raised {type(error).__name__}: {error}. Repair it there, and "
-            "run the sweep again: it continues."
+            f"the metric `{metric.name}` ({OBJECTIVES.provider(metric.name)}) must return a number or None, "
+            f"but for trial {record.number} it raised {type(error).__name__}: {error}. Fix it and run the "
+            "sweep again: it continues."
         ) from error
 
 

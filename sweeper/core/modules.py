@@ -1,8 +1,8 @@
 """Finds a pipeline's modules by file: the current folder's, then sweeper's, then other distributions'.
 
 `pipelines.stocks` is the current folder's where there is such a file, and otherwise
-`sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This holds for
-each module by itself: a user's own `pipelines/mine.py` can stand beside the shipped `pipelines.stocks`.
+`sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This is
+decided per module: a user's own `pipelines/mine.py` works next to the shipped `pipelines.stocks`.
 
 A distribution adds a pipeline with an entry point in `sweeper.pipelines` that names its module:
 
@@ -28,13 +28,13 @@ from sweeper.core.registry import import_strings
 
 PACKAGE = "pipelines"
 SHIPPED = f"sweeper.{PACKAGE}"
-"""The same package as it is installed."""
+"""The installed name of that package."""
 
 _SWEEPER = Path(__file__).resolve().parents[1]
 
 
 def shipped_folder(name: str) -> Path:
-    """Returns where the files of the shipped package `name` are: in sweeper, or beside it in a checkout."""
+    """Returns the folder of the shipped package `name`: in sweeper, or next to it in a checkout."""
     inside = _SWEEPER / name
     return inside if inside.is_dir() else _SWEEPER.parent / name
 
@@ -44,7 +44,7 @@ class Module:
     """A module of a pipeline.
 
     Attributes:
-        name: The name under which it is imported; it begins with `sweeper.` where it comes with sweeper.
+        name: Its import name, which begins with `sweeper.` if it ships with sweeper.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Module:
 
     @property
     def is_shipped(self) -> bool:
-        """Whether it comes with sweeper."""
+        """Whether it ships with sweeper."""
         return _is_in(self.name, SHIPPED)
 
     @property
     def logical_name(self) -> str:
-        """Its name wherever its file lies: `pipelines.stocks`."""
+        """Its name wherever its file is: `pipelines.stocks`."""
         return self.name.removeprefix("sweeper.")
 
     @property
@@ -67,17 +67,17 @@ class Module:
 
 
 def find(name: str, folders: Sequence[str]) -> Module | None:
-    """Returns the module that `name` means; None where there is none.
+    """Returns the module called `name`, or None if there is none.
 
     Args:
-        name: A module's; of another distribution's pipeline, that of its entry point, too.
-        folders: Where the user's own modules are looked for.
+        name: A module's name, or the entry point's for a third-party pipeline.
+        folders: Where to look for the user's own modules.
     """
     return find_uninstalled(name, folders) or _of_distribution(name)
 
 
 def find_uninstalled(name: str, folders: Sequence[str]) -> Module | None:
-    """Returns the user's own or the shipped module `name`; it does not look at what is installed."""
+    """Returns the user's own or the shipped module `name`, ignoring other distributions."""
     if name.partition(".")[0] != "sweeper":
         for folder in folders:
             if path := _file(Path(folder), name):
@@ -107,7 +107,7 @@ def _added_packages() -> set[str]:
 
 
 def _of_distribution(name: str) -> Module | None:
-    """Returns a module of a package that adds pipelines; nothing is imported."""
+    """Returns a module of a package that adds pipelines, without importing it."""
     name = import_strings("pipelines").get(name, name)
     top, *rest = name.split(".")
     if top not in _added_packages():
@@ -122,13 +122,13 @@ def _of_distribution(name: str) -> Module | None:
 
 @cache
 def is_sweepers(filename: str) -> bool:
-    """Returns whether a file is sweeper's own code; a shipped pipeline is not, it is like a user's."""
+    """Returns whether a file is sweeper's own code; a shipped pipeline counts as the user's."""
     return _SWEEPER in Path(os.path.realpath(filename)).parents and not is_shipped_pipeline(filename)
 
 
 @cache
 def is_shipped_pipeline(filename: str) -> bool:
-    """Returns whether a file belongs to a pipeline that comes with sweeper."""
+    """Returns whether a file belongs to a pipeline that ships with sweeper."""
     return shipped_folder(PACKAGE) in Path(os.path.realpath(filename)).parents
 
 
@@ -145,7 +145,7 @@ def _is_in(name: str, package: str) -> bool:
 def _file(folder: Path, name: str) -> Path | None:
     relative = Path(*name.split("."))
     for path in (folder / relative / "__init__.py", (folder / relative).with_suffix(".py")):
-        # os.path, since a name that can be no file's is one that is not there.
+        # os.path takes a name that no file can have as one that does not exist.
         if name.strip(".") and os.path.isfile(path):
             return path
     return None
@@ -171,7 +171,7 @@ class _Finder(MetaPathFinder):
 
 
 def _without_init() -> ModuleSpec | None:
-    """Returns the spec of the user's package where it has no `__init__.py`; None where there is none such."""
+    """Returns the spec of the user's package if it exists without an `__init__.py`, else None."""
     folders = [folder for each in sys.path if os.path.isdir(folder := os.path.join(each, PACKAGE))]
     if not folders or any(os.path.exists(os.path.join(each, "__init__.py")) for each in folders):
         return None
@@ -181,7 +181,7 @@ def _without_init() -> ModuleSpec | None:
 
 
 class _SecondName(Loader):
-    """Loads a module under its first name: there is one of it, and what it defines can be pickled."""
+    """Loads a module under its first name, so that it exists once and its objects pickle."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -193,5 +193,5 @@ class _SecondName(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has put the second name's spec in its place.
+        # The import system has replaced it with the second name's spec.
         module.__spec__ = self._spec

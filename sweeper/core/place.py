@@ -19,9 +19,9 @@ class Place:
     Attributes:
         host: The machine's name; empty where it is the supervisor's own.
         gpu: CUDA_VISIBLE_DEVICES of a cluster's worker; empty where there is none.
-        job: The scheduler's number of the job that the worker is; empty where there is none.
-        worker: What the cluster calls the worker.
-        beside: The most other trials of the sweep that ran on the machine while this one did.
+        job: The scheduler's number for the worker's job; empty where there is none.
+        worker: The cluster's name for the worker.
+        beside: The largest number of other trials of the sweep on the machine at the same time.
     """
 
     host: str = ""
@@ -32,12 +32,12 @@ class Place:
 
 
 def said(place: Place) -> str:
-    """Returns it in words; empty where there is nothing to say."""
+    """Returns the place in words; empty if there is nothing to say."""
     parts = [
         place.host,
         f"GPU {place.gpu}" if place.gpu else "",
         f"job {place.job}" if place.job else "",
-        f"beside {place.beside} other{'s' if place.beside != 1 else ''}" if place.beside else "",
+        f"alongside {place.beside} other{'s' if place.beside != 1 else ''}" if place.beside else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -45,12 +45,12 @@ def said(place: Place) -> str:
 def write_place(folder: Path, place: Place) -> None:
     """Writes `folder/place.json`; nothing where the trial had the supervisor's machine to itself."""
     if place != Place():
-        # Written through to no disk: nothing rests on it, and a trial's outcome is not to wait for it.
+        # Not synced to disk: nothing depends on it, and a trial's outcome must not wait for it.
         (folder / PLACE).write_text(json.dumps(encode(place)), encoding="utf-8")
 
 
 def read_place(folder: Path) -> Place:
-    """Returns where the trial in `folder` ran; a file that cannot be read says no more than none."""
+    """Returns where the trial in `folder` ran; an unreadable file counts as none."""
     try:
         return decode(Place, read_json(folder / PLACE))
     except (OSError, ValueError, TypeError, KeyError):

@@ -9,30 +9,30 @@ from typing import Literal, Protocol, get_args
 from sweeper.core.measurement import DeviceInfo, Window
 
 LimitedStage = Literal["build", "compile", "warmup", "window", "quality"]
-"""Those that a limit can be set for."""
+"""Stages that can have a time limit."""
 
 STAGES = ("start", *get_args(LimitedStage))
-"""Of a trial, in their order; `compile` comes again with every shape that is compiled later."""
+"""The stages of a trial in order; `compile` recurs with every shape that is compiled later."""
 
 TRAINING_STAGE = "training"
-"""A production run's, after `build`."""
+"""A production run's stage after `build`."""
 
 STEPPING = frozenset({"warmup", "window", "quality", TRAINING_STAGE})
-"""Stages of steps without an end of their own: one in which they stop coming has stalled."""
+"""Stages made of steps: a job whose steps stop in one of these has stalled."""
 
 
 class Steps(Protocol):
-    """Counts the steps of training and of validation, so that a keeper sees that a job goes on."""
+    """Counts the steps of training and validation, so that a keeper sees a job's progress."""
 
     def add(self) -> None:
         """Counts a step."""
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
-        """No steps are taken meanwhile, and none are missed: a checkpoint, a wait for one's turn."""
+        """Marks a time in which no steps are expected: a checkpoint, a wait for its turn."""
 
 
 class Progress(Protocol):
-    """Receives the milestones of a job; telemetry is cut to the windows it hears of.
+    """Receives the milestones of a job; telemetry is cut to the windows reported here.
 
     Attributes:
         reached: The latest stage.
@@ -43,21 +43,21 @@ class Progress(Protocol):
     steps: Steps
 
     def stage(self, name: str) -> None:
-        """The job has reached one of `STAGES`, or a stage of its own."""
+        """Reports that the job has reached one of `STAGES`, or a custom stage."""
 
     def device(self, info: DeviceInfo) -> None:
-        """The job runs on this device."""
+        """Reports the device that the job runs on."""
 
     def window(self, window: Window) -> Sequence[str]:
-        """A timed window has ended; returns what disturbed it, as far as telemetry tells."""
+        """Reports that a timed window has ended; returns what, by telemetry, disturbed it."""
 
 
 class OwnSteps:
-    """A counter that nobody else sees.
+    """A counter that only this process sees.
 
     Attributes:
         count: Steps so far.
-        pauses: How many pauses it is in.
+        pauses: How many pauses are in progress.
     """
 
     def __init__(self) -> None:
@@ -78,21 +78,21 @@ class OwnSteps:
 
 
 class Silent:
-    """Progress that nobody listens to; it knows how far the job has got."""
+    """Progress without a listener; it keeps only the latest stage."""
 
     def __init__(self) -> None:
         self.reached = ""
         self.steps: Steps = OwnSteps()
 
     def stage(self, name: str) -> None:
-        """Notes it."""
+        """Keeps the stage."""
         self.reached = name
 
     def device(self, info: DeviceInfo) -> None:
-        """Passes over it."""
+        """Does nothing."""
 
     def window(self, window: Window) -> Sequence[str]:
-        """Knows nothing of it."""
+        """Returns no disturbances."""
         return ()
 
 

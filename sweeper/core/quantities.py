@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 COUNTS = ("step", "samples")
-"""How far training is: of this epoch, or of all of them."""
+"""How far training has got, in this epoch or overall."""
 
 RATES = ("s_per_step", "ms_per_step", "steps_per_s", "samples_per_s", "tokens_per_s", "epoch_seconds")
-"""How fast it is, in the script's own words."""
+"""How fast it is, in the script's own units."""
 
 LOSSES = ("loss", "val_loss")
 
 QUANTITIES: Mapping[str, str] = {
     "step": "training steps so far",
-    "steps": "training steps of an epoch",
+    "steps": "training steps per epoch",
     "samples": "training samples so far",
-    "s_per_step": "seconds a step",
-    "ms_per_step": "milliseconds a step",
+    "s_per_step": "seconds per step",
+    "ms_per_step": "milliseconds per step",
     "steps_per_s": "steps per second",
     "samples_per_s": "samples per second",
     "tokens_per_s": "tokens per second",
-    "epoch_seconds": "seconds of an epoch",
+    "epoch_seconds": "seconds per epoch",
     "loss": "training loss",
     "val_loss": "validation loss",
 }
@@ -35,10 +35,10 @@ def samples_per_second(
     per_epoch: float = 0.0,
     tokens: float = 0.0,
 ) -> float | None:
-    """Returns a rate in samples per second; None where what it needs is not known, or it is no rate.
+    """Returns a rate in samples per second; None if it is not a rate or cannot be converted.
 
     Args:
-        per_step: Samples of a step; 0 where unknown, as in `per_epoch` and `tokens` of a sample.
+        per_step: Samples per step; 0 if unknown, like `per_epoch` and `tokens` (per sample).
     """
     if value <= 0:
         return None

@@ -18,24 +18,24 @@ BASELINE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """One trial as the sweep folder has it.
+    """One trial as stored in the sweep folder.
 
     Attributes:
         number: The sweep's own number; the baseline is 0.
         uid: Unique over all sweeps; names the MLflow run.
         stage: `baseline`, `reference` or `search`.
         params: What the search suggested, by parameter name; empty for a reference trial.
-        origin: Where its configuration came from, in words; empty where that was not kept.
+        origin: Where its configuration came from, in words; empty where that was not stored.
         outcome: None while it runs.
-        quality: The loss of this trial's numerics key: its own pass, or one it was answered from.
+        quality: The loss of this trial's numerics key, from its own pass or a shared one.
         violations: Constraint name -> amount by which it is violated (<= 0 holds).
-        derived: Metrics that rest on more than the trial itself, by name: on the production run asked
-            for, on the baseline's loss. Infinite where the trial would never get there. Metrics of other
-            distributions that the sweep names are here as well.
+        derived: Metrics that depend on more than the trial itself, such as the production run or
+            the baseline's loss, by name; infinite where the trial would never get there. It also
+            has the third-party metrics that the sweep names.
         notes: How a derived metric came about: `time_to_loss_how` is `measured` or `extrapolated`.
-        asked_at: Wall time at which it was asked for, in seconds; 0 where that is not known.
+        asked_at: Wall time at which it was requested, in seconds; 0 if unknown.
         folder: Where its files are.
-        place: Where it ran, and beside how many others.
+        place: Where it ran, and alongside how many others.
     """
 
     number: int
@@ -65,7 +65,7 @@ class TrialRecord:
 
     @property
     def feasible(self) -> bool:
-        """Measured, and no constraint is violated."""
+        """Whether it was measured and violates no constraint."""
         return self.measurement is not None and all(v <= 0 for v in self.violations.values())
 
     @property
@@ -76,7 +76,7 @@ class TrialRecord:
 
     @property
     def added(self) -> list[str]:
-        """Names of the metrics that it has from other distributions."""
+        """Names of its third-party metrics."""
         return [name for name in self.derived if name not in METRICS]
 
     def metric(self, name: str) -> float | None:
@@ -86,7 +86,7 @@ class TrialRecord:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All that it has: of the table, of other distributions, then `pipeline_metrics`."""
+        """All its metrics: the table's, third parties', then `pipeline_metrics`."""
         found = {name: self.metric(name) for name in (*METRICS, *self.added)}
         return {name: value for name, value in found.items() if value is not None} | dict(
             self.pipeline_metrics
@@ -95,12 +95,12 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What the sampler is told of a trial, fixed when it is first told.
+    """The result of a trial as the sampler gets it; fixed once recorded.
 
     Attributes:
         params: The value of every parameter of the space.
-        values: One per objective; None where the trial says nothing (`fail`).
-        constraints: Violation by name; at most 0 holds. The same names on every trial.
+        values: One per objective; None for a trial without any (`fail`).
+        constraints: Violation by name (<= 0 holds), with the same names on every trial.
     """
 
     params: Mapping[str, Scalar]

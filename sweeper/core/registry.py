@@ -43,10 +43,10 @@ def resolve(path: str) -> Any:
 
 
 def import_strings(seam: str) -> Mapping[str, str]:
-    """Returns what the entry points of `sweeper.<seam>` name, by their own names; nothing is imported.
+    """Returns the import string of each entry point of `sweeper.<seam>` by name; imports nothing.
 
     Raises:
-        UserError: Two distributions have an entry point of one name.
+        UserError: Two distributions have an entry point of the same name.
     """
     group = f"sweeper.{seam}"
     found = _scanned(group, tuple(sys.path))
@@ -58,10 +58,11 @@ class Registry(Generic[T]):
 
     Args:
         seam: The entry-point group is `sweeper.<seam>`.
-        setting: What the user writes a name of it into, for messages: `loader.kind`.
+        setting: The setting that takes one of its names, for messages: `loader.kind`.
         expects: The type of what a name stands for.
-        builtin: An import string for each built-in name, or the thing itself where it costs nothing to make.
-        name_of: Returns the name that a thing carries itself, if any; its entry point must have the same.
+        builtin: An import string for each built-in name, or the object itself if it is cheap to
+            make.
+        name_of: Returns the name that an object carries itself; its entry point must have the same.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
         return (*self.builtin, *sorted(self._added()))
 
     def check(self, name: object) -> None:
-        """Does nothing where `name` is one of the registry's.
+        """Checks that `name` is one of the registry's.
 
         Raises:
             UserError: It is not, or an entry point has the name of a built-in one.
@@ -102,7 +103,7 @@ class Registry(Generic[T]):
 
         Raises:
             UserError: There is no such name, or its entry point cannot be loaded, is one of several, has the
-                name of a built-in one, or gives something else.
+                name of a built-in one, or provides something else.
         """
         self.check(name)
         if name in self.builtin:
@@ -118,13 +119,13 @@ class Registry(Generic[T]):
             ) from error
         if not isinstance(loaded, self.expects):
             raise UserError(
-                f"an entry point in `{self.group}` must give a {self.expects.__name__}, but "
-                f"{first.value!r} of {_owner(first)} gives {loaded!r}."
+                f"an entry point in `{self.group}` must provide a {self.expects.__name__}, but "
+                f"{first.value!r} of {_owner(first)} provides {loaded!r}."
             )
         if self._name_of is not None and (given := self._name_of(loaded)) != name:
             raise UserError(
-                f"an entry point in `{self.group}` must be named as what it gives, but `{name}` of "
-                f"{_owner(first)} gives `{given}`. Rename one of them."
+                f"an entry point in `{self.group}` must have the name of what it provides, but `{name}` "
+                f"of {_owner(first)} provides `{given}`. Rename one of them."
             )
         return loaded
 
@@ -137,8 +138,8 @@ class Registry(Generic[T]):
         added = _scanned(self.group, tuple(sys.path))
         for name in added.keys() & self.builtin.keys():
             raise UserError(
-                f"an entry point in `{self.group}` must have a name of its own, but `{name}` of "
-                f"{_owner(added[name][0])} is built in. Rename it, or uninstall that distribution."
+                f"an entry point in `{self.group}` must not reuse a built-in name, but `{name}` of "
+                f"{_owner(added[name][0])} does. Rename it, or uninstall that distribution."
             )
         return added
 

@@ -1,7 +1,7 @@
 """The table of samplers and their traits. Imports no Optuna.
 
 A new sampler is one function and one row of the table; a third party's sampler is an entry point in
-`sweeper.samplers` that gives a row. Only the searcher decides anything by the names of `auto` and `climb`.
+`sweeper.samplers` that gives a row. Only the searcher branches on the names `auto` and `climb`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class SamplerTraits:
     """One sampler.
 
     Attributes:
-        make: Import string of a function `(seed, point, trials) -> optuna.samplers.BaseSampler`. It is
-            called for every ask, so the sampler may keep nothing but what is in the study's trials.
-            `seed` is of this ask alone; `point` counts the asks, for a sequence that has no seed per ask;
-            `trials` is how many are searched.
-        why: What the report says of a trial that it asked for; `asked of NAME` where empty.
+        make: Import string of a function `(seed, point, trials) -> optuna.samplers.BaseSampler`. It
+            is called for every ask, so the sampler may keep nothing but what is in the study's
+            trials. `seed` is for this ask alone; `point` counts the asks, for a sequence without a
+            seed per ask; `trials` is how many are searched.
+        why: How the report explains a trial it suggested; `asked of NAME` if empty.
         needs_torch: The supervisor must not import torch, so the sampler runs in a separate process.
-        keeps: Beginning of the trials' system attributes in which it keeps its state; empty for none.
+        keeps: Prefix of the trials' system attributes in which it keeps its state; empty for none.
     """
 
     make: str
@@ -43,8 +43,8 @@ BUILTIN: Mapping[str, SamplerTraits] = {
     "cmaes": SamplerTraits(make="sweeper.search.samplers:cmaes", keeps="cma:"),
     "random": SamplerTraits(make="sweeper.search.samplers:at_random", why="drawn at random"),
     SOBOL: SamplerTraits(make="sweeper.search.samplers:qmc", why="spread over the space (Sobol)"),
-    # TPE is asked where there is nothing left to climb, and with several objectives.
+    # TPE takes over where there is nothing left to climb, and with several objectives.
     CLIMB: SamplerTraits(make=_TPE),
 }
 SAMPLERS = Registry("samplers", "search.sampler", SamplerTraits, BUILTIN)
-"""Every sampler that can be named here."""
+"""Every sampler available here."""

@@ -14,25 +14,25 @@ FOLDER = "trial.folder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is run in place of a pipeline. All texts are templates (`sweeper.core.template`).
+    """A script that runs instead of a pipeline. All texts are templates (`sweeper.core.template`).
 
     Attributes:
-        command: Program and arguments; no shell looks at them.
+        command: Program and arguments, run without a shell.
         files: Texts of files that are written before it starts, by path below its working directory.
-        env: Its own environment variables.
+        env: Its additional environment variables.
         folder: Where the user started; paths are relative to it.
-        workdir: Whether each trial works in a mirror of `folder` whose large files are links, in one
-            of copies alone, or `here`, in `folder` itself.
-        stop: Whether it is asked to stop once it is measured, or left to come to its end.
-        keep: Whether what it wrote is kept.
-        samples_per_step: Factors of how many samples a step has, such as `{bs}*{accum}`; empty means
-            the trial's own batch.
-        samples_per_epoch: Samples of an epoch; 0 where it is not known.
-        tokens_per_sample: For output in tokens; 0 where it is not known.
-        mlflow: What the steps are that it logs to MLflow with; `off` where it logs nothing of use.
-        mlflow_store: An empty store with one run, `mlflow_run`, that each trial gets a copy of.
+        workdir: Whether each trial works in a mirror of `folder` whose large files are links, in a
+            full copy, or `here`, in `folder` itself.
+        stop: Whether it is asked to stop once it is measured, or runs to completion.
+        keep: Whether the files it wrote are kept.
+        samples_per_step: Factors of the samples per step, such as `{bs}*{accum}`; empty for the
+            trial's own batch.
+        samples_per_epoch: Samples per epoch; 0 if unknown.
+        tokens_per_sample: For output in tokens; 0 if unknown.
+        mlflow: The unit of the steps it logs to MLflow; `off` if it logs nothing useful.
+        mlflow_store: An empty store with one run, `mlflow_run`; each trial gets a copy of it.
         patterns: Regular expressions for its output, with named groups (`sweeper.script.patterns`);
-            empty means the usual ones.
+            empty for the usual ones.
     """
 
     command: tuple[str, ...]

@@ -1,11 +1,11 @@
 """Templates of command lines and files: `{name}` is a value, `{name: value -> text}` is optional text.
 
     "--batch-size={batch_size}"              the value in the text
-    "{precision.amp: bf16 -> --amp}"         an argument that is there for one value alone
+    "{precision.amp: bf16 -> --amp}"         an argument for one value only
     "{amp: bf16 -> --amp --dtype bf16; fp16 -> --amp --dtype fp16}"      several; words are arguments
     "{{name}}"                               the text {name}
 
-Braces around anything else are the text's own, so that JSON needs no care.
+All other braces are plain text, so JSON needs no escaping.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CASE = re.compile(r"(.*?)\s*->\s*(.*)", re.DOTALL)
 
 
 def names_in(text: str) -> Iterator[str]:
-    """Yields the names that a template speaks of."""
+    """Yields the names that a template mentions."""
     return (found[2] for found in _FIELD.finditer(text) if found[2])
 
 
@@ -38,7 +38,7 @@ def render(text: str, values: Mapping[str, Scalar]) -> str:
 
 
 def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:
-    """Returns a command line of templates; an item that is one condition gives its words, or nothing.
+    """Returns a rendered command line; an item that is a condition becomes its words, or nothing.
 
     Raises:
         UserError: A name has no value.

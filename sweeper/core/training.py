@@ -1,4 +1,4 @@
-"""Training: what a production run is asked for beyond its configuration, and its file names."""
+"""Training: the options of a production run besides its configuration, and its file names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HISTORY = "history.jsonl"
 """A line for every block of steps and every validation, in the run's folder."""
 
 STOP = "stop"
-"""A file whose presence asks the run for a last checkpoint and its end."""
+"""A file that asks the run to write a last checkpoint and end."""
 
 CHECKPOINTS = "checkpoints"
 BEST = "best"
@@ -23,15 +23,15 @@ class Training:
     """A production run.
 
     Attributes:
-        folder: Of the run: its history, its checkpoints, its best weights.
+        folder: The run's folder, with its history, checkpoints and best weights.
         epochs: Passes over the training samples.
-        schedule: How the learning rate goes after warm-up: it stays, or falls to zero with the last step.
-        validate_epochs: A validation after each so many epochs, and at the end.
-        patience: Validations without a better loss after which it ends; 0 for no such end.
-        checkpoint_seconds: A checkpoint after each so many seconds.
-        keep: Checkpoints that are kept, the latest ones.
-        max_seconds: It ends after so many, those before a resumption included; 0 for no such end.
-        stall_seconds: It fails once no step has come for so long; 0 turns that off.
+        schedule: Learning rate after warm-up: constant, or falling to zero at the last step.
+        validate_epochs: Epochs between validations; the run also ends with one.
+        patience: Validations without a better loss after which it ends; 0 for no limit.
+        checkpoint_seconds: Seconds between checkpoints.
+        keep: How many of the latest checkpoints are kept.
+        max_seconds: Time after which it ends, counted across resumptions; 0 for no limit.
+        stall_seconds: It fails after this long without a step; 0 turns this off.
     """
 
     folder: str

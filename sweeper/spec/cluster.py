@@ -13,7 +13,7 @@ _MEMORY = re.compile(r"([1-9]\d*(?:\.\d+)?) ?([KMGT])(i?)B")
 
 
 def _time(value: Any) -> Any:
-    """Takes `H:MM:SS`, `D-HH:MM:SS` or minutes; keeps the first."""
+    """Takes `H:MM:SS`, `D-HH:MM:SS` or minutes; returns minutes as `H:MM:SS`."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return f"{value // 60}:{value % 60:02d}:00"
     if not isinstance(value, str) or not re.fullmatch(r"(\d{1,3}-)?\d{1,4}(:[0-5]\d){2}", value):
@@ -44,19 +44,20 @@ _Lines = Annotated[tuple[_Line, ...], Field(strict=False), BeforeValidator(_list
 
 
 class BatchJob(Section):
-    """What each job asks of the batch system; one job is one worker, which runs one trial at a time.
+    """The request for each job of a batch system; a job is a worker with one trial at a time.
 
     Attributes:
-        partition: Or queue, as other systems than SLURM call it; the site's default where it is empty.
-        account: What the hours are booked on (a project, for LSF and SGE).
-        constraint: What the node must have, in the system's own words: `a100` with SLURM.
-        time: A job's limit: `4:00:00`, or whole minutes. New jobs take the place of those that have ended.
-        cores: Of each job.
-        memory: Of each job.
+        partition: The partition (SLURM) or queue; empty for the site's default.
+        account: The account to charge (a project, for LSF and SGE).
+        constraint: What the node must have, in the system's syntax: `a100` with SLURM.
+        time: A job's time limit: `4:00:00`, or whole minutes. New jobs replace those that have
+            ended.
+        cores: Cores per job.
+        memory: Memory per job.
         exclusive: Whether a job has its node to itself.
         interface: The network interface over which workers reach this machine, such as `ib0`.
         python: The interpreter on the nodes; this one's path by default.
-        directives: More lines for the job's head, as the system reads them after `#SBATCH` or the like.
+        directives: More directives for the job script, without `#SBATCH` or the like.
         prologue: Shell lines that run before the worker, such as `module load cuda`.
     """
 
@@ -74,7 +75,7 @@ class BatchJob(Section):
 
     @property
     def time_seconds(self) -> float:
-        """The limit of a job."""
+        """The time limit of a job."""
         days, _, clock = self.time.rpartition("-")
         hours, minutes, seconds = map(int, clock.split(":"))
         return int(days or 0) * 86_400.0 + hours * 3600 + minutes * 60 + seconds
@@ -89,7 +90,7 @@ class BatchJob(Section):
 
 
 class Tls(Section):
-    """The files with which a cluster's scheduler is reached through TLS."""
+    """The files for reaching a cluster's scheduler over TLS."""
 
     ca_file: str
     cert_file: str

@@ -6,16 +6,16 @@ from sweeper.spec.space import CategoricalParameter, Parameter
 from sweeper.spec.sweep_spec import SweepSpec
 
 MIN_STEPS_OF_LARGEST = 50
-"""Of the quality pass: with fewer, its loss says little of the largest batch."""
+"""Fewest steps of a quality pass: with fewer, its loss says little about the largest batch."""
 
 
 def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[str]]:
-    """Returns `spec` with no batch so large that `samples` make too few steps, and a line where one was.
+    """Returns `spec` without batch sizes that leave too few steps, and a line if there were any.
 
     Args:
         samples: Training samples of the quality pass.
     """
-    # How long a script trains is its own matter.
+    # A script decides itself how long it trains.
     if "batch_size" not in spec.space or spec.command:
         return spec, []
     high = max(samples // MIN_STEPS_OF_LARGEST, whole_range(spec.space["batch_size"])[0])
@@ -23,14 +23,14 @@ def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[st
     if clipped == spec:
         return spec, []
     line = (
-        f"batch_size: at most {high} here, so that the loss after {samples:,} samples "
-        f"rests on {MIN_STEPS_OF_LARGEST} steps (measure.quality_samples)."
+        f"batch_size: at most {high} here, so that {samples:,} samples (measure.quality_samples) "
+        f"make {MIN_STEPS_OF_LARGEST} steps."
     )
     return clipped, [line]
 
 
 def whole_range(parameter: Parameter) -> tuple[int, int]:
-    """Returns the least and the largest value of a whole number."""
+    """Returns the smallest and the largest value of an integer parameter."""
     if isinstance(parameter, CategoricalParameter):
         numbers = [int(choice) for choice in parameter.choices if choice is not None]
         return min(numbers), max(numbers)

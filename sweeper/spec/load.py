@@ -18,7 +18,7 @@ from sweeper.system.environment import secrets
 def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepSpec:
     """Returns a specification with each `key=value` of `overrides` applied.
 
-    Nothing of the user's code is imported.
+    The user's code is not imported.
 
     Args:
         source: A YAML or JSON file, or its content.
@@ -46,10 +46,10 @@ def _document(value: Mapping[str, Any]) -> Document:
 
 
 def read_yaml(path: Path, overrides: Sequence[str] = (), *, times: int = 1) -> Any:
-    """Returns the plain value in a YAML or JSON file, by the same strict rules, with overrides applied.
+    """Returns the plain value in a YAML or JSON file, by the same rules, with overrides applied.
 
     Args:
-        times: By what the limits on its size are multiplied: what we write ourselves may be longer.
+        times: Factor for the size limits, since files that sweeper writes may be longer.
 
     Raises:
         UserError: It cannot be read, or an override breaks a rule.

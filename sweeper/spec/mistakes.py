@@ -37,7 +37,7 @@ class SpecError(UserError):
 
 
 def first_per_place(mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
-    """Yields the mistakes, less those at or below a place that has already been complained about."""
+    """Yields the mistakes except those at or below the place of an earlier one."""
     seen: set[Path] = set()
     for mistake in mistakes:
         if not within(mistake.path, seen):
@@ -64,12 +64,12 @@ def show(value: object) -> str:
 def from_pydantic(
     error: ValidationError, tree: Any, models: Mapping[str, type[BaseModel]]
 ) -> Iterator[Mistake]:
-    """Yields pydantic's findings about `tree` in the words of this project.
+    """Yields pydantic's findings about `tree` as mistakes worded like sweeper's own.
 
     Args:
         error: What `model_validate(tree)` raised.
         tree: The plain value that was validated.
-        models: The model behind each section, for the nearest right key; `""` is the whole.
+        models: The model behind each section, for suggesting keys; `""` is the whole.
     """
     for item in error.errors(include_url=False):
         loc, value = item["loc"], item["input"]
@@ -94,7 +94,7 @@ def from_pydantic(
             if item["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 rule = "must be a mapping of keys to values"
             if isinstance(value, Mapping) and len(repr(value)) > _SHOWN:
-                # Of a long section, what the rule is about.
+                # Of a long section, only the keys that the rule names.
                 value = {key: each for key, each in value.items() if f"`{key}" in rule} or value
             remedy = (
                 did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))
@@ -105,12 +105,12 @@ def from_pydantic(
 
 
 def _quoted(text: object) -> list[str]:
-    """The words in single quotes: what pydantic says it would have taken."""
+    """The words in single quotes: the values that pydantic would accept."""
     return str(text).split("'")[1::2]
 
 
 def _path(tree: Any, loc: Sequence[str | int]) -> Path:
-    """The part of a pydantic location that is in the file: union tags and the like are not."""
+    """The part of a pydantic location that is in the file, without union tags and the like."""
     path: Path = ()
     for key in loc:
         if (isinstance(tree, Mapping) and key in tree) or (
@@ -122,7 +122,7 @@ def _path(tree: Any, loc: Sequence[str | int]) -> Path:
 
 
 def _model(models: Mapping[str, type[BaseModel]], loc: Sequence[str | int]) -> type[BaseModel]:
-    """The model that refused the last key of `loc`."""
+    """The model that rejected the last key of `loc`."""
     if len(loc) == 1:
         return models[""]
     if loc[0] == "space":

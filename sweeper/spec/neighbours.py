@@ -13,14 +13,14 @@ STEPS_OF_A_RANGE = 10
 
 
 def is_number(value: Scalar) -> TypeGuard[int | float]:
-    """Returns whether a value has an order; true and false have none."""
+    """Returns whether a value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def place(parameter: Parameter, value: Scalar) -> float | None:
-    """Returns where a value lies on the parameter's scale: its log2 in a `log` range and of positive choices.
+    """Returns a value's place on the parameter's scale: log2 in a `log` range or positive choices.
 
-    None where it has no place: it, or the parameter, is not a number.
+    None if the value or the parameter is not a number.
     """
     if not is_number(value):
         return None
@@ -37,10 +37,11 @@ def place(parameter: Parameter, value: Scalar) -> float | None:
 
 
 def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
-    """Returns the values beside one: the next number on each side where there is an order, else all others.
+    """Returns the values next to one: the next number on each side, or all others without order.
 
-    Next is the next choice; half and twice in a `log` range; else a step, or a tenth of the range where
-    that is more. At the end of a range it is what is left, if that is half of it.
+    The next number is the next choice, half or twice in a `log` range, else a step away, or a tenth
+    of the range if that is more. Near the end of a range it is the end, if that is at least half as
+    far.
     """
     if isinstance(parameter, CategoricalParameter):
         others = [choice for choice in parameter.choices if not same(choice, value)]
@@ -63,9 +64,9 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
 
 
 def _within(parameter: IntParameter | FloatParameter, value: float, wanted: float) -> Scalar:
-    """The number nearest to `wanted` that the range has; None where that is less than half of the way."""
+    """The number in range nearest to `wanted`; None if it is less than half of the way there."""
     inside = min(max(wanted, parameter.low), parameter.high)
-    # 0.1 + 0.2 is 0.3 to a person.
+    # A user expects 0.1 + 0.2 to be 0.3.
     number = round(inside) if isinstance(parameter, IntParameter) else float(f"{inside:.12g}")
     if not parameter.contains(number) or _way(parameter, value, wanted, number) < 0.5:
         return None
@@ -73,9 +74,9 @@ def _within(parameter: IntParameter | FloatParameter, value: float, wanted: floa
 
 
 def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Collection[Scalar]) -> Scalar:
-    """Returns which of the values `among` stands for a neighbour: half of the way to it to one and a half.
+    """Returns the value in `among` closest to a neighbour: 0.5 to 1.5 of the way to it.
 
-    None where none does.
+    None if there is none.
     """
     ways = {each: _way(parameter, value, neighbour, each) for each in among}
     near = [each for each, way in ways.items() if 0.5 <= way <= 1.5]
@@ -83,7 +84,7 @@ def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Colle
 
 
 def _way(parameter: Parameter, value: Scalar, to: Scalar, reached: Scalar) -> float:
-    """How much of the way from one value to another is behind at a third: all or none without an order."""
+    """The share of the way from `value` to `to` at which `reached` is; 0 or 1 without an order."""
     start, end, now = (place(parameter, each) for each in (value, to, reached))
     if start is None or end is None or now is None:
         return float(same(to, reached))

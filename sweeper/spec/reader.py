@@ -22,11 +22,11 @@ MAX_DEPTH = 32
 MAX_NODES = 20_000
 MAX_SCALAR = 8 * 1024
 OWN = 16
-"""By what the limits on size are multiplied for a file of our own: it holds a specification several times."""
+"""Factor for the size limits of sweeper's own files, which hold a specification several times."""
 MAX_LINES = 100
-"""Mistakes printed for one file."""
+"""Largest number of mistakes printed for one file."""
 MAX_LINE = 1000
-"""Characters printed of a mistake: a key may be long."""
+"""Largest number of characters printed for a mistake, since a key may be long."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -35,7 +35,7 @@ _NOT_VALUE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class Place(NamedTuple):
-    """Where something was written; line 0 means that `origin` says it all (a command-line option)."""
+    """Where something was written; line 0 means that `origin` is all (a command-line option)."""
 
     line: int
     column: int
@@ -48,12 +48,12 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Document:
-    """What was read.
+    """A document as read.
 
     Attributes:
         value: Dicts with string keys, lists and scalars.
         places: Path -> the places of its key and of its value.
-        mistakes: Rules broken by single nodes, whose values are not to be relied on.
+        mistakes: Rules broken by single nodes, whose values must not be used.
     """
 
     origin: str
@@ -62,7 +62,7 @@ class Document:
     mistakes: list[tuple[Place, Mistake]] = field(default_factory=list)
 
     def place(self, mistake: Mistake) -> Place:
-        """Returns where `mistake` is, or the nearest thing above it that was written."""
+        """Returns the place of `mistake`, or of the nearest parent that was written."""
         for end in range(len(mistake.path), -1, -1):
             if mistake.path[:end] in self.places:
                 whole = end == len(mistake.path)
@@ -76,7 +76,7 @@ class Document:
     def error(self, mistakes: Iterable[Mistake] = ()) -> UserError:
         """Returns one error with a line for each mistake, noted ones included, in the order of the file.
 
-        What has been noted at a place hides `mistakes` there and below.
+        A noted mistake hides those of `mistakes` at its place and below.
         """
         noted = {mistake.path for _, mistake in self.mistakes}
         found = [(place, mistake.text) for place, mistake in self.mistakes]
@@ -103,7 +103,7 @@ def read_file(path: FilePath, times: int = 1) -> Document:
     """Returns the document in the regular file `path`.
 
     Args:
-        times: By what the limits on its size are multiplied: what we write ourselves may be longer.
+        times: Factor for the size limits, since files that sweeper writes may be longer.
 
     Raises:
         UserError: It is not there, too large, not text, or not YAML.
@@ -116,7 +116,7 @@ def read_file(path: FilePath, times: int = 1) -> Document:
                 raise UserError(f"{path}: must be a regular file, but got something else.")
             raw = file.read(most + 1)
     except OSError as error:
-        raise UserError(f"{path}: must be a readable file, but got: {error.strerror}.") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
     size = max(status.st_size, len(raw))
     if size > most:
         raise UserError(f"{path}:1:1: must be at most {most} bytes, but got {size}.")
@@ -158,7 +158,7 @@ def _stop(document: Document, line: int, column: int, text: str, cause: Exceptio
 
 
 def _open(path: str, flags: int) -> int:
-    """Opens without waiting for the other end of a pipe."""
+    """Opens a file without waiting for the other end of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -190,7 +190,7 @@ class _Open:
 
 
 def _build(document: Document, events: Iterable[yaml.Event], max_nodes: int) -> None:
-    """Fills `document` from parser events: no recursion, so that depth is only ever a number."""
+    """Fills `document` from parser events, without recursion."""
     stack: list[_Open] = []
     num_nodes = num_documents = 0
     for event in events:
@@ -229,7 +229,7 @@ def _build(document: Document, events: Iterable[yaml.Event], max_nodes: int) -> 
             stack.append(_Open(value, path))
             if len(stack) > MAX_DEPTH:
                 raise _UnreadableError(
-                    place.line, place.column, f"must nest at most {MAX_DEPTH} deep, but got more."
+                    place.line, place.column, f"must have at most {MAX_DEPTH} levels, but got more."
                 )
 
 
@@ -262,7 +262,7 @@ def _take_key(document: Document, parent: _Open, event: yaml.NodeEvent, place: P
 
 
 def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) -> Any:
-    """The value of a node, empty where it is a collection; broken rules are noted."""
+    """The value of a node, an empty one for a collection; broken rules are noted."""
     name = f"`{dotted(path)}`" if path else "The value"
     rule = ""
     value: Any = None

@@ -47,7 +47,7 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
 
 
 def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each value that no registry has, such as a `loader.kind` that is not installed."""
+    """Yields a mistake for each value unknown to its registry, such as a missing loader."""
     places: list[tuple[Path, str, Any]] = [
         (("space", name, "choices", i), name, choice)
         for name, parameter in _mapping(tree.get("space")).items()
@@ -90,7 +90,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """A pipeline, or a script in its place."""
+    """Requires a pipeline or, instead, a script."""
     if "pipeline" not in tree and "command" not in tree:
         text = "`pipeline` is required, but it is missing. Or name a script with `command`."
         yield Mistake(("pipeline",), text, at_key=True)
@@ -101,12 +101,12 @@ def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         return
     for section in ("pipeline", "data"):
         if section in tree:
-            text = f"`command` is a script in place of a pipeline, but got `{section}` as well. Remove one."
+            text = f"`command` replaces a pipeline, but got `{section}` as well. Remove one."
             yield Mistake((section,), text, at_key=True)
 
 
 def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Every parameter must have an effect on the script, and every name in it a value."""
+    """Requires that every parameter has an effect on the script, and every name in it a value."""
     options = _mapping(tree.get("script"))
     templates: list[tuple[Path, Any]] = [
         (("command", index), item) for index, item in enumerate(_list(tree.get("command")))
@@ -126,7 +126,7 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             )
             yield Mistake(path, text)
     if any(isinstance(text, Mapping) for text in files.values()):
-        # What a template in a file of its own speaks of is known when it is read.
+        # The names in a template file are known once it is read.
         return
     places: list[tuple[Path, str]] = [(("space", name), name) for name in searched]
     places += [(("fix", name), name) for name in fixed] + [(("baseline", name), name) for name in base]
@@ -138,7 +138,7 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def unused(name: str, used: Collection[str]) -> str:
-    """Returns what to say of a parameter that has no effect on the script."""
+    """Returns the message for a parameter that has no effect on the script."""
     remedy = did_you_mean(name, used) or f" Write `{{{name}}}` where its value belongs."
     return f"`{name}` must appear in the command, its files or its environment, but does not.{remedy}"
 
@@ -242,7 +242,7 @@ def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _metrics(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yields what is aimed for and limited, with its place."""
+    """Yields the metrics of constraints and objectives with their places."""
     for name in _mapping(tree.get("constraints")):
         if isinstance(name, str):
             yield ("constraints", name), name
@@ -268,7 +268,7 @@ def _unknown_metric(name: str) -> str:
 
 
 def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
-    """Returns what is wrong where `metric` is asked for without what it is computed from; else nothing."""
+    """Returns the message if `metric` lacks what it is computed from, else nothing."""
     if metric == "projected_hours" and not tree.get("production"):
         return (
             "`projected_hours` needs the training samples of the production run, but got no `production`."

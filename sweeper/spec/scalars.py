@@ -15,7 +15,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def plain_scalar_or_text(text: str) -> Scalar:
-    """Returns what the unquoted `text` means, and the text itself where that is not allowed."""
+    """Returns what the unquoted `text` means, or the text itself if that is not allowed."""
     try:
         return plain_scalar(text)
     except ValueError:

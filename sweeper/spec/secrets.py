@@ -11,19 +11,19 @@ from sweeper.system.environment import MIN_SECRET_LENGTH, is_secret_name
 from sweeper.system.secrets import kind_of, struck
 
 SECRET_REMEDY = (
-    "Everything here is logged: put it into an environment variable, name that in"
+    "Everything here is logged. Put it into an environment variable, add that to"
     " `execution.pass_env: [NAME]`, and read it in your code."
 )
 _STORAGE_REMEDY = (
-    "Its password is read from PGPASSWORD or ~/.pgpass (of MySQL: `?read_default_file=~/.my.cnf`)."
+    "Its password is read from PGPASSWORD or ~/.pgpass (for MySQL: `?read_default_file=~/.my.cnf`)."
 )
 _ENV: Path = ("script", "env")
 _PASSWORD = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY", re.IGNORECASE)
-"""Keys under which nothing else stands, unlike `sort_key` and `pad_token`."""
+"""Keys that hold nothing but secrets, unlike `sort_key` and `pad_token`."""
 
 
 def secret_in(text: str, known: Collection[str]) -> str:
-    """Returns what secret a text holds: one of `known`, or a shape; empty where none."""
+    """Returns the kind of secret a text holds: one of `known`, or by its shape; empty if none."""
     if any(value in text for value in known):
         return "the value of a secret environment variable"
     return kind_of(text)
@@ -38,7 +38,7 @@ def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
     if isinstance(value, Mapping):
         for key, each in value.items():
             place = (*path, key)
-            # The message must not say it either.
+            # The message must not repeat it.
             if kind := secret_in(str(key), known):
                 yield Mistake(place, f"A key must hold no secret, but got {kind}. {SECRET_REMEDY}", True)
             elif _is_named(place, each) and not secret_in(each, known):
@@ -57,7 +57,7 @@ def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
 
 def _is_named(place: Path, value: Any) -> bool:
     """Returns whether the key says that the text is a secret."""
-    # A template's value comes from the space, which is looked at itself.
+    # A template's value comes from the space, which is checked itself.
     if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH or "{" in value:
         return False
     name = str(place[-1])

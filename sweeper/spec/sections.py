@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1)]
 def _name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", value):
         raise ValueError(
-            "must be 1 to 128 letters, digits, `.`, `_` or `-` that begin with a letter or digit"
+            "must be 1 to 128 letters, digits, `.`, `_` or `-`, beginning with a letter or digit"
         )
     return value
 
@@ -39,8 +39,8 @@ def _storage(value: str) -> str:
     known = r"(postgresql(\+psycopg2?)?|mysql(\+pymysql)?)://[^\s/?]*/[^\s/?]+(\?\S*)?"
     if value and not re.fullmatch(known, value):
         raise ValueError(
-            "must be a database on a server, as in `postgresql://USER@HOST/DATABASE`, without its password:"
-            " that is read from PGPASSWORD or ~/.pgpass (of MySQL with `?read_default_file=~/.my.cnf`)"
+            "must be a database on a server, such as `postgresql://USER@HOST/DATABASE`, without a password:"
+            " that is read from PGPASSWORD or ~/.pgpass (for MySQL: `?read_default_file=~/.my.cnf`)"
         )
     return value
 
@@ -67,7 +67,7 @@ def _gpus(value: Any) -> Any:
 
 def _variables(value: Any) -> Any:
     if not isinstance(value, list | tuple):
-        raise ValueError("must be a list of environment variables' names")
+        raise ValueError("must be a list of names of environment variables")
     for each in value:
         if not isinstance(each, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_*?]*", each):
             raise ValueError("must be names such as `AWS_PROFILE`, or globs such as `MYLAB_*`")
@@ -100,7 +100,7 @@ class Objective(Sparse):
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
-        """Which way is better here."""
+        """Which direction is better here."""
         return "maximize" if self.maximize is not None else "minimize"
 
 
@@ -157,17 +157,17 @@ Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
 
 
 class FileTemplate(Section):
-    """A template in a file of its own."""
+    """A template in a separate file."""
 
     template: Annotated[str, Field(min_length=1)]
 
 
 class ScriptOptions(Section):
-    """How the script behind `command` is run, and how its speed is known (`sweeper.core.script`).
+    """How the script behind `command` runs, and how its speed is found (`sweeper.core.script`).
 
     Attributes:
-        files: Written before it starts: a text, or `{template: FILE}`, by path.
-        env: Its own environment variables.
+        files: Files written before it starts, by path: a text, or `{template: FILE}`.
+        env: Its additional environment variables.
         samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
     """
 
@@ -184,29 +184,29 @@ class ScriptOptions(Section):
 
 
 class Production(Section):
-    """The run the winner is for.
+    """The production run that the winner is for.
 
     Attributes:
         samples: Training samples it takes, over all its epochs.
-        data_gib: Size of its prepared data; null where it is as large as the data of the sweep.
+        data_gib: Size of its prepared data; null if it is as large as the sweep's.
     """
 
     samples: Positive
     data_gib: Positive | None = None
 
     def too_large_for(self, device: DeviceInfo) -> str:
-        """Returns why its data cannot lie on a device; empty where it can, or where a size is not known."""
-        return too_large("production's data", self.data_gib or 0.0, device.room_gib)
+        """Returns why its data does not fit on a device; empty if it does or may."""
+        return too_large("the production data", self.data_gib or 0.0, device.room_gib)
 
 
 class Measure(Section):
     """How a trial is timed.
 
     Attributes:
-        quality_samples: Training samples of the quality pass; 0 leaves it out, `auto` derives them
+        quality_samples: Training samples of the quality pass; 0 skips it, `auto` derives them
             from the baseline.
-        reference_cap_seconds: Once a reference trial has measured for this long, it begins no
-            further window.
+        reference_cap_seconds: Measuring time after which a reference trial begins no further
+            window.
         trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
     """
 
@@ -219,15 +219,15 @@ class Measure(Section):
 
 
 class Search(Section):
-    """How many configurations are tried, for how long, chosen by whom, and when it is enough.
+    """How configurations are chosen, and when the search ends.
 
     Attributes:
         sampler: A name of `sweeper.core.samplers.SAMPLERS`.
-        minutes: Of the whole sweep, confirmation included; null is no limit.
-        patience: The search ends after so many trials in a row without a better one.
-        regret: It ends once the best so far is expected to lie within this share of the best there is.
+        minutes: Limit for the whole sweep, confirmation included; null for none.
+        patience: The search ends after this many trials in a row without a better one.
+        regret: It ends once the best so far is expected to be within this share of the optimum.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
-            configuration to be run.
+            configuration to run.
     """
 
     sampler: str = AUTO
@@ -240,15 +240,15 @@ class Search(Section):
 
 
 class Confirm(Section):
-    """The winner's interleaved repeats against the baseline; 0 rounds leave them out.
+    """The winner's interleaved repeats against the baseline; 0 rounds skip them.
 
     Attributes:
         top: How many candidates take part.
         rounds: Fresh processes of each; more are added while an interval is wider than `precision`
-            and the time is not up.
-        precision: Half-width of the interval that is aimed at, as a share of the ratio.
+            and time is left.
+        precision: Intended half-width of the interval, as a share of the ratio.
         pick: Which configuration of a Pareto front is the winner: the `knee`, or the fastest within
-            2 % of the `lowest_loss`.
+            2% of the `lowest_loss`.
     """
 
     top: Count = 3
@@ -258,11 +258,11 @@ class Confirm(Section):
 
 
 START_SECONDS = 120.0
-"""A job's, beside the trial that must fit into its time."""
+"""What a job needs beyond the trial that must fit into its time."""
 
 
 def _launchers_with(trait: str) -> str:
-    """Returns the launchers that have a trait, as "`launcher: dask` or `ray`"."""
+    """Returns the launchers that have a trait: "`launcher: dask` or `ray`"."""
     first, *others = named_with(trait)
     return " or ".join(f"`{each}`" for each in (f"launcher: {first}", *others))
 
@@ -271,22 +271,22 @@ class Execution(Section):
     """Where trials run, and how long they may take.
 
     Attributes:
-        launcher: `local`: on this machine; `inline`: in this process, for breakpoints; `slurm`, `pbs`,
-            `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: a cluster there is. Other distributions may
-            add more (`sweeper.core.launchers`).
-        address: Of the cluster's scheduler (`tcp://host:8786`), for `dask`; of the head, for `ray`, which
-            starts a cluster on this machine where it is left out.
-        same_gpu: Whether devices of another model than the first are left alone; otherwise each model has
-            a sweep of its own.
-        gpus: `all`, how many, or which: indices, or UUIDs or parts of them; 0 leaves the CPU.
-        slots: Trials at once on a machine without GPUs, each on cores of its own; a GPU is a slot by
-            itself.
-        trial_timeout_minutes: For a whole trial.
-        stage_timeout_minutes: For stages of it, by name; those that are not named have no limit of their own.
-        stall_seconds: A trial whose steps stop coming is ended after so long, or after 20 times its usual
-            step where that is longer; its stacks are in its log. 0 turns it off.
-        pass_env: Environment variables that trials get beside the usual ones, by name or glob; one whose
-            name or value speaks of a secret must be named in full.
+        launcher: `local`: on this machine; `inline`: in this process, for breakpoints; `slurm`,
+            `pbs`, `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: an existing cluster. Other
+            distributions may add more (`sweeper.core.launchers`).
+        address: Address of the scheduler (`tcp://host:8786`) for `dask`, or of the head for `ray`,
+            which starts a cluster on this machine if it is left out.
+        same_gpu: Whether only devices of the first one's model are used; otherwise each model gets
+            a separate sweep.
+        gpus: `all`, how many, or which: indices, UUIDs or parts of UUIDs; 0 runs on the CPU.
+        slots: Concurrent trials on a machine without GPUs, each on its own cores; a GPU is one
+            slot.
+        trial_timeout_minutes: Limit for a whole trial.
+        stage_timeout_minutes: Limits for its stages by name; the others have none.
+        stall_seconds: A trial without a step for this long, or for 20 times its usual step if that
+            is longer, is ended; its stacks are in its log. 0 turns this off.
+        pass_env: Environment variables that trials get besides the usual ones, by name or glob; one
+            that looks like a secret must be named in full.
     """
 
     launcher: str = LOCAL
@@ -308,10 +308,10 @@ class Execution(Section):
         return traits(self.launcher).is_remote
 
     def at_once(self, gpus_each: int = 1) -> int | None:
-        """Returns the jobs of a batch system, or trials of a cluster, at once; None for as many as come.
+        """Returns how many jobs or trials run at once on a cluster; None for no limit.
 
         Args:
-            gpus_each: That one trial may take.
+            gpus_each: GPUs that one trial may take.
         """
         if self.gpus == 0:
             return self.slots
@@ -321,39 +321,40 @@ class Execution(Section):
     def _fits_the_launcher(self) -> Execution:
         row = traits(self.launcher)
         if not row.factory:
-            # Of one that is not known here, nothing is known to be wrong.
+            # An unknown launcher cannot be checked.
             return self
         if self.job is not None and not row.is_batch:
             systems = ", ".join(named_with("is_batch"))
-            raise ValueError(f"takes `job` with a batch system ({systems}) as `launcher` alone")
+            raise ValueError(f"takes `job` only with a batch system as `launcher` ({systems})")
         if self.address and not row.example_address:
-            raise ValueError(f"takes `address` with {_launchers_with('example_address')} alone")
+            raise ValueError(f"takes `address` only with {_launchers_with('example_address')}")
         if row.needs_address and not self.address:
             raise ValueError(
-                f"needs `address: {row.example_address}`, the scheduler's, with `launcher: {self.launcher}`"
+                f"needs the scheduler's `address: {row.example_address}` with `launcher: {self.launcher}`"
             )
         if self.address and not re.fullmatch(r"([a-z]+://)?[^\s/]+:\d{1,5}", self.address):
-            # Ray's own `auto` would be whatever cluster was last started on this machine, by whom ever.
-            raise ValueError(f"must have in `address` a host and a port, such as `{row.example_address}`")
+            # Ray's own `auto` is whatever cluster anybody last started on this machine.
+            raise ValueError(f"needs a host and a port in `address`, such as `{row.example_address}`")
         if self.address.startswith("tls://") and self.tls is None and row.takes_tls:
             raise ValueError(
                 "needs `tls: {ca_file: ..., cert_file: ..., key_file: ...}` with an `address` of tls://"
             )
         if self.tls is not None and not row.takes_tls:
-            raise ValueError(f"takes `tls` with {_launchers_with('takes_tls')} alone")
+            raise ValueError(f"takes `tls` only with {_launchers_with('takes_tls')}")
         if row.is_remote and isinstance(self.gpus, list):
-            raise ValueError("must say in `gpus` how many, with a cluster: which they are, it decides")
+            raise ValueError("needs a number in `gpus` with a cluster, which picks the GPUs itself")
         if row.is_batch and self.gpus == "all":
             raise ValueError(
-                "must say in `gpus` how many GPUs, a job each; with `gpus: 0`, `slots` says how many jobs"
+                "needs the number of GPUs in `gpus` with a batch system, one job each; "
+                "with `gpus: 0`, `slots` is the number of jobs"
             )
         if self.slots > 1 and self.gpus not in ("all", 0):
-            raise ValueError("takes `slots` without GPUs alone (`gpus: 0`): each GPU is a slot of its own")
+            raise ValueError("takes `slots` only without GPUs (`gpus: 0`): each GPU is one slot")
         if row.is_batch:
             seconds = (self.job or BatchJob()).time_seconds
             if seconds < self.trial_timeout_minutes * 60 + START_SECONDS:
                 raise ValueError(
-                    f"needs a `job.time` in which a trial can end: `trial_timeout_minutes` "
-                    f"({self.trial_timeout_minutes:g}) and two minutes more"
+                    "needs a `job.time` of at least `trial_timeout_minutes` "
+                    f"({self.trial_timeout_minutes:g}) plus two minutes"
                 )
         return self

@@ -14,16 +14,16 @@ _SUFFIX = ".yaml"
 
 
 def shipped_spaces() -> Mapping[str, str]:
-    """Returns what each space that comes with sweeper is for, by its name."""
+    """Returns the purpose of each space that ships with sweeper, by name."""
     files = sorted(shipped_folder(FOLDER).glob(f"*{_SUFFIX}"))
     return {path.stem: _first_comment(path) for path in files}
 
 
 def space_file(name: str) -> Path:
-    """Returns the file that `name` means: a path, or the name of a space.
+    """Returns the file for `name`, a path or the name of a space.
 
     A file at that path comes first, then `NAME.yaml` in the current folder and in `search_spaces/`, then
-    the one that comes with sweeper.
+    the one that ships with sweeper.
 
     Raises:
         UserError: There is neither such a file nor such a space.
@@ -33,7 +33,7 @@ def space_file(name: str) -> Path:
     stem = name.removesuffix(_SUFFIX)
     if os.sep not in name:
         for folder in (Path(), Path(FOLDER), shipped_folder(FOLDER)):
-            # os.path, since a name that can be no file's is one that is not there.
+            # os.path takes a name that no file can have as one that does not exist.
             if os.path.isfile(path := folder / f"{stem}{_SUFFIX}"):
                 return path
     if os.path.lexists(name):
@@ -41,8 +41,8 @@ def space_file(name: str) -> Path:
         return Path(name)
     hint = did_you_mean(os.path.basename(stem), shipped_spaces())
     raise UserError(
-        f"`SPACE` must be a YAML file or the name of a space that comes with sweeper, but got {name!r}: "
-        f"there is no such file.{hint} `sweeper spaces` lists them."
+        f"`SPACE` must be a YAML file or the name of a space that ships with sweeper, but got {name!r}."
+        f"{hint} `sweeper spaces` lists them."
     )
 
 

@@ -23,13 +23,13 @@ MAX_CHOICES = 1000
 
 
 class Section(BaseModel):
-    """What all parts of a specification have in common: frozen, strict, no unknown keys."""
+    """The base of all parts of a specification: frozen, strict, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Sparse(Section):
-    """A section that is written without the keys which say nothing."""
+    """A section that is written without its empty keys."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def _condition(value: Any) -> Any:
 
 
 Condition = Annotated[Bounds | tuple[Scalar, ...] | Scalar, BeforeValidator(_condition)]
-"""What `when` asks of another parameter: a value, one of several, or a range."""
+"""The condition of `when` on another parameter: a value, one of several, or a range."""
 
 
 def same(left: Scalar, right: Scalar) -> bool:
-    """Returns whether two values are equal, where 1 and 1.0 are, and 1 and true are not."""
+    """Returns whether two values are equal: 1 and 1.0 are, 1 and true are not."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
@@ -100,9 +100,9 @@ def holds(condition: Condition, value: Scalar) -> bool:
 
 
 def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]) -> bool:
-    """Returns whether the parameter `name` has an effect beside `values`: its `when` holds, and theirs do.
+    """Returns whether parameter `name` has an effect given `values`: its `when` and theirs hold.
 
-    A condition on a name without a value is one that a restriction has decided: it holds.
+    A condition on a name without a value was decided by a restriction, and holds.
     """
     return all(
         target not in values or (holds(asked, values[target]) and acts(target, space, values))
@@ -111,7 +111,7 @@ def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]
 
 
 class _Numeric(Sparse):
-    """What both kinds of number parameter can do."""
+    """The base of both kinds of number parameter."""
 
     type: str
     low: int | float
@@ -138,7 +138,7 @@ class _Numeric(Sparse):
         return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9 * max(1.0, steps)
 
     def size(self) -> int | None:
-        """Returns the number of values, None where they are continuous."""
+        """Returns the number of values, or None if they are continuous."""
         if self.low == self.high:
             return 1
         return None if self.step is None else math.floor((self.high - self.low) / self.step + 1e-9) + 1
@@ -244,11 +244,11 @@ Parameter = Annotated[IntParameter | FloatParameter | CategoricalParameter, Fiel
 def settled(
     space: Mapping[str, Parameter], fix: Mapping[str, Scalar]
 ) -> tuple[dict[str, Parameter], dict[str, Scalar]]:
-    """Returns a restricted space and its `fix` without what the restriction has decided.
+    """Returns a restricted space and its `fix`, simplified.
 
-    Parameters with one value left move into `fix`; a condition that always holds goes; a parameter
-    whose condition can never hold goes with it. One with a condition and a single value stays, since
-    it still has two states.
+    Parameters with one value left move into `fix`. Conditions that always hold are dropped, and so
+    are parameters whose condition can never hold. One with a condition and a single value stays,
+    since it still has two states.
     """
     space, fix = dict(space), dict(fix)
     while True:

@@ -57,23 +57,23 @@ References = dict[str, AnyScalar]
 MAX_TEMPLATE_BYTES = 1024 * 1024
 
 CARRIED = (*OPEN_SECTIONS, "optimizer")
-"""Sections of the baseline that hold for other trials, too, unless they say otherwise."""
+"""Sections of the baseline that other trials inherit unless they say otherwise."""
 
 
 class SweepSpec(Section):
-    """What a user asks for. `from_dict` checks every rule; the constructor checks only the structure.
+    """A sweep's specification. `from_dict` checks every rule, the constructor only the structure.
 
     Attributes:
-        pipeline: Module with `prepare` and `build`; empty where a `command` is run in its place.
-        command: Program and arguments of a script of the user's own, with templates for what is searched.
-        script: How that is run.
+        pipeline: Module with `prepare` and `build`; empty if a `command` runs instead.
+        command: Program and arguments of a user's script, with templates for searched values.
+        script: How the script runs.
         data: Options of `prepare`; a `path` replaces any `source`.
         space: The names searched.
         fix: Values of names not searched; every other field keeps its default.
         baseline: The user's own starting point; it may lie outside the space.
         also_try: More configurations to measure as they are.
         constraints: Limits by metric.
-        storage: A database in which a copy of the study is kept, for optuna-dashboard.
+        storage: A database for a copy of the study, for optuna-dashboard.
     """
 
     name: SweepName
@@ -104,9 +104,9 @@ class SweepSpec(Section):
         """Returns the specification in a plain tree (from YAML, JSON or `to_dict`).
 
         Args:
-            secrets: Values that must not be in it; of what is stored already, today's shell says nothing.
-            is_stored: It comes from a sweep's folder, which can be shown without the distribution that a
-                name in it came from.
+            secrets: Values that must not be in it; none for a stored specification.
+            is_stored: It comes from a sweep's folder, which can be shown even if a distribution
+                that it names is gone.
 
         Raises:
             SpecError: It breaks rules: all of them, one line each.
@@ -130,13 +130,13 @@ class SweepSpec(Section):
         return {key: value for key, value in tree.items() if key not in absent}
 
     def script_in(self, folder: Path) -> Script | None:
-        """Returns the script of a command, templates read; None where there is a pipeline.
+        """Returns the script of a command with its templates read, or None for a pipeline.
 
         Args:
             folder: What its paths are relative to.
 
         Raises:
-            UserError: A template cannot be read, or names and parameters do not go together.
+            UserError: A template cannot be read, or names and parameters do not match.
         """
         if not self.command:
             return None
@@ -169,21 +169,21 @@ class SweepSpec(Section):
         return tuple(self.space)
 
     def metrics(self) -> list[str]:
-        """Returns the metrics that are aimed for, then those that are limited."""
+        """Returns the metrics of the objectives, then those of the constraints."""
         return list(dict.fromkeys([*(each.metric for each in self.objectives), *self.constraints]))
 
     def size(self) -> int | None:
-        """Returns the number of combinations, `when` left aside; None where it is infinite."""
+        """Returns the number of combinations, ignoring `when`; None if it is infinite."""
         sizes = [parameter.size() for parameter in self.space.values()]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
     def config(self, params: Mapping[str, Scalar]) -> TrialConfig:
         """Returns the canonical configuration for a value of every parameter.
 
-        A parameter whose `when` does not hold, or looks at one that has no effect itself, takes
-        its field's default. `model.*`, `data.*` and `optimizer.*` names found only in the baseline come
-        from there, so that a trial is trained as the user trains; for a script, which has no defaults
-        that are known here, all names do.
+        A parameter whose `when` does not hold, or names one that has no effect itself, takes its
+        field's default. `model.*`, `data.*` and `optimizer.*` names found only in the baseline come
+        from there, so that a trial trains as the user does; for a script, whose defaults are
+        unknown here, all names do.
         """
         graph = {name: tuple(parameter.when) for name, parameter in self.space.items()}
         active: dict[str, Scalar] = {}
@@ -194,21 +194,21 @@ class SweepSpec(Section):
         return self._complete({**self._carried(), **self.fix, **active}).canonical()
 
     def baseline_config(self) -> TrialConfig:
-        """Returns the baseline as it is written, over `fix`, over the defaults."""
+        """Returns the baseline as written, on top of `fix` and the defaults."""
         return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
 
     def references(self) -> tuple[TrialConfig, ...]:
         """Returns the baseline and then `also_try`, never clipped to the space.
 
-        An entry of `also_try` takes the `model.*`, `data.*` and `optimizer.*` names it lacks from the
-        baseline, so that the two differ in what the entry says.
+        An entry of `also_try` takes missing `model.*`, `data.*` and `optimizer.*` names from the
+        baseline, so that the two differ only in what the entry says.
         """
         shared = {**self.fix, **self._carried()}
         others = (self._complete({**shared, **self._written(entry)}) for entry in self.also_try)
         return (self.baseline_config(), *others)
 
     def params_of(self, config: TrialConfig) -> dict[str, Scalar] | None:
-        """Returns parameters for which `self.config` gives `config`, or None where there are none."""
+        """Returns parameters for which `self.config` returns `config`, or None."""
         flat = config.canonical().flatten()
         params: dict[str, Scalar] = {}
         for name, parameter in self.space.items():
@@ -217,9 +217,9 @@ class SweepSpec(Section):
         return params if self.config(params).key() == config.key() else None
 
     def without(self, drop: Mapping[str, Collection[Scalar]]) -> SweepSpec:
-        """Returns the specification less some choices of categorical parameters.
+        """Returns the specification without some choices of categorical parameters.
 
-        Names that are not in the space are passed over. A parameter left with one choice moves
+        Names that are not in the space are ignored. A parameter left with one choice moves
         into `fix`, and one whose `when` can no longer hold leaves the space.
 
         Raises:
@@ -263,7 +263,7 @@ class SweepSpec(Section):
         return self.model_copy(update={"space": space, "fix": fix})
 
     def _written(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """`values`, spelled as the space does: a 0 where the choices are 0.0 and 0.5 is the same trial."""
+        """`values` as the space writes them: 0 and a choice of 0.0 are the same trial."""
         return {
             name: self.space[name].like(value)
             if name in self.space and self.space[name].contains(value)
@@ -272,14 +272,14 @@ class SweepSpec(Section):
         }
 
     def _carried(self) -> dict[str, Scalar]:
-        """What holds for every trial that does not say otherwise."""
+        """The values of every trial that does not say otherwise."""
         written = self._written(self.baseline)
         if self.command:
             return written
         return {name: value for name, value in written.items() if name.partition(".")[0] in CARRIED}
 
     def _complete(self, values: Mapping[str, Scalar]) -> TrialConfig:
-        """The configuration, its learning rate meant for the baseline's global batch."""
+        """The configuration, with a learning rate meant for the baseline's global batch."""
         if self.command:
             return TrialConfig(args={}).replace(values)
         config = TrialConfig().replace(values)
@@ -304,7 +304,7 @@ def _template(path: Path) -> str:
         status = path.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_TEMPLATE_BYTES:
             return path.read_text(encoding="utf-8")
-        why: str | None = f"it is no regular file of at most {MAX_TEMPLATE_BYTES} bytes"
+        why: str | None = f"it is not a regular file of at most {MAX_TEMPLATE_BYTES} bytes"
     except OSError as error:
         why = error.strerror
     except ValueError:

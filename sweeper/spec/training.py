@@ -13,17 +13,17 @@ from sweeper.spec.space import Section
 
 
 class TrainingOptions(Section):
-    """What a production run is asked for.
+    """The options of a production run.
 
     Attributes:
         epochs: Passes over the training samples.
-        schedule: The learning rate after its warm-up: it stays, or falls to zero with the last step.
-        validate_epochs: A validation after each so many epochs.
-        patience: Validations without a better loss after which it ends; 0 for no such end.
-        checkpoint_minutes: A checkpoint after each so many minutes.
-        keep: Checkpoints that are kept.
-        max_minutes: It ends after so many, those before a resumption included.
-        stall_seconds: It fails once no step has come for so long; 0 turns that off.
+        schedule: Learning rate after warm-up: constant, or falling to zero at the last step.
+        validate_epochs: Epochs between validations.
+        patience: Validations without a better loss after which it ends; 0 for no limit.
+        checkpoint_minutes: Minutes between checkpoints.
+        keep: How many checkpoints are kept.
+        max_minutes: Time after which it ends, counted across resumptions.
+        stall_seconds: It fails after this long without a step; 0 turns this off.
     """
 
     epochs: Count | None = None

@@ -11,10 +11,10 @@ from sweeper.spec.scalars import FLOAT, INT
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes strings which are numbers in YAML 1.1 or 1.2, and never writes an alias."""
+    """Quotes strings that are numbers in YAML 1.1 or 1.2, and never writes an alias."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Returns that every value is written out."""
+        """Returns True: every value is written out."""
         return True
 
 

@@ -159,7 +159,7 @@ def test_a_rule_picks_another_trial_of_the_front(cli, bench):
         (["--format", "sbatch", "--out", "best.yaml"], 2, "must not end in .yaml"),
         (["--patch", "train.py"], 2, "`--patch` needs `--format python`, but got `--format yaml`"),
         (["--map", "flags.yaml"], 2, "`--map` needs `--format args`, but got `--format yaml`"),
-        (["--format", "args", "--map", "no.yaml"], 2, "no.yaml: must be a readable file"),
+        (["--format", "args", "--map", "no.yaml"], 2, "no.yaml: cannot be read"),
         (["--format", "python", "--patch", "no.py"], 2, "`--patch` must name a script that"),
         (["--rule", "kne"], 2, "must be one of knee, lowest_loss, but got 'kne'. Did you mean `knee`?"),
         (["--rule", "knee"], 2, "needs a sweep with several objectives, but `toy` has one: throughput."),

@@ -71,7 +71,7 @@ def test_deep_check_shows_what_was_understood(wild: Path, sweeper):
     write("with_overrides", script={"env": {"NO_METER": "1"}})
     done = sweeper("check", "with_overrides.yaml", "--deep")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "milliseconds a step" in done.stdout
+    assert "milliseconds per step" in done.stdout
     assert "ms/batch" in done.stdout
     assert "A step is taken to have 16 samples" in done.stdout
 

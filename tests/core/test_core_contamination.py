@@ -12,7 +12,7 @@ STOLEN = ("the host took cores (steal)",)
 SLOW = ("the processor was slow (canary)",)
 FOREIGN = "other processes used the GPU"
 HOT = "heat or a power brake held the GPU's clocks down"
-LOW = "the GPU's clock was below 75 % of its default"
+LOW = "the GPU's clock was below 75% of its default"
 
 
 def window(seconds: float = 4.0, **more) -> Window:

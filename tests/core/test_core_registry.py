@@ -83,8 +83,8 @@ def test_an_entry_point_that_cannot_be_loaded_names_its_distribution(offer, text
 def test_an_entry_point_that_gives_something_else_is_refused(offer):
     offer("odd-colours", {"red": "odd_colours:RED"}, "RED = 'red'\n")
     assert said(colours().get, "red") == (
-        "an entry point in `sweeper.colours` must give a float, but 'odd_colours:RED' of odd-colours 1.0 "
-        "gives 'red'."
+        "an entry point in `sweeper.colours` must provide a float, but 'odd_colours:RED' of odd-colours "
+        "1.0 provides 'red'."
     )
 
 
@@ -100,8 +100,8 @@ def test_a_built_in_name_cannot_be_replaced(offer):
     offer("rude-colours", {"plain": "rude_colours:PLAIN"}, "PLAIN = 9.9\n")
     assert colours().get("plain") == 3.141592653589793
     says = (
-        "an entry point in `sweeper.colours` must have a name of its own, but `plain` of rude-colours 1.0 is "
-        "built in. Rename it, or uninstall that distribution."
+        "an entry point in `sweeper.colours` must not reuse a built-in name, but `plain` of rude-colours 1.0 "
+        "does. Rename it, or uninstall that distribution."
     )
     assert said(colours().names) == said(colours().get, "red") == says
 

@@ -156,9 +156,9 @@ def test_resident_data_larger_than_the_device_is_refused():
     with pytest.raises(UserError) as caught:
         export_of({"loader.kind": "resident"}, spec, device=A10)
     assert str(caught.value) == (
-        "`loader.kind: resident` needs all of production's data on the device, but production's data has 40 "
-        "GiB, the device 22.5, and trial 1 has it. Export one with `loader.kind: stream`, or sweep with "
-        "`fix: {loader.kind: stream}`."
+        "`loader.kind: resident` needs all of production's data on the device, but the production data "
+        "takes 40 GiB, the device has 22.5, and trial 1 has it. Export one with `loader.kind: stream`, or "
+        "sweep with `fix: {loader.kind: stream}`."
     )
     # A share of the device is the model's.
     with pytest.raises(UserError, match=r"18\.5 GiB"):
@@ -167,7 +167,7 @@ def test_resident_data_larger_than_the_device_is_refused():
     assert export_of({"loader.kind": "stream"}, spec, device=A10)
     host = dataclasses.replace(A10, kind="cpu", memory_gib=0.0)
     assert export_of({}, spec, device=host)
-    with pytest.raises(UserError, match="60 GiB, the device 64"):
+    with pytest.raises(UserError, match="60 GiB, the device has 64"):
         export_of({}, spec_of(production={"samples": 1e9, "data_gib": 60}), device=host)
 
 

@@ -42,7 +42,7 @@ def test_an_export_is_not_run_where_the_distribution_is_gone(tmp_path):
 
 REFUSED = (
     "`--format python` needs a loader that a plain PyTorch script can have, but `loader.kind: turbo` "
-    "(turbo-loader 1.0) gives no lines for one. Use `--format yaml`, or another trial with --trial N."
+    "(turbo-loader 1.0) has no lines for one. Use `--format yaml`, or another trial with --trial N."
 )
 SCRIPT = "import torch\nloader = torch.utils.data.DataLoader(data)\nfor x in loader:\n    x.backward()\n"
 

@@ -87,22 +87,22 @@ def test_a_job_has_no_place_for_a_second_line(key: str, end: str) -> None:
 @pytest.mark.parametrize(
     ("execution", "said"),
     [
-        ("{launcher: slurm}", "must say in `gpus` how many GPUs, a job each; with `gpus: 0`, `slots` says"),
-        ("{launcher: sge, gpus: all}", "must say in `gpus` how many GPUs"),
-        ("{launcher: pbs, gpus: [0, 1]}", "must say in `gpus` how many, with a cluster: which"),
-        ("{launcher: ray, gpus: [0]}", "must say in `gpus` how many, with a cluster"),
-        ("{launcher: local, job: {time: 60}}", "takes `job` with a batch system (slurm, pbs, lsf, sge)"),
-        ("{launcher: dask, address: 'h:1', job: {}}", "takes `job` with a batch system"),
-        ("{launcher: local, address: 'tcp://h:8786'}", "takes `address` with `launcher: dask` or `ray`"),
-        ("{launcher: dask}", "needs `address: tcp://HOST:8786`, the scheduler's, with `launcher: dask`"),
-        ("{launcher: dask, address: scheduler}", "must have in `address` a host and a port, such as `tcp:"),
-        ("{launcher: ray, address: auto}", "must have in `address` a host and a port, such as `HOST:"),
-        ("{launcher: ray, tls: {ca_file: a, cert_file: b, key_file: c}}", "takes `tls` with `launcher:"),
+        ("{launcher: slurm}", "needs the number of GPUs in `gpus` with a batch system, one job each; with"),
+        ("{launcher: sge, gpus: all}", "needs the number of GPUs in `gpus`"),
+        ("{launcher: pbs, gpus: [0, 1]}", "needs a number in `gpus` with a cluster, which picks"),
+        ("{launcher: ray, gpus: [0]}", "needs a number in `gpus` with a cluster"),
+        ("{launcher: local, job: {time: 60}}", "takes `job` only with a batch system as `launcher` (slurm, "),
+        ("{launcher: dask, address: 'h:1', job: {}}", "takes `job` only with a batch system"),
+        ("{launcher: local, address: 'tcp://h:8786'}", "takes `address` only with `launcher: dask` or `ray`"),
+        ("{launcher: dask}", "needs the scheduler's `address: tcp://HOST:8786` with `launcher: dask`"),
+        ("{launcher: dask, address: scheduler}", "needs a host and a port in `address`, such as `tcp:"),
+        ("{launcher: ray, address: auto}", "needs a host and a port in `address`, such as `HOST:"),
+        ("{launcher: ray, tls: {ca_file: a, cert_file: b, key_file: c}}", "takes `tls` only with `launcher:"),
         ("{launcher: dask, address: 'tls://h:1'}", "needs `tls: {ca_file: ..., cert_file: ..., key_file: "),
-        ("{gpus: 2, slots: 2}", "takes `slots` without GPUs alone (`gpus: 0`): each"),
-        ("{launcher: lsf, gpus: 2, job: {time: 11}}", "needs a `job.time` in which a trial can end: "
-         "`trial_timeout_minutes` (10) and two minutes more"),
-        ("{launcher: slurm, gpus: 2, trial_timeout_minutes: 59}", "needs a `job.time` in which a trial can"),
+        ("{gpus: 2, slots: 2}", "takes `slots` only without GPUs (`gpus: 0`): each"),
+        ("{launcher: lsf, gpus: 2, job: {time: 11}}", "needs a `job.time` of at least "
+         "`trial_timeout_minutes` (10) plus two minutes"),
+        ("{launcher: slurm, gpus: 2, trial_timeout_minutes: 59}", "needs a `job.time` of at least"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together(execution: str, said: str) -> None:
@@ -115,7 +115,7 @@ def test_of_a_long_section_what_the_rule_is_about_is_shown() -> None:
     (line,) = refused(
         "{launcher: slurm, gpus: [3], job: {partition: a-long-name-of-a-queue, account: mine, cores: 8}}"
     )
-    assert line.endswith("it decides, but got {'gpus': [3]}.")
+    assert line.endswith("picks the GPUs itself, but got {'gpus': [3]}.")
 
 
 def test_mistakes_of_a_section_within_a_section_are_each_told() -> None:

@@ -121,7 +121,7 @@ def test_json_is_read_alike(read):
             "f.yaml:1:1: must be UTF-8, but got byte 0xff. Save the file as UTF-8.",
         ),
         (b"a: 1\nb: \xed\xa0\x80", "f.yaml:2:4: must be UTF-8, but got byte 0xed. Save the file as UTF-8."),
-        ("[" * 3000, "f.yaml:1:33: must nest at most 32 deep, but got more."),
+        ("[" * 3000, "f.yaml:1:33: must have at most 32 levels, but got more."),
         ("- 1\n" * 30_000, "f.yaml:20000:3: must have at most 20000 values, but got more."),
         ("a: " + "b" * 9000, "f.yaml:1:4: `a` must have at most 8192 characters, but got 9000."),
         ("a: " + "b" * 300_000, "f.yaml:1:1: must be at most 262144 bytes, but got 300003."),
@@ -179,7 +179,7 @@ def test_hostile_text_is_refused_quickly(read, text):
     ("make", "reason"),
     [
         (lambda path: os.mkfifo(path), "must be a regular file, but got something else."),
-        (lambda path: path.mkdir(), "must be a readable file, but got: Is a directory."),
+        (lambda path: path.mkdir(), "cannot be read: Is a directory."),
         (lambda path: path.symlink_to("/dev/zero"), "must be a regular file, but got something else."),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links."),
         (lambda path: None, "No such file or directory."),

@@ -40,9 +40,9 @@ def test_a_users_own_file_comes_first():
         ("search_spaces/quick.yaml", "Did you mean `quick`?"),
         ("../quick", "Did you mean `quick`?"),
         ("a10.yml", "Did you mean `a10`?"),
-        ("nothing at all", "no such file. `sweeper spaces` lists them."),
+        ("nothing at all", "but got 'nothing at all'. `sweeper spaces` lists them."),
         ("", "but got ''"),
-        ("x" * 5000, "no such file"),
+        ("x" * 5000, "xxx'. `sweeper spaces` lists them."),
     ],
 )
 def test_what_is_neither_is_one_line(name: str, hint: str):
