@@ -18,13 +18,13 @@ from sweeper.spec.neighbours import is_number, neighbours
 Params = dict[str, Scalar]
 
 MAX_BASES = 1000
-"""Configurations whose neighbours are tried, the best first: to pass over as many takes 5 ms."""
+"""Configurations whose neighbours are tried, best first; skipping that many takes 5 ms."""
 MAX_ALIKE = 100
-"""Of the configurations that differ from a new one in one parameter, the latest it is compared with."""
+"""The latest configurations with one different parameter that a new one is compared with."""
 
 
 class Asked(NamedTuple):
-    """Parameters to try, and why those."""
+    """Parameters to try, and why."""
 
     params: Params
     why: str
@@ -37,9 +37,9 @@ class _Neighbour(NamedTuple):
 
 
 class Climb:
-    """The feasible configurations so far in order, and what changes of one parameter have gained.
+    """Ranks the feasible configurations and keeps what changing one parameter has gained.
 
-    Each is looked at when it is told, so that the next question costs the same after ten thousand.
+    The work is done when a result is told, so that an ask costs the same after ten thousand trials.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
@@ -49,15 +49,15 @@ class Climb:
         self._names = [name for name in spec.space if name.partition(".")[0] not in OPEN_SECTIONS]
         self._params: dict[int, Params] = {}
         self._order: list[tuple[bool, float, int]] = []
-        self._beside: dict[int, list[_Neighbour]] = {}
+        self._nearby: dict[int, list[_Neighbour]] = {}
         self._alike: dict[Hashable, deque[tuple[Scalar, float]]] = {}
         self._gains: dict[tuple[str, object], list[float]] = {}
 
     def tell(self, number: int, result: SearchResult) -> None:
-        """Takes in what became of a trial; one that is not feasible is nothing to climb from.
+        """Records the result of a trial; infeasible trials are ignored.
 
-        Samples per second compare only where the work is the same: of all, the smallest model is the
-        fastest. So the configurations of the baseline's own work go first.
+        Samples per second compare only for equal work: the smallest model is always the fastest. So
+        configurations with the baseline's work rank first.
         """
         if not result.values or any(violation > 0 for violation in result.constraints.values()):
             return
@@ -82,13 +82,13 @@ class Climb:
         total[1] += 1
 
     def ask(self, taken: Container[str], seed: int) -> Asked | None:
-        """Returns an untried neighbour of the best configuration so far, and why; None where there is none.
+        """Returns an untried neighbour of the best configuration so far, and why, or None.
 
-        Of the next best, where all of the best one's are known: by noise, it may be the best. What has
-        gained most when it was changed is changed first, and in the direction that gained.
+        Once all neighbours of the best are known, the next best follows, which may be better but
+        for noise. The parameter and the direction that have gained most come first.
 
         Args:
-            taken: Keys of the configurations that were asked for.
+            taken: Keys of the configurations asked for already.
         """
         draw = random.Random(seed)
         for _, _, number in self._order[:MAX_BASES]:
@@ -101,13 +101,13 @@ class Climb:
         return None
 
     def _neighbours(self, number: int) -> list[_Neighbour]:
-        if number not in self._beside:
+        if number not in self._nearby:
             base = self._params[number]
-            self._beside[number] = [
+            self._nearby[number] = [
                 _Neighbour(name, value, self._spec.config({**base, name: value}).key())
                 for name, value in changes(self._spec, base)
             ]
-        return self._beside[number]
+        return self._nearby[number]
 
     def _gain(self, base: Params, to: _Neighbour) -> float:
         total, count = self._gains.get((to.name, _direction(base[to.name], to.value)), (0.0, 1.0))
@@ -115,9 +115,9 @@ class Climb:
 
 
 def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar]]:
-    """Yields the changes of one parameter that have an effect: to a number beside, or to another choice.
+    """Yields the changes of one parameter that matter: to the next number, or another choice.
 
-    Not of those that change the work itself.
+    Parameters that change the work are left out.
     """
     own = spec.config(params).key()
     for name, parameter in spec.space.items():

@@ -20,17 +20,17 @@ from sweeper.spec import CategoricalParameter, IntParameter, Parameter, SweepSpe
 
 
 def distribution(parameter: Parameter) -> BaseDistribution:
-    """Returns the distribution over the parameter's values; `when` is not Optuna's concern."""
+    """Returns the distribution over the parameter's values; Optuna does not see `when`."""
     if isinstance(parameter, CategoricalParameter):
         return CategoricalDistribution(parameter.choices)
-    # Optuna asks for a range that is a whole number of steps.
+    # Optuna requires a range that is a whole number of steps.
     if isinstance(parameter, IntParameter):
         step = 1 if parameter.log else parameter.step
         high = parameter.low + (parameter.high - parameter.low) // step * step
         return IntDistribution(parameter.low, high, log=parameter.log, step=step)
     last = parameter.high
     if parameter.step is not None:
-        # In decimals, as Optuna reckons: 0.3 is three steps of 0.1, and in binary it is not.
+        # In decimals, like Optuna: 0.3 is three steps of 0.1, but not in binary.
         low, end, width = (Decimal(str(value)) for value in (parameter.low, last, parameter.step))
         last = float(low + (end - low) // width * width)
     return FloatDistribution(parameter.low, last, log=parameter.log, step=parameter.step)
@@ -72,7 +72,7 @@ def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
 
 
 def combinations(spec: SweepSpec) -> Mapping[str, dict[str, Scalar]]:
-    """Returns every configuration of a finite space: the parameters that give it, by its key."""
+    """Returns the parameters of every configuration of a finite space, by its key."""
     found: dict[str, dict[str, Scalar]] = {}
     every = (values(distribution(parameter)) for parameter in spec.space.values())
     for combination in itertools.product(*every):

@@ -1,7 +1,7 @@
-"""What people with idle GPUs ended up with, as data: values by GPU and by data size.
+"""Values that usually work well, by GPU and by data size.
 
-From the five guides that the shipped search spaces follow. They are first guesses: a search begins
-with them and believes what it measures.
+They come from the five guides that the shipped search spaces follow. They are first guesses: a
+search begins with them and trusts what it measures.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ LR_RULE = "sqrt"
 """Four times the batch, twice the learning rate."""
 
 MEMORY_TARGET = (0.5, 0.8)
-"""Share of the GPU's memory that a well-chosen batch fills; beyond it, running out is near."""
+"""Share of the GPU's memory that a well-chosen batch fills; above it, running out is likely."""
 
 ACCUMULATION = "half the batch, accumulated over two steps"
-"""The answer to running out of memory that leaves what is learnt as it is."""
+"""A remedy for running out of memory that does not change what is learnt."""
 
 MAX_WORKERS = 8
 ROWS_PER_WORKER = 32
@@ -62,7 +62,7 @@ PRESETS: Sequence[Preset] = (
         num_workers=4,
     ),
 )
-"""The first that matches is a GPU's own."""
+"""The first match applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +87,15 @@ SIZES: Sequence[DataSize] = (
 
 
 def preset_for(device: str) -> Preset | None:
-    """Returns what is known of a GPU, by its name; None of one that nothing is known of, and of a CPU."""
+    """Returns the preset for a GPU by its name; None for an unknown one and for a CPU."""
     return next((preset for preset in PRESETS if re.search(preset.pattern, device)), None)
 
 
 def size_of(samples: int) -> DataSize:
-    """Returns what is known of so many training samples; of none, nothing that changes anything."""
+    """Returns the entry for a number of training samples; for 0, the one that changes nothing."""
     return next(size for size in SIZES if (samples or SIZES[1].above) >= size.above)
 
 
 def workers_for(cores: int, batch_size: int, most: int = MAX_WORKERS) -> int:
-    """Returns loader workers by the guides' formula: half the cores, one for each 32 rows, 8 at most."""
+    """Returns loader workers by the guides' formula: half the cores, one per 32 rows, 8 at most."""
     return max(1, min(cores // 2, most, batch_size // ROWS_PER_WORKER))

@@ -11,17 +11,17 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
 BEST, LATEST = 50, 100
-"""Trials that a sampler sees. TPE looks at the 25 best, and the older the others are the less they weigh;
-what an ask takes grows with them, to half a second and more for ten thousand."""
+"""Trials that a sampler sees. TPE uses the 25 best and gives older ones less weight; the time of an
+ask grows with their number, to more than half a second for ten thousand."""
 RUNNING = 50
-"""Of the trials that run, the latest, which a sampler takes for bad ones (constant liar)."""
+"""The latest running trials, which a sampler takes for bad ones (constant liar)."""
 
 
 class History:
-    """The trials that have ended which are worth looking at."""
+    """The finished trials that a sampler sees."""
 
     def __init__(self, directions: Sequence[str]) -> None:
-        """Nothing is known yet.
+        """Starts empty.
 
         Args:
             directions: `maximize` or `minimize`, one per objective.
@@ -32,7 +32,7 @@ class History:
         self._trials: dict[int, FrozenTrial] = {}
 
     def add(self, number: int, trial: FrozenTrial) -> None:
-        """Adds a trial; one that has no values says nothing."""
+        """Adds a trial; one without values is ignored."""
         if trial.state != TrialState.COMPLETE:
             return
         self._trials[number] = trial
@@ -45,14 +45,14 @@ class History:
         self._trials = {number: each for number, each in self._trials.items() if number in kept}
 
     def trials(self, latest: int = LATEST) -> list[FrozenTrial]:
-        """Returns the best trials and so many of the latest, in order of their numbers."""
+        """Returns the best trials and the `latest` latest ones, in order of their numbers."""
         numbers = {number for best in self._best for _, number in best}
         numbers |= set(itertools.islice(reversed(self._latest), latest))
         return [self._trials[number] for number in sorted(numbers)]
 
 
 class Past(InMemoryStorage):  # type: ignore[misc]
-    """Storage of a study with a history that is given: Optuna's own would copy each trial for every ask."""
+    """Storage of a study with a given history; Optuna's own would copy every trial for each ask."""
 
     def __init__(self, trials: Sequence[FrozenTrial]) -> None:
         """The one trial asked here is number 0; the history's are numbered from 1."""
@@ -64,6 +64,6 @@ class Past(InMemoryStorage):  # type: ignore[misc]
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Returns the history's trials, then what was asked here."""
+        """Returns the history's trials, then those asked here."""
         past = [each for each in self._past if states is None or each.state in states]
         return [*past, *super().get_all_trials(study_id, deepcopy, states)]

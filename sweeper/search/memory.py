@@ -21,26 +21,27 @@ MATTERS = (
     *("loader.", "precision.", "compile.", "memory_format", "device.", *OPEN),
     *("optimizer.name", "optimizer.fused", "optimizer.clip_norm"),
 )
-"""Beginnings of the names which memory may depend on, besides `batch_size`."""
+"""Prefixes of the names that memory may depend on, besides `batch_size`."""
 
 FIXED, WEIGHTS, SAMPLE = range(3)
-"""The parts of a peak: context, framework and data; what belongs to the model; the same for each sample."""
+"""The parts of a peak: context, framework and data; the model; each sample."""
 
 ENOUGH = 3
-"""Peaks without which nothing is predicted."""
+"""Peaks needed before anything is predicted."""
 
 INTERVAL = 1.2816
-"""Standard deviations on each side of the middle: 80 % lie inside."""
+"""Standard deviations on each side of the middle: 80% lie inside."""
 
 NOISE, NOISE_WEIGHT = 0.02, 4.0
 """Relative scatter of peaks (allocators take blocks), and how many trials this guess is worth."""
 
 ROUGH = 0.5
-"""What scatter at the limit remains however small the peak is: far below nothing need be exact."""
+"""Additional scatter of small peaks: far below the limit, nothing needs to be exact."""
 
 CHANCE = 0.5
-"""Least chance of fitting that is worth a trial. Below it, more run out of memory (recorded surfaces: 3 of 40
-at 0.3, 1 to 2 at 0.5); above it, what is best takes longer to be run (at 0.7 nearly twice as long).
+"""Smallest chance of fitting that is worth a trial. Below it, more run out of memory (recorded
+surfaces: 3 of 40 at 0.3, 1 to 2 at 0.5); above it, the best is found later (at 0.7 nearly twice as
+late).
 """
 
 ITERATIONS = 30
@@ -48,7 +49,7 @@ ITERATIONS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A trial so far: its configuration and its peak in GiB; None where it did not fit (out of memory)."""
+    """A trial so far: its configuration and its peak in GiB; None if it ran out of memory."""
 
     config: TrialConfig
     peak_gib: float | None
@@ -56,7 +57,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Peak memory in GiB: its median, and the ends of the interval in which it lies with 80 %."""
+    """Peak memory in GiB: its median and the ends of its 80% interval."""
 
     gib: float
     low: float
@@ -66,10 +67,10 @@ class Prediction:
 class MemoryModel:
     """Peak = fixed part + weights + batch size x part per sample, each a product of a factor per name.
 
-    On the logarithm of the peak this is regression with a Gaussian prior, linearised around its optimum
-    (Laplace's approximation: Bishop, Pattern Recognition and Machine Learning, 4.4); a number enters as a
-    power. The noise is MacKay's evidence estimate (Neural Computation 4, 1992). Trials that did not fit
-    say that the peak is beyond the limit (a probit likelihood).
+    On the logarithm of the peak this is regression with a Gaussian prior, linearised around its
+    optimum (Laplace's approximation: Bishop, Pattern Recognition and Machine Learning, 4.4); a
+    number enters as a power. The noise is MacKay's evidence estimate (Neural Computation 4, 1992).
+    A trial that did not fit says that its peak is beyond the limit (a probit likelihood).
     """
 
     def __init__(self, seen: Sequence[Seen], limit_gib: float) -> None:
@@ -81,7 +82,7 @@ class MemoryModel:
             self._fit()
 
     def predict(self, config: TrialConfig) -> Prediction | None:
-        """Returns the peak to be expected of `config`, or None while too little is known."""
+        """Returns the expected peak of `config`, or None while too little is known."""
         if not self._enough:
             return None
         middle, deviation = self._log_peak(_flat(config), config.batch_size)
@@ -89,11 +90,12 @@ class MemoryModel:
         return Prediction(gib=math.exp(middle), low=next(ends), high=next(ends))
 
     def fits(self, config: TrialConfig, headroom: float = 0.0) -> bool:
-        """Whether `config` is worth a trial: likely enough to fit, or unknown.
+        """Returns whether `config` is worth a trial: likely enough to fit, or unknown.
 
-        What is no larger than something that fitted, fits; what is no smaller than something that did
-        not, does not; sizes are `batch_size` and the numbers of the model and the data. Between them the
-        chance decides. With `headroom`, that share of the limit must stay free.
+        A configuration that is no larger than one that fitted fits, and one that is no smaller than
+        one that did not fit does not; sizes are `batch_size` and the numbers of the model and the
+        data. In between, the chance decides. With `headroom`, that share of the limit must stay
+        free.
         """
         flat, batch, most = _flat(config), config.batch_size, self._limit * (1 - headroom)
         if any(p is not None and p <= most and _within(flat, batch, f, b) for f, b, p in self._seen):
@@ -107,7 +109,7 @@ class MemoryModel:
         return chance >= CHANCE
 
     def _encode(self) -> None:
-        """Makes a column for each value of what varies, or one for all of them where they are numbers."""
+        """Makes a column for each value of a name that varies, or a single one for numbers."""
         names = sorted({name for flat, _, _ in self._seen for name in flat})
         self._values = {name: [flat.get(name) for flat, _, _ in self._seen] for name in names}
         varied = {name: sorted(set(values), key=repr) for name, values in self._values.items()}
@@ -122,7 +124,7 @@ class MemoryModel:
         self._centre = np.zeros(1 + len(columns))
         rows = np.array([self._row(flat) for flat, _, _ in self._seen])
         self._centre[1:] = rows[:, 1:].mean(axis=0)
-        # What a model weighs and what lies there anyway add up; a name scales the one or the other.
+        # The model's memory and the fixed part add up; a name scales one or the other.
         state = np.array([True, *(name.startswith(STATE) for name, _ in columns)])
         other = np.array([True, *(not each for each in state[1:])])
         self._parts = {FIXED: other, WEIGHTS: state, SAMPLE: np.ones(1 + len(columns), dtype=bool)}
@@ -132,7 +134,7 @@ class MemoryModel:
         for name, level in self._columns:
             value = flat.get(name)
             cells.append(_log(value) if name in self._numeric else float(value == level))
-        # Not a number where there were only numbers: of no effect, and `_log_peak` widens the interval.
+        # A value that is not a number among numbers has no effect; `_log_peak` widens the interval.
         return np.nan_to_num(np.array(cells) - self._centre)
 
     def _fit(self) -> None:
@@ -146,14 +148,14 @@ class MemoryModel:
             middle, slope = self._linearised(theta, x, batch)
             residual, weight = y - middle, 1 / spread
             scale = np.sqrt(noise * spread[beyond])
-            # Newton's step for "beyond the limit", written as an observation: where, and of what weight.
+            # Newton's step for "beyond the limit", as an observation with a place and a weight.
             pull, curvature = _beyond(-residual[beyond] / scale)
             residual[beyond] = scale * pull / curvature
             weight[beyond] *= curvature
             precision = (slope * weight[:, None]).T @ slope / noise
             self._covariance = np.linalg.inv(precision + np.diag(1 / variance))
             step = self._covariance @ (slope.T @ (weight * residual) / noise - (theta - mean) / variance)
-            # Far from the optimum the whole step overshoots; later on, whole steps may take turns.
+            # Far from the optimum a full step overshoots; near it, full steps may oscillate.
             theta = theta + step * min(1.0 if iteration < 10 else 0.5, 1 / np.abs(step).max(initial=1e-9))
             if iteration >= 4:
                 leverage = weight * np.einsum("ij,jk,ik->i", slope, self._covariance, slope) / noise
@@ -163,7 +165,7 @@ class MemoryModel:
         self._theta, self._noise = theta, noise
 
     def _prior(self, y: Array, batch: Array) -> tuple[Array, Array]:
-        """Returns means and variances of the parameters: which factors are usual, before any trial."""
+        """Returns means and variances of the parameters before any trial: the usual factors."""
         starts = {FIXED: (y.min() - 0.5, 1.0), WEIGHTS: (y.min() - 1.5, 1.5)}
         starts[SAMPLE] = ((y - batch).min() - 1.0, 3.0)
         prior = []
@@ -200,16 +202,16 @@ class MemoryModel:
         return middle.item(), math.sqrt(variance)
 
     def _spread(self, log_peak: Array) -> Array:
-        """Returns the noise's variance at a peak, in units of that of a large one."""
+        """Returns the variance of the noise at a peak, relative to that at a large one."""
         spread: Array = 1 + (ROUGH * self._limit / np.exp(log_peak)) ** 2
         return spread
 
     def _usual(self, name: str, level: Scalar, part: int) -> float:
-        """Returns the factor's logarithm (a number's exponent) that is usual, before any trial."""
+        """Returns the usual logarithm of a factor (exponent of a number), before any trial."""
         if name == "precision.amp" and part == SAMPLE:
-            # Autocast keeps about half of what a step keeps in half the bytes or less.
+            # Autocast stores about half of a step's tensors in half the bytes or less.
             return 0.5 if level == "fp32" else 0.0
-        # Sizes of a model mostly make more of it: hidden_size, num_layers.
+        # Most numbers of a model are sizes: hidden_size, num_layers.
         return 0.5 if name in self._numeric and name.startswith("model.") else 0.0
 
 
@@ -222,7 +224,7 @@ def _effect(name: str, part: int) -> float:
 
 def _flat(config: TrialConfig) -> Flat:
     flat = config.canonical().flatten()
-    # Of what a script calls its own nothing is known.
+    # Any of a script's own names may matter.
     return {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
 
 
@@ -231,12 +233,12 @@ def _is_number(value: Scalar) -> TypeGuard[int | float]:
 
 
 def _log(value: Scalar) -> float:
-    """Returns the logarithm of a size, but for a constant; linear around 0 (`dropout: 0.0`)."""
+    """Returns the logarithm of a size up to a constant; linear around 0 (`dropout: 0.0`)."""
     return math.asinh(2 * value) if _is_number(value) else math.nan
 
 
 def _within(flat: Flat, batch: int, other: Flat, other_batch: int) -> bool:
-    """Whether nothing about a configuration is larger than in the other one, and the rest is equal."""
+    """Returns whether a configuration is nowhere larger than the other, and otherwise equal."""
     if batch > other_batch or flat.keys() != other.keys():
         return False
     pairs = ((name, value, other[name]) for name, value in flat.items())
@@ -251,7 +253,7 @@ def _normal_cdf(z: float) -> float:
 
 
 def _beyond(z: Array) -> tuple[Array, Array]:
-    """Returns the first derivative of log P(normal < z), and its second with the sign turned."""
+    """Returns the first derivative of log P(normal < z), and the negative of its second."""
     z = z.clip(-30)
     # Below -30 the distribution function underflows, and the weight is 1 anyway.
     below = np.array([_normal_cdf(each) for each in z.tolist()])

@@ -1,4 +1,4 @@
-"""First configurations of a search: what usually makes a training fast, as far as the space has it."""
+"""First configurations of a search: what usually makes training fast, within the space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USUAL: Mapping[str, Sequence[Scalar]] = {
     "memory_format": ("channels_last",),
     "accumulate_steps": (1,),
 }
-"""Best first; what the guides end with, and what their own measurements on GPUs and CPUs agree in."""
+"""Best first, from the guides and their measurements on GPUs and CPUs."""
 
 _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
     ("what is usually fast, with a batch from the middle of its range", 0.5, {}),
@@ -41,20 +41,20 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
     ),
     ("full precision with a small batch", 0.25, {"precision.amp": ("fp32",)}),
 )
-"""In words; where in the range of the batch size it lies (0: smallest, 1: largest); what it has otherwise."""
+"""In words; its place in the batch size's range (0: smallest, 1: largest); its other values."""
 
 MAX_SIZES = 6
-"""Model sizes, besides the baseline's own, that get a start each."""
+"""Model sizes besides the baseline's that get a start each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:
-    """What first guesses rest on besides the space; nothing is known by default.
+    """Facts for first guesses besides the space; unknown by default.
 
     Attributes:
         device: The GPU's or CPU's name.
-        cores: That a trial may use; 0 where unknown.
-        samples: For training; 0 where unknown.
+        cores: Cores that a trial may use; 0 if unknown.
+        samples: Training samples; 0 if unknown.
     """
 
     device: str = ""
@@ -71,7 +71,7 @@ class Start:
 
 
 def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
-    """Returns the starts that differ from each other, as parameters of the space."""
+    """Returns the distinct starts, as parameters of the space."""
     hints = hints or Hints()
     found: dict[str, Start] = {}
 
@@ -98,7 +98,7 @@ def _filled(
     hints: Hints,
     why: str,
 ) -> tuple[dict[str, Scalar], str]:
-    """Returns the parameters, `fixed` among them, and `why`; workers that nothing tells are reckoned."""
+    """Returns the parameters including `fixed`, and `why`; other workers follow the formula."""
     params = {
         name: fixed[name] if name in fixed else _chosen(name, parameter, wanted, spec)
         for name, parameter in spec.space.items()
@@ -116,7 +116,7 @@ def _filled(
 
 
 def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | None:
-    """Returns what the guides ended with on such a GPU; None where they tell of none."""
+    """Returns the guides' values for such a GPU, or None if they have none."""
     preset, size = preset_for(hints.device), size_of(hints.samples)
     if preset is None or "batch_size" not in spec.space:
         return None
@@ -132,7 +132,7 @@ def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | No
 
 
 def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
-    """Returns values of what changes the work itself (`model.*`, `data.*`), the baseline's own left out."""
+    """Returns values of what changes the work (`model.*`, `data.*`), without the baseline's."""
     names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
     ranges = [_few(spec.space[name]) for name in names]
     sizes = [dict(zip(names, each, strict=True)) for each in itertools.product(*ranges)] if names else []

@@ -1,8 +1,8 @@
-"""Asks a sampler that needs torch in a process of its own; the supervisor must not import torch.
+"""Asks a sampler that needs torch in a separate process; the supervisor must not import torch.
 
-stdin, a line a question     {"sampler": [PATH, SEED, POINT, TRIALS], "directions": [...],
+stdin, a line per question   {"sampler": [PATH, SEED, POINT, TRIALS], "directions": [...],
                               "distributions": {NAME: JSON}, "trials": [...]}
-stdout, a line an answer     {NAME: VALUE}, or {"failed": WHY}
+stdout, a line per answer    {NAME: VALUE}, or {"failed": WHY}
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 300.0
 
 
 class Helper:
-    """A process that answers what a sampler suggests; torch is imported in it once."""
+    """A process that returns a sampler's suggestions; it imports torch once."""
 
     def __init__(
         self, name: str, directions: Sequence[str], distributions: Mapping[str, BaseDistribution]
@@ -45,17 +45,17 @@ class Helper:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            # Matrices this small are no work for several threads.
+            # Matrices this small do not need several threads.
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            # A Ctrl-C is the sweep's, which waits for this.
+            # A Ctrl-C is for the sweep alone, which waits for this process.
             start_new_session=True,
         )
 
     def ask(self, sampler: tuple[str, int, int, int], trials: Sequence[FrozenTrial]) -> dict[str, Scalar]:
-        """Returns the suggestion after `trials`; those that run are taken for mediocre (constant liar).
+        """Returns the suggestion after `trials`; running ones count as mediocre (constant liar).
 
         Args:
-            sampler: What `sweeper.search.samplers.make` is to be called with.
+            sampler: The arguments of `sweeper.search.samplers.make`.
 
         Raises:
             EnvironmentStopError: The process failed.
@@ -81,10 +81,10 @@ class Helper:
             self._process.stdin.flush()
             if select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
                 answer = self._process.stdout.readline()
-        found: dict[str, Scalar] = json.loads(answer or '{"failed": "it ended, or took too long"}')
+        found: dict[str, Scalar] = json.loads(answer or '{"failed": "its process ended or took too long"}')
         if "failed" in found:
             raise EnvironmentStopError(
-                f"`search.sampler: {self._name}` failed: {found['failed']}. Name another sampler."
+                f"`search.sampler: {self._name}` failed: {found['failed']}. Use another sampler."
             )
         return found
 

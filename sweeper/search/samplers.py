@@ -19,7 +19,7 @@ from sweeper.errors import UserError
 
 STARTUP_TRIALS = 8
 LOCAL_SEARCHES = 2
-"""Points from where GP climbs to the one to ask for; 10 by default, nine tenths of its time."""
+"""Points from which GP optimises its suggestion; the default, 10, would take 90% of its time."""
 
 
 def tpe(seed: int, point: int, trials: int) -> BaseSampler:
@@ -40,8 +40,8 @@ def cmaes(seed: int, point: int, trials: int) -> BaseSampler:
     """
     if importlib.util.find_spec("cmaes") is None:
         raise UserError(
-            "`search.sampler: cmaes` needs the package cmaes, which is not installed: "
-            "`pip install cmaes`, or name another sampler."
+            "`search.sampler: cmaes` needs the package cmaes, which is not installed. "
+            "Install it with `pip install cmaes`, or use another sampler."
         )
     return CmaEsSampler(seed=seed, n_startup_trials=STARTUP_TRIALS, warn_independent_sampling=False)
 
@@ -52,7 +52,7 @@ def qmc(seed: int, point: int, trials: int) -> BaseSampler:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # Its points are a fixed sequence: its seed must not change from ask to ask.
         made = QMCSampler(seed=0, scramble=True, independent_sampler=RandomSampler(seed=seed))
-    # Optuna counts the points in the study, and a study made anew would begin the sequence again.
+    # Optuna counts the points in the study, and a new study would restart the sequence.
     made._find_sample_id = lambda study, space: point
     return made
 
@@ -67,7 +67,7 @@ def gp(seed: int, point: int, trials: int) -> BaseSampler:
 
 
 def mixed(seed: int, number: int, attempt: int) -> int:
-    """Returns the seed of one ask: of the sweep's seed, the trial's number, and how many repeats it drew."""
+    """Returns the seed of one ask, from the sweep's seed, the trial's number and its repeats."""
     return (seed * 1_000_003 + number * 1_009 + attempt) % 2**32
 
 
@@ -78,12 +78,13 @@ def make(path: str, seed: int, point: int, trials: int) -> BaseSampler:
 
     Args:
         path: Import string of the function that makes it.
-        seed: Of this ask (`mixed`).
-        point: The trial's number, and further for each repeat that it drew.
+        seed: The seed of this ask (`mixed`).
+        point: The trial's number, and more for each repeat that it drew.
         trials: How many are searched.
 
     Raises:
-        UserError: It cannot be imported, needs a package that is not installed, or is no sampler.
+        UserError: It cannot be imported, needs a package that is not installed, or is not a
+            sampler.
     """
     made = resolve(path)(seed, point, trials)
     if not isinstance(made, BaseSampler):

@@ -36,7 +36,7 @@ LISTED_AT_MOST = 50_000
 DRAWN_AT_MOST = 5_000
 DRAWN_BEFORE_LISTING = 100
 GP_LATEST, GP_RUNNING = 50, 50
-"""What a GP is shown: its effort grows with the cube of it."""
+"""Trials that a GP sees: its cost grows with the cube of their number."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -48,8 +48,8 @@ class SpaceExhaustedError(Exception):
 class Searcher:
     """Asks for configurations of `spec`'s space: the usual starts, Optuna's samplers, a hill-climber.
 
-    The study file is a projection of what was told, and nothing is asked of it: where it disagrees (a
-    crash, a torn line), it is made anew.
+    The study file is a projection of the results, and the search never depends on it: if it
+    disagrees (after a crash, or with a torn line), it is rebuilt.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Searcher:
             self._learn(number, entry, known.get(number))
 
     def close(self) -> None:
-        """Ends the sampler's process, where it has one."""
+        """Ends the sampler's process, if it has one."""
         if self._helper is not None:
             self._helper.close()
 
     def _open(self, path: Path, results: Mapping[int, SearchResult]) -> Study:
-        # A killed supervisor's lock would be waited for half a minute; the sweep has one of its own.
+        # Optuna would wait half a minute for a killed supervisor's lock; the sweep has its own.
         lock = path.with_name(path.name + ".lock")
         lock.unlink(missing_ok=True)
-        # Optuna would append to half a line, and find out only when it next reads.
+        # Optuna would append to half a line, and notice only when it reads next.
         if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
             path.unlink()
         results = {
@@ -94,16 +94,16 @@ class Searcher:
             pass
         path.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
-        with _lock_told():
+        with _disk_error():
             study = self._create(path)
             for number, entry in sorted(results.items()):
                 study.add_trial(self._frozen(number, entry))
         return study
 
     def _placed(self, result: SearchResult) -> SearchResult | None:
-        """Returns `told` with the parameters of the space as it is now; None where it lies outside.
+        """Returns `result` with the parameters of the current space; None if it lies outside.
 
-        Since it was told, choices may have left the space, and parameters that then had one choice.
+        Choices, and parameters with one choice left, may have left the space since it was recorded.
         """
         space, fix = self._spec.space, self._spec.fix
         inside = all(name in result.params and of.contains(result.params[name]) for name, of in space.items())
@@ -124,7 +124,7 @@ class Searcher:
         found: dict[int, FrozenTrial] = {}
         for trial in study.get_trials(deepcopy=False):
             if NUMBER not in trial.user_attrs:
-                # A repeat, drawn and put away again.
+                # A repeat that was drawn and discarded.
                 if trial.state != TrialState.FAIL:
                     return False
                 continue
@@ -150,13 +150,13 @@ class Searcher:
         )
 
     def _state_in(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those of a trial's attributes in which the sampler keeps its state."""
+        """Returns the attributes of a trial in which the sampler keeps its state."""
         if not self._keeps:
             return {}
         return {key: each for key, each in attributes.items() if key.startswith(self._keeps)}
 
     def ask(self, number: int, taken: Container[str]) -> Asked:
-        """Returns parameters for trial `number` whose configuration is not in `taken` (keys), and why those.
+        """Returns parameters for trial `number`, not one of `taken` (keys), and why.
 
         Raises:
             SpaceExhaustedError: There is none left.
@@ -165,7 +165,7 @@ class Searcher:
         if asked is None and (asked := self._suggested(number, taken)) is not None:
             return asked
         asked = asked or Asked(self._untried(number, taken), "drawn from what was not tried yet")
-        # As Optuna spells them: a 1 that stands for 1.0 in a start is one here.
+        # As Optuna spells them: a start's 1 may stand for 1.0.
         params = {
             name: of.to_external_repr(of.to_internal_repr(asked.params[name]))
             for name, of in self._distributions.items()
@@ -176,7 +176,7 @@ class Searcher:
         return Asked(params, asked.why)
 
     def _next_start(self, taken: Container[str]) -> Asked | None:
-        """Returns the first of the usual starts that was not asked for."""
+        """Returns the first of the usual starts that was not asked for yet."""
         left = (each for key, each in self._starts.items() if key not in taken)
         return next((Asked(dict(each.params), f"start: {each.why}") for each in left), None)
 
@@ -186,17 +186,17 @@ class Searcher:
         return self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
 
     def _sampler(self) -> str:
-        """Returns the sampler's name; what `auto` stands for depends on how far the search is."""
+        """Returns the sampler's name; the meaning of `auto` depends on the search's progress."""
         name = self._spec.search.sampler
         if name != AUTO:
             return name
         return SOBOL if len(self._results) < len(self._starts) + SOBOL_POINTS else CLIMB
 
     def _suggested(self, number: int, taken: Container[str]) -> Asked | None:
-        """Returns what the sampler suggests; None where it only has what was asked for already.
+        """Returns the sampler's suggestion; None if it only repeats what was asked for already.
 
         Raises:
-            UserError: A sampler of another distribution fails, or leaves the space.
+            UserError: A third-party sampler fails, or leaves the space.
         """
         search, name = self._spec.search, self._sampler()
         traits = SAMPLERS.get(name)
@@ -222,7 +222,7 @@ class Searcher:
                     directions=self._directions,
                 )
                 with warnings.catch_warnings():
-                    # CMA-ES says that it passes over constraints: it learns from the values it is told.
+                    # CMA-ES warns that it ignores constraints: it learns from the values alone.
                     warnings.simplefilter("ignore", UserWarning)
                     params = self._inside(name, dict(study.ask(self._distributions).params))
             if self._spec.config(params).key() not in taken:
@@ -235,15 +235,15 @@ class Searcher:
             if not parameter.contains(params[key]):
                 raise UserError(
                     f"`search.sampler: {name}` ({SAMPLERS.provider(name) or 'built in'}) must suggest values "
-                    f"of the space, but for `{key}` it suggests {params[key]!r}. Name another sampler."
+                    f"in the space, but for `{key}` it suggests {params[key]!r}. Use another sampler."
                 )
         return params
 
     def _untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
-        """Draws one of the configurations that are left: from a list of them, where that is not too long.
+        """Draws one of the configurations left, from a list of them if that is not too long.
 
-        A space too large to list may yet hold few configurations, where `when` puts most of its
-        parameters out of effect; after so many draws in vain it counts as exhausted.
+        A space too large to list may still have few configurations, if `when` disables most of its
+        parameters; after `DRAWN_AT_MOST` draws in vain it counts as exhausted.
         """
         draw = random.Random(self._spec.search.seed * 1_000_003 + number)
         size = self._spec.size()
@@ -260,7 +260,7 @@ class Searcher:
         raise SpaceExhaustedError
 
     def tell(self, number: int, result: SearchResult) -> None:
-        """Tells the search what became of trial `number`, whether it was asked for or not.
+        """Tells the search the result of trial `number`, whether it was asked for or not.
 
         Raises:
             OSError: The study cannot be written.
@@ -268,16 +268,16 @@ class Searcher:
         running = self._running.pop(number, None)
         trial = self._learn(number, result, running.system_attrs if running else None)
         if trial is not None:
-            with _lock_told():
+            with _disk_error():
                 self._study.add_trial(trial)
 
     def _learn(
         self, number: int, result: SearchResult, attributes: Mapping[str, Any] | None
     ) -> FrozenTrial | None:
-        """Takes in what became of a trial; returns it as the study has it, if it has it.
+        """Records a trial's result; returns the trial for the study, or None if it lies outside.
 
         Args:
-            attributes: What a sampler left with it.
+            attributes: The trial's attributes from the sampler.
         """
         if self._climb is not None:
             self._climb.tell(number, result)
@@ -291,7 +291,7 @@ class Searcher:
 
 @contextlib.contextmanager
 def _blaming(name: str) -> Iterator[None]:
-    """Raises what another distribution's sampler raises as a UserError that names it."""
+    """Turns errors of a third-party sampler into a UserError that names its distribution."""
     try:
         yield
     except UserError:
@@ -301,13 +301,13 @@ def _blaming(name: str) -> Iterator[None]:
             raise
         raise UserError(
             f"`search.sampler: {name}` comes from {owner}, but it failed: {type(error).__name__}: {error}. "
-            "Repair it there, or name another sampler; the sweep continues where it was."
+            "Fix it, or use another sampler; the sweep continues where it stopped."
         ) from error
 
 
 @contextlib.contextmanager
-def _lock_told() -> Iterator[None]:
-    """Raises the OSError behind Optuna's RuntimeError: on a full disk it lets go of a lock it never had."""
+def _disk_error() -> Iterator[None]:
+    """Raises the OSError (a full disk) behind Optuna's RuntimeError about its lock."""
     try:
         yield
     except RuntimeError as error:

@@ -29,7 +29,7 @@ MAX_SECONDS = 30.0
 MAX_SAID = 160
 _DRIVERS = {"postgresql": "psycopg2", "mysql": "pymysql"}
 _PATIENCE: Mapping[str, Mapping[str, int]] = {
-    # The last in milliseconds. A server whose network is gone is else waited for a quarter of an hour.
+    # The last is in milliseconds. Without it, a server whose network is gone blocks for 15 minutes.
     "postgresql": {
         "connect_timeout": 5,
         "keepalives_idle": 10,
@@ -42,17 +42,17 @@ _PATIENCE: Mapping[str, Mapping[str, int]] = {
 
 
 class Mirror(Protocol):
-    """Takes what was told, for a copy of the study."""
+    """Receives results for a copy of the study."""
 
     def tell(self, results: Mapping[int, SearchResult]) -> None:
-        """Has trials copied that were told, by number."""
+        """Queues results to be copied, by trial number."""
 
     def finish(self, seconds: float = 10.0) -> str:
-        """Waits until all is there, though no longer than `seconds`; returns why it is not, if so."""
+        """Waits up to `seconds` until all are copied; returns why they are not, if so."""
 
 
 class NoMirror:
-    """No copy is kept."""
+    """Keeps no copy."""
 
     def tell(self, results: Mapping[int, SearchResult]) -> None:
         """Does nothing."""
@@ -63,21 +63,21 @@ class NoMirror:
 
 
 class StudyMirror:
-    """Copies what is told into a study of Optuna's on a server.
+    """Copies results into an Optuna study on a server.
 
-    The search asks nothing of it. While the server is away, trials wait here; what is there already is
-    looked up before anything is added, so that a lost answer doubles nothing.
+    The search never reads it. While the server is away, trials wait here. Existing trials are
+    looked up before any is added, so that a lost response leads to no duplicates.
     """
 
     def __init__(self, url: str, name: str, spec: SweepSpec) -> None:
         """Begins to connect.
 
         Args:
-            url: As SQLAlchemy takes it.
-            name: Of the study; no other sweep's on that server.
+            url: A URL for SQLAlchemy.
+            name: Name of the study, unique on that server.
 
         Raises:
-            UserError: There is no driver for such a server.
+            UserError: The driver for such a server is not installed.
         """
         self._url, self._name = with_driver(url), name
         self._directions = [objective.direction for objective in spec.objectives]
@@ -92,7 +92,7 @@ class StudyMirror:
         self._thread.start()
 
     def tell(self, results: Mapping[int, SearchResult]) -> None:
-        """Has trials copied that were told, by number."""
+        """Queues results to be copied, by trial number."""
         with self._changed:
             self._waiting.update(
                 (number, each) for number, each in results.items() if number not in self._there
@@ -100,7 +100,7 @@ class StudyMirror:
             self._changed.notify()
 
     def finish(self, seconds: float = 10.0) -> str:
-        """Waits until all is there, though no longer than `seconds`; returns why it is not, if so.
+        """Waits up to `seconds` until all are copied; returns why they are not, if so.
 
         A server that is away is tried once more. Nothing is copied afterwards.
         """
@@ -126,7 +126,7 @@ class StudyMirror:
                         self._problem, pause = "", AGAIN_SECONDS
                 return
             except Exception as error:
-                # Drivers have classes of their own for it; whatever it is, the sweep goes on.
+                # Each driver has its own error classes; whatever it is, the sweep goes on.
                 self._problem = _said(error)
             if is_last:
                 return
@@ -141,7 +141,7 @@ class StudyMirror:
         found = [direction.name.lower() for direction in study.directions]
         if found != self._directions:
             raise ValueError(
-                f"the study {self._name} there is another one: it has to {' and '.join(found)}; rename it"
+                f"the study {self._name} on the server has to {' and '.join(found)} instead; rename it"
             )
         return study
 
@@ -172,7 +172,7 @@ class StudyMirror:
             state=TrialState.FAIL if result.values is None else TrialState.COMPLETE,
             values=result.values,
             params=dict(result.params),
-            # What the machine cannot do has left the space that was searched.
+            # Values that the machine does not support have left the searched space.
             distributions={name: self._distributions[name] for name in result.params},
             user_attrs={NUMBER: number},
             constraints=dict(result.constraints),
@@ -180,10 +180,10 @@ class StudyMirror:
 
 
 def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> tuple[list[str], list[str]]:
-    """Returns what the study `name` lacks of what was told, and what it has beside it, a line each.
+    """Returns a line for each result that the study `name` lacks, and for each surplus trial in it.
 
     Raises:
-        UserError: There is no driver for such a server.
+        UserError: The driver for such a server is not installed.
         StorageError: It cannot be reached.
     """
     lacking, extra, found = [], [], dict[int | None, FrozenTrial]()
@@ -193,7 +193,7 @@ def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> t
             trials = storage.get_all_trials(names[name], deepcopy=False) if name in names else []
     except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
         raise StorageError(
-            f"the study cannot be read ({_said(error)}). Nothing was changed. Try again when it can."
+            f"the study cannot be read ({_said(error)}). Nothing was changed. Try again later."
         ) from error
     for trial in trials:
         number = trial.user_attrs.get(NUMBER)
@@ -208,7 +208,7 @@ def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> t
             dict(each.params),
             each.values,
         ):
-            lacking.append(f"what trial {number} came to in the study {name}")
+            lacking.append(f"the result of trial {number} in the study {name}")
     return lacking, extra
 
 
@@ -226,7 +226,7 @@ def with_driver(url: str) -> str:
     except ImportError:
         raise UserError(
             f"`storage` needs the driver {driver} for {kind}, which is not installed. "
-            f"`pip install 'sweeper[{kind}]'` installs it."
+            f"Install it with `pip install 'sweeper[{kind}]'`."
         ) from None
     return f"{kind}+{driver}://{rest}"
 
@@ -237,7 +237,7 @@ def _connected(url: str) -> Iterator[RDBStorage]:
     storage = RDBStorage(
         url,
         engine_kwargs={
-            # Optuna reads with one while it writes with another; the usual fifteen would be too many.
+            # Optuna reads with one connection and writes with another; the default, 15, is many.
             "pool_size": 2,
             "max_overflow": 1,
             "connect_args": dict(_PATIENCE[url.partition("+")[0]]),
@@ -252,9 +252,9 @@ def _connected(url: str) -> Iterator[RDBStorage]:
 
 
 def _connects_no_more(engine: sqlalchemy.Engine) -> None:
-    """Has an engine fail for good once a connection was lost.
+    """Makes an engine fail for good once a connection was lost.
 
-    Optuna would add a trial again whose commit was not answered, and have it twice.
+    Otherwise Optuna would repeat an insert whose commit was not acknowledged, and store it twice.
     """
     lost: list[BaseException] = []
 
@@ -271,7 +271,7 @@ def _connects_no_more(engine: sqlalchemy.Engine) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """Returns what went wrong in one line, without a secret."""
+    """Returns the error in one line, without secrets."""
     cause = error.__cause__ or error
     text = " ".join(str(getattr(cause, "orig", None) or cause).split()) or type(cause).__name__
     return struck(text, secrets(os.environ))[:MAX_SAID]

@@ -122,7 +122,7 @@ def test_a_sweep_runs_with_it_and_is_shown_once_it_is_gone(install, tmp_path, mo
         (("drawn =", "1 / 0; drawn ="), "comes from greedy-sampler 1.0, but it failed: ZeroDivisionError"),
         (
             ("        return drawn\n", "        return 10**6 if name == 'batch_size' else drawn\n"),
-            "`search.sampler: greedy` (greedy-sampler 1.0) must suggest values of the space, but",
+            "`search.sampler: greedy` (greedy-sampler 1.0) must suggest values in the space, but",
         ),
         (("greedy_sampler:Greedy", "greedy_sampler:Gredy"), "'greedy_sampler:Gredy' cannot be imported"),
         (

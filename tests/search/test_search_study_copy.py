@@ -130,7 +130,7 @@ def test_comparing_tells_what_differs(postgres: Postgres, url: str) -> None:
     assert copy.finish() == ""
     other = {**everything, 1: told(5)[5]}
     lacking, extra = compare_study(url, "differs", other)
-    assert lacking == ["what trial 1 came to in the study differs", "trial 2 in the study differs"]
+    assert lacking == ["the result of trial 1 in the study differs", "trial 2 in the study differs"]
     assert extra == ["trial 2 of the study differs (sweeper's 7)"]
     postgres.kill()
     with pytest.raises(StorageError, match="the study cannot be read"):
@@ -258,7 +258,7 @@ def test_another_study_of_that_name_is_left_alone(url: str) -> None:
     copy.tell(told(0))
     said = copy.finish()
     assert said == (
-        "1 trial is not in it yet (the study taken there is another one: it has to minimize; rename it)"
+        "1 trial is not in it yet (the study taken on the server has to minimize instead; rename it)"
     )
     assert there(url, "taken") == []
 
