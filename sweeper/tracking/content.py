@@ -22,15 +22,14 @@ from sweeper.system.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
 
 MAX_SERIES_POINTS = 100
-"""A longer series is shown as this many block means; the whole of it stays in the trial's folder."""
+"""A longer series is shown as this many block means; the full one stays in the trial's folder."""
 
 MAX_TEXT = 500
 UID_TAG = "sweeper.uid"
 _DIGITS = 5
 _OTHER = {"result": "infeasible", "infeasible": "result"}
 _TWICE = ("gpu_mem_peak_fraction", "cpu_util_pct_p50", "cpu_util_pct_p95")
-"""Not shown, as thirty figures a trial are enough: what the peak in GiB says on one device, and a spread
-that the series shows."""
+"""Not shown, since thirty figures per trial are enough: others say the same."""
 
 
 class Point(NamedTuple):
@@ -44,17 +43,17 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContent:
-    """What is to be seen of one trial.
+    """What a tracker shows of one trial.
 
     Attributes:
-        tags: By name; an empty one is taken back where it stood, and else not written.
+        tags: Tags by name; an empty value clears an existing tag and is not written otherwise.
         measured: Points that follow from the outcome alone.
-        derived: Points that other trials have a part in, and which may come later.
+        derived: Points that also depend on other trials, and may come later.
         end_ms: None while the trial runs.
-        failed: There is no measurement.
-        dataset: What was trained with.
-        retracted: A metric that tells that an earlier state was shown which no longer holds, such as
-            that of a feasible trial; the run is then made anew, as MLflow takes no metric back.
+        failed: Whether there is no measurement.
+        dataset: The data it was trained on.
+        retracted: A metric whose presence means that the run shows an outdated state, such as that
+            of a feasible trial; the run is then replaced, since MLflow cannot delete metrics.
     """
 
     params: dict[str, str]
@@ -79,10 +78,10 @@ def outcome_of(record: TrialRecord) -> str:
 
 
 def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunContent:
-    """Returns what is to be seen of `record`, the same for the same arguments.
+    """Returns the content of `record`'s run, the same for the same arguments.
 
     Comparison metrics (`result/...`) are for trials that may win: a failed trial has none, and an
-    infeasible one has its own under `infeasible/...`, so that it neither tops a table nor
+    infeasible one has them under `infeasible/...`, so that it neither tops a table nor
     stretches a chart's scale.
     """
     flat = record.config.flatten()
@@ -103,9 +102,9 @@ def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunCont
 
 
 def sweep_note(sweep: SweepInfo) -> str:
-    """Returns the Markdown which opens the experiment; folded, the interface shows its first line."""
+    """Returns the Markdown note of the experiment; collapsed, the UI shows its first line."""
     facts = " · ".join(fact for fact in (sweep.device, sweep.pipeline, sweep.data) if fact)
-    warning = "**Synthetic data:** figures may differ on yours; measure there before you rely on them."
+    warning = "**Synthetic data:** figures may differ on your data; measure there before you rely on them."
     searched = ", ".join(f"`{name}`" for name in sweep.searched or sweep.varied)
     parts = (
         sweep.note,
@@ -123,9 +122,9 @@ def sweep_tags(sweep: SweepInfo) -> dict[str, str]:
 
 
 def text(value: str, limit: int = MAX_TEXT) -> str:
-    """Returns `value` without secrets, cut where it can be seen, what does not print as escapes.
+    """Returns `value` without secrets, visibly truncated, with unprintable characters escaped.
 
-    So every database takes it, and it reorders nothing (NUL, ANSI, bidi) beside it on a page.
+    So every database accepts it, and no NUL, ANSI or bidi character disturbs a page.
     """
     value = struck(value, secrets(os.environ))
     clean = "".join(
@@ -186,7 +185,7 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     if record.measurement is None:
         return
     digits = METRICS["throughput"].digits
-    # The loss may come from another trial of the same numerics, or from a pass of its own.
+    # The loss may come from another trial of the same numerics, or from a separate pass.
     for name in (*LOSS_METRICS, *record.added):
         late = record.metric(name)
         if late is not None:
@@ -198,7 +197,7 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     found = view.confirmation
     if found is None:
         return
-    # Another confirmation later, or more rounds, give other values, which MLflow then takes as the latest.
+    # A later confirmation, or more rounds, gives other values; MLflow takes those as the latest.
     at, rounds = _ms(view.confirmed_at) or end_ms, len(found.rounds)
     for step, value in enumerate(found.rounds):
         yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), at, step)
@@ -213,12 +212,12 @@ def _prefix(record: TrialRecord) -> str:
 
 
 def _finite(points: Iterator[Point]) -> Iterator[Point]:
-    # Adding 0.0 turns -0.0 into 0.0: two values for Python's eyes would be one row or two by database.
+    # Adding 0.0 turns -0.0 into 0.0: depending on the database, the two would be one row or two.
     return (point._replace(value=point.value + 0.0) for point in points if math.isfinite(point.value))
 
 
 class _Series(NamedTuple):
-    """The telemetry inside the windows, and the times at which all of it began and ended."""
+    """The telemetry inside the windows, and the times at which the whole began and ended."""
 
     columns: dict[str, list[float]]
     span: tuple[float, ...]
@@ -227,7 +226,7 @@ class _Series(NamedTuple):
 def _read_series(record: TrialRecord) -> _Series:
     """Returns columns of equal length, thinned to block means.
 
-    A column that cannot be read is left out: it is the least of what a trial has to show.
+    A column that cannot be read is left out, since it is the least important part of a trial.
     """
     folder = Path(record.folder) / SERIES
     if not record.folder or not (folder / "time_s.npy").is_file():
@@ -252,7 +251,7 @@ def _read_series(record: TrialRecord) -> _Series:
 
 
 def _mean(values: Any) -> float:
-    """Returns the mean of what was read; NaN, which is not sent, where nothing was."""
+    """Returns the mean of the values read; NaN, which is not sent, if there are none."""
     import numpy as np
 
     known = values[~np.isnan(values)]
@@ -282,12 +281,12 @@ def _ms(seconds: float) -> int:
 
 
 def key(name: str) -> str:
-    """Returns `name` in the characters that MLflow takes for the name of a metric or parameter."""
+    """Returns `name` in the characters that MLflow accepts for a metric or parameter."""
     return re.sub(r"[^\w\-./ :]", "_", name)
 
 
 def param(value: Scalar) -> str:
-    """Returns `value` as the YAML has it."""
+    """Returns `value` as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return text(str(value)) or "''"

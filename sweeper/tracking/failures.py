@@ -11,16 +11,16 @@ from sweeper.tracking.tracker import RefusedError, RejectedError
 from sweeper.tracking.uri import Place
 
 _LATER = (404, 408, 409, 425, 429)
-"""Of the 4xx, those that may be otherwise next time: 404 where a store was put in another's place."""
+"""The 4xx that may pass on a retry: 404 if the store was replaced."""
 
 
 @contextlib.contextmanager
 def reported(problem: str, place: Place) -> Iterator[None]:
-    """Raises, for whatever is thrown inside, a `StorageError` which begins with `problem`.
+    """Turns any error inside into a `StorageError` that begins with `problem`.
 
     Raises:
-        RejectedError: It is this one that is not taken.
-        RefusedError: Nothing is taken until a person has acted; the message says how.
+        RejectedError: Only this item is not accepted.
+        RefusedError: Nothing is accepted until the user has acted; the message says how.
     """
     try:
         yield
@@ -35,12 +35,12 @@ def reported(problem: str, place: Place) -> Iterator[None]:
         status = _status(error)
         if status in (401, 403):
             raise RefusedError(
-                f"MLflow at {place.shown} does not let us in (HTTP {status}). Set MLFLOW_TRACKING_USERNAME"
+                f"MLflow at {place.shown} denies access (HTTP {status}). Set MLFLOW_TRACKING_USERNAME"
                 " and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
             ) from error
         if 300 <= status < 400:
             raise RefusedError(
-                f"MLflow at {place.shown} sends requests elsewhere (HTTP {status}); sweeper does not follow."
+                f"MLflow at {place.shown} redirects requests (HTTP {status}), which sweeper does not follow."
                 " Set --tracking-uri to the address at which MLflow itself answers."
             ) from error
         kind = RejectedError if 400 <= status < 500 and status not in _LATER else StorageError
@@ -48,7 +48,7 @@ def reported(problem: str, place: Place) -> Iterator[None]:
 
 
 def _status(error: Exception) -> int:
-    """Returns the HTTP status of an answer, or its like; 0 where there was none."""
+    """Returns the HTTP status of a response, or MLflow's equivalent; 0 if there was none."""
     from mlflow.exceptions import MlflowException
 
     if _no_answer(error) is not None:
@@ -74,7 +74,7 @@ def _reason(error: Exception, place: Place) -> str:
 
 
 def _no_answer(error: BaseException) -> BaseException | None:
-    """Returns the failure of the connection that is behind `error`, or None."""
+    """Returns the connection's failure behind `error`, or None."""
     from requests import ConnectionError, Timeout
     from requests.exceptions import ChunkedEncodingError
 

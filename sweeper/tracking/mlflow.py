@@ -30,25 +30,25 @@ _ENV = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
-    # What goes wrong is in our StorageError, in one line; MLflow would print a traceback beside it.
+    # Our StorageError says what went wrong in one line; MLflow would add a traceback.
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "PGCONNECT_TIMEOUT": "5",
-    # Not one retry inside MLflow: a repeated POST of a create whose answer was lost makes a second run.
+    # No retries inside MLflow: repeating a create whose response was lost makes a second run.
     # The caller repeats `track`, which searches first.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    # Neither the password nor a trial goes where another than the user has pointed.
+    # Neither the password nor a trial may go where the user did not point.
     "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
 }
 
 
 def preload() -> None:
-    """Imports MLflow, which takes more than a second; meant for a thread beside other preparations."""
+    """Imports MLflow, which takes more than a second; meant for a background thread."""
     client_class()
 
 
 def client_class() -> type[MlflowClient]:
-    """Returns MLflow's client, imported with its own talk turned off."""
+    """Returns MLflow's client, imported with its output turned off."""
     for name, value in _ENV.items():
         os.environ.setdefault(name, value)
     import mlflow
@@ -60,17 +60,17 @@ def client_class() -> type[MlflowClient]:
 class MlflowTracker:
     """A `Tracker` over the database in `home`, or over the server or database at `uri`.
 
-    Nothing of MLflow's global state is touched: trials inherit no tracking URI.
+    It leaves MLflow's global state alone, so trials inherit no tracking URI.
     """
 
     def __init__(self, home: Path, uri: str | None = None, *, thorough: bool = False) -> None:
         """Opens nothing yet.
 
         Args:
-            thorough: Send again what is said to be there; the store keeps it once.
+            thorough: Send everything again, even if it counts as sent; the store keeps it once.
 
         Raises:
-            UserError: `uri` names a folder (MLflow has ended its file store), or `home` has a name
+            UserError: `uri` names a folder (MLflow dropped its file store), or `home` has a name
                 that no database URI can hold.
         """
         self._home = home
@@ -92,7 +92,7 @@ class MlflowTracker:
         return self._experiment_id
 
     def open(self, sweep: SweepInfo) -> None:
-        """Makes the database and the experiment, or brings the experiment's tags up to date.
+        """Creates the database and the experiment, or updates the experiment's tags.
 
         Raises:
             StorageError: The store cannot be reached; a later `track` tries again.
@@ -101,25 +101,26 @@ class MlflowTracker:
         self._connect(sweep)
 
     def track(self, record: TrialRecord, view: RunView) -> None:
-        """Makes the trial's run, or brings it up to date.
+        """Creates or updates the trial's run.
 
         Raises:
-            StorageError: The store cannot be reached; repeating the call repairs whatever is half done.
+            StorageError: The store cannot be reached; repeating the call completes what is half
+                done.
         """
         assert self._sweep is not None, "`open` comes before `track`"
         content = run_content(record, view, self._sweep)
         self.send(record.uid, view.label, content, files_of(record, view))
 
     def send(self, uid: str, label: str, content: RunContent, files: Sequence[tuple[Path, str]]) -> None:
-        """Makes a run, or brings it up to date.
+        """Creates or updates a run.
 
         Args:
             uid: Unique over all experiments; finds the run again.
             label: The run's name.
-            files: Paths, each with the artifact folder that it goes to; what is not there is passed over.
+            files: Paths, each with the artifact folder that it goes to; missing files are skipped.
 
         Raises:
-            StorageError: As of `track`.
+            StorageError: As in `track`.
         """
         assert self._sweep is not None, "`open` comes before `send`"
         client = self._client or self._connect(self._sweep)
@@ -129,7 +130,7 @@ class MlflowTracker:
                 if run is None:
                     run = self._create(client, uid, label, content, {})
                 elif run.info.lifecycle_stage != "active":
-                    return  # A run that a person has deleted stays deleted.
+                    return  # A run that the user deleted stays deleted.
                 old = run if content.retracted in run.data.metrics else None
                 if old is not None:
                     run = self._create(client, uid, label, content, theirs(old))
@@ -137,7 +138,7 @@ class MlflowTracker:
                 if old is not None:
                     client.delete_run(old.info.run_id)
         except StorageError:
-            # Another store may be in its place by now; the next attempt looks anew.
+            # The store may have been replaced; the next attempt searches again.
             self._run_ids.pop(uid, None)
             self._client = None
             raise
@@ -164,7 +165,7 @@ class MlflowTracker:
         connect = client_class()
         if not self._place.uri:
             mend_artifact_locations(self._home)
-        with reported(f"MLflow does not say what it has of `{name}`", self._place):
+        with reported(f"the runs of `{name}` cannot be read from MLflow", self._place):
             client = self._new_client(connect)
             found = client.get_experiment_by_name(name)
             runs: list[Any] = []
@@ -180,18 +181,18 @@ class MlflowTracker:
             yield client, runs
 
     def close(self) -> None:
-        """Forgets the connection."""
+        """Drops the connection."""
         self._client = None
 
     def _connect(self, sweep: SweepInfo) -> MlflowClient:
         connect = client_class()
         with reported(f"MLflow did not take the sweep `{sweep.name}`", self._place):
             if not self._place.uri:
-                # MLflow tries for two minutes to open a file that it may not write; this fails at once.
+                # MLflow tries for two minutes to open a read-only file; this fails immediately.
                 self._home.mkdir(parents=True, exist_ok=True)
                 self._make_database(connect)
                 (self._home / DATABASE).touch()
-                # Else the artifacts of a moved home would go on to its old place.
+                # Otherwise the artifacts of a moved home would still go to its old place.
                 mend_artifact_locations(self._home)
             client = self._client or self._new_client(connect)
             self._experiment_id = self._open_experiment(client, sweep)
@@ -199,7 +200,7 @@ class MlflowTracker:
         return client
 
     def _make_database(self, connect: type[MlflowClient]) -> None:
-        """Makes the database, which appears whole: one that was left half made could never be used."""
+        """Creates the database in one step, since a half-made one could never be used."""
         database = self._home / DATABASE
         if database.exists():
             return
@@ -208,7 +209,7 @@ class MlflowTracker:
         own.touch()
         try:
             connect(tracking_uri=f"sqlite:///{own.resolve()}").search_experiments(max_results=1)
-            # Unlike a rename, never over one that another process has made and written to meanwhile.
+            # Unlike a rename, this never replaces one that another process has made meanwhile.
             with contextlib.suppress(FileExistsError):
                 os.link(own, database)
         finally:
@@ -219,14 +220,14 @@ class MlflowTracker:
         if self._place.uri and not self._place.is_server:
             from mlflow.store.db import utils
 
-            # Else MLflow tries for 100 s to reach a database that is away, or that refuses the password.
+            # Otherwise MLflow spends 100 s on a database that is away or refuses the password.
             utils.MAX_RETRY_COUNT = 0
         return connect(tracking_uri=uri, registry_uri=uri)
 
     def _open_experiment(self, client: MlflowClient, sweep: SweepInfo) -> str:
         found = client.get_experiment_by_name(sweep.name)
         if found is None:
-            # A server knows itself where its artifacts go.
+            # A server decides where its artifacts go.
             root = (
                 None if self._place.is_server else f"{artifact_root(self._home)}/{directory_of(sweep.name)}"
             )
@@ -249,7 +250,7 @@ class MlflowTracker:
         run = client.create_run(
             self._experiment_id,
             start_time=content.start_ms,
-            # Tags that come with the run save a transaction of their own.
+            # Tags that come with the run save a separate transaction.
             tags={
                 **_source(),
                 **{key: value for key, value in content.tags.items() if value},
@@ -273,7 +274,7 @@ class MlflowTracker:
         )
         if not found:
             return None
-        # A create whose answer was lost can leave a second run: the first is kept.
+        # A create whose response was lost can leave a second run: the first is kept.
         first, *others = sorted(found, key=lambda run: (run.info.lifecycle_stage, run.info.run_id))
         for other in others:
             if other.info.lifecycle_stage == "active":

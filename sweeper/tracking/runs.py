@@ -1,4 +1,4 @@
-"""Updates one MLflow run: sends only what it lacks and keeps what a person wrote."""
+"""Updates one MLflow run: sends only what it lacks and keeps what the user wrote."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 NOTE_TAG = "mlflow.note.content"
 WRITTEN_TAG = "mlflow.sweeperWritten"
-"""Digests of what we wrote where a person may write too; other text there is theirs and stays.
+"""Digests of what sweeper wrote where users may write too; other text there is theirs and stays.
 
-The interface hides tags under `mlflow.`, and nobody needs to see this one.
+The UI hides tags under `mlflow.`, and nobody needs to see this one.
 """
 
 FILES_TAG = "mlflow.sweeperFiles"
@@ -27,20 +27,20 @@ FILES_TAG = "mlflow.sweeperFiles"
 
 MAX_NOTE = 8000
 STATUS = {False: "FINISHED", True: "FAILED"}
-"""Of a run that has ended, by whether it failed."""
+"""The status of a run that has ended, by whether it failed."""
 
 
 def update(
     client: MlflowClient, run: Any, content: RunContent, files: Sequence[tuple[Path, str]], *, thorough: bool
 ) -> None:
-    """Sends what `run` lacks. What a repetition sends again, the store keeps once."""
+    """Sends what `run` lacks; the store keeps repeated data once."""
     from mlflow.entities import Metric, Param, RunTag
 
     run_id, status = run.info.run_id, STATUS[content.failed]
     done = (run.info.status, run.info.end_time) == (status, content.end_ms)
     tags = content.tags | kept(run.data.tags, {NOTE_TAG: content.note})
     points = content.derived if done and not thorough else content.measured + content.derived
-    client.log_batch(  # The client itself keeps to 1000 metrics, 100 parameters and 100 tags a request.
+    client.log_batch(  # The client keeps to 1000 metrics, 100 parameters and 100 tags per request.
         run_id,
         metrics=[Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points],
         params=[Param(key, value) for key, value in content.params.items() if key not in run.data.params],
@@ -49,12 +49,12 @@ def update(
     _log_dataset(client, run, content.dataset)
     _log_files(client, run, files, thorough=thorough)
     if content.end_ms is not None and not done:
-        # Last, so that a run which says it is done has all of its points and files.
+        # Last, so that a run that counts as done has all its points and files.
         client.set_terminated(run_id, status=status, end_time=content.end_ms)
 
 
 def _log_dataset(client: MlflowClient, run: Any, dataset: Dataset | None) -> None:
-    """Names what was trained with, once."""
+    """Logs the dataset, once."""
     from mlflow.entities import Dataset as MlflowDataset
     from mlflow.entities import DatasetInput, InputTag
 
@@ -67,7 +67,7 @@ def _log_dataset(client: MlflowClient, run: Any, dataset: Dataset | None) -> Non
 
 
 def _log_files(client: MlflowClient, run: Any, files: Sequence[tuple[Path, str]], *, thorough: bool) -> None:
-    """Sends each file that is there, once for every content it has."""
+    """Sends each existing file, once per content."""
     files = [(path, folder) for path, folder in files if path.is_file()]
     run_id = run.info.run_id
     before = _digests(run.data.tags.get(FILES_TAG, ""))
@@ -102,7 +102,7 @@ def _digests(tag: str) -> dict[str, str]:
 
 
 def theirs(run: Any) -> dict[str, str]:
-    """Returns what a person has written on a run."""
+    """Returns the tags that the user wrote on a run."""
     tags: dict[str, str] = run.data.tags
     own = {key: value for key, value in tags.items() if not key.startswith(("mlflow.", "sweeper."))}
     note = tags.get(NOTE_TAG)
@@ -113,7 +113,7 @@ def theirs(run: Any) -> dict[str, str]:
 
 
 def kept(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
-    """Returns the tags in `wanted` to write: not those which a person has changed since we wrote them."""
+    """Returns the tags in `wanted` to write: all but those that the user has changed since."""
     written = dict(part.split("=", 1) for part in current.get(WRITTEN_TAG, "").split() if "=" in part)
     ours = {
         key: value if key == VIEW_TAG else text(value, MAX_NOTE)

@@ -13,9 +13,9 @@ from sweeper.tracking.tracker import RefusedError, RejectedError
 
 MAX_PAUSE_SECONDS = 300.0
 MAX_TRIES = 3
-"""In a `drain`: of one key, and of different keys in a row, after which the server counts as away."""
+"""Tries per key in a `drain`, and failed keys in a row after which the server counts as away."""
 MAX_NAMED = 3
-"""Of those that were rejected, how many are named."""
+"""How many rejected keys are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Drained:
 
     Attributes:
         pending: Keys that were not sent.
-        problem: Why; one line.
+        problem: Why, in one line.
     """
 
     pending: tuple[str, ...]
@@ -32,13 +32,13 @@ class Drained:
 
 
 class Sender:
-    """Sends the latest state of each key; one at a time, in the order in which the keys came.
+    """Sends the latest state of each key, one at a time, in the order in which the keys came.
 
-    `send` raises `StorageError` where the server is away: the key is tried again, after twice the
-    time for every failure of its own, and all keys after twice the time for every further key that
-    failed in a row, up to five minutes. A `RejectedError` sets only this key aside, until it is put
-    again; a `RefusedError` ends all attempts, as a person has to act first. Any other exception is
-    a fault of that key's.
+    `send` raises `StorageError` if the server is away. The key's pause before its next try doubles
+    with each of its failures, and the pause for all keys with each further key that fails in a row,
+    up to five minutes. A `RejectedError` sets only this key aside until it is put again. A
+    `RefusedError` ends all attempts, since the user has to act first. Any other exception counts as
+    a rejection.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Sender:
         self._thread: threading.Thread | None = None
 
     def put(self, key: str, send: Callable[[], None]) -> None:
-        """Has `send` called soon; what was put under `key` before, and not sent yet, is dropped."""
+        """Schedules `send`, which replaces an earlier unsent one of `key`."""
         with self._change:
             self._waiting[key] = send
             self._forget(key)
@@ -65,14 +65,14 @@ class Sender:
             self._change.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Returns once all is sent or something has failed, and at the latest after `seconds`."""
+        """Returns once all is sent or something has failed, after `seconds` at the latest."""
         with self._change:
             self._change.wait_for(
                 lambda: not self._waiting or self._in_row or self._rejected or self._refused, seconds
             )
 
     def drain(self, seconds: float) -> Drained:
-        """Tries once more, at once, whatever was not sent, until none is sent for `seconds`."""
+        """Retries all that was not sent immediately, until nothing is sent for `seconds`."""
         with self._change:
             self._opens = 0.0
             for failures in (self._due, self._tries, self._rejected, self._in_row):
@@ -88,7 +88,7 @@ class Sender:
             return Drained(tuple(self._waiting), self._why() if self._waiting else "")
 
     def close(self) -> None:
-        """Ends the thread; what is on its way may still arrive."""
+        """Ends the thread; a request under way may still arrive."""
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -120,20 +120,20 @@ class Sender:
                 self._change.notify_all()
 
     def _next(self) -> str | None:
-        """Returns the first key whose time has come."""
+        """Returns the first key that is due."""
         now = time.monotonic()
         if self._refused or now < self._opens or (self._draining and self._has_ended()):
             return None
         return next((key for key in self._waiting if self._due.get(key, 0.0) <= now), None)
 
     def _pause(self) -> float | None:
-        """Returns for how long there is nothing to do; None until something changes."""
+        """Returns the seconds until there is something to do; None until something changes."""
         earliest = min((max(self._opens, self._due.get(key, 0.0)) for key in self._waiting), default=math.inf)
         idle = self._refused or earliest == math.inf or (self._draining and self._has_ended())
         return None if idle else max(0.0, earliest - time.monotonic())
 
     def _note(self, key: str, send: Callable[[], None], error: Exception | None) -> None:
-        """Takes note of what became of an attempt."""
+        """Records the result of an attempt."""
         said = str(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
         away = isinstance(error, StorageError) and not isinstance(error, RejectedError)
         if error is None:
@@ -144,7 +144,7 @@ class Sender:
         elif away:
             self._away = said
             self._in_row.add(key)
-            # One that fails alone may be the only one that does.
+            # The first failed key may be the only one.
             self._opens = self._after(len(self._in_row) - 1)
         if self._waiting.get(key) is not send:
             return  # Something newer was put meanwhile.
@@ -166,9 +166,9 @@ class Sender:
             failures.pop(key, None)
 
     def _after(self, failures: int) -> float:
-        """Returns when to try again after so many failures; in a drain at once, as there is no later."""
-        at_once = self._draining or failures == 0
-        pause = 0.0 if at_once else min(2.0 ** (failures - 1), MAX_PAUSE_SECONDS)
+        """Returns when to try again after `failures`; in a drain, immediately."""
+        immediately = self._draining or failures == 0
+        pause = 0.0 if immediately else min(2.0 ** (failures - 1), MAX_PAUSE_SECONDS)
         return time.monotonic() + pause
 
 

@@ -1,4 +1,4 @@
-"""The protocol of trackers: what they are told about a sweep, and when."""
+"""The protocol of trackers: what they show of a sweep."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Stage = Literal["baseline", "reference", "search", "finalist", "confirmed"]
 
 
 class RejectedError(StorageError):
-    """The place was reached and does not take this one; others it may take."""
+    """The tracker was reached and rejects this item; it may accept others."""
 
 
 class RefusedError(StorageError):
-    """The place was reached and takes nothing until a person has done something about it."""
+    """The tracker was reached and accepts nothing until the user has acted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What was trained with.
+    """The data that trials are trained on.
 
     Attributes:
-        name: For a reader.
-        digest: Equal where the data is; at most 36 characters.
+        name: A display name.
+        digest: Equal for equal data; at most 36 characters.
         source: Where it comes from: a path, or how it was made.
     """
 
@@ -44,15 +44,15 @@ class SweepInfo:
         device: One line, such as `NVIDIA A10, 22.5 GiB`.
         fingerprint: Digest of the specification.
         pipeline: Module of the user's pipeline.
-        data: One line on what the trials were trained with.
+        data: One line on the data that trials are trained on.
         synthetic: The data was generated, so that figures may not carry over to real data.
         varied: Dotted names that differ between trials: the searched ones, then those in which
             reference trials leave the space. They become the parameters and columns.
         searched: Those of `varied` that are searched; all of them where empty.
         metrics: Names of the metrics that some trial has, as far as is known; they become columns.
-        dataset: What the trials were trained with; None where nobody knows.
+        dataset: The data that trials are trained on; None if unknown.
         provenance: Tags that every run of the sweep gets, such as versions and the commit.
-        note: Markdown of the sweep's own, such as the decision once there is one.
+        note: Markdown about the sweep, such as the decision once there is one.
     """
 
     name: str
@@ -71,12 +71,12 @@ class SweepInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """What the rounds of confirmation say about one configuration.
+    """The result of the confirmation rounds for one configuration.
 
     Attributes:
         throughput: Samples per second over all rounds.
         ratio: Throughput over the baseline's, with its interval; None for the baseline itself.
-        rounds: Samples per second of each round, in order. A later call may only add to its end.
+        rounds: Samples per second of each round, in order. A later call may only append.
     """
 
     throughput: float
@@ -93,13 +93,13 @@ class RunView:
     Attributes:
         label: The run's name; what differs comes first, such as `007 bs2048 res bf16 h256`.
         stage: How far the trial has come.
-        rank: 1 for the winner; None where it has no place.
+        rank: 1 for the winner; None if it is not ranked.
         x_baseline: Throughput over the baseline's as searched; None until the baseline has one.
         verdict: Why it was slow, in a word or two.
-        contamination: What disturbed its timings to the end; empty where they are clean.
+        contamination: What still disturbed its timings after repeats; empty if they are clean.
         confirmation: None until there is one.
         confirmed_at: Wall time at which the confirmation ended, in seconds; 0 where there is none.
-        note: Markdown for the person who opens the run.
+        note: Markdown for whoever opens the run.
         files: Paths of further files that belong to the run, such as a report.
     """
 
@@ -118,23 +118,23 @@ class RunView:
 class Tracker(Protocol):
     """Shows a sweep somewhere.
 
-    It is a projection of the sweep folder: every call may be repeated, and none of them is read
-    back. All raise `StorageError` where the place cannot be reached; nothing is lost then, and
-    the caller repeats the call when it likes.
+    A tracker is a projection of the sweep folder: every call may be repeated, and nothing is read
+    back. All calls raise `StorageError` if the place cannot be reached; nothing is lost then, and
+    the caller may repeat the call at any time.
     """
 
     @property
     def place(self) -> str:
-        """Which of several places it is; empty for the usual one. Holds no secret."""
+        """Where the sweep is shown; empty for the default. Holds no secret."""
 
     def open(self, sweep: SweepInfo) -> None:
-        """Makes the place where the sweep is shown, before the first trial, or brings it up to date."""
+        """Creates or updates the place where the sweep is shown, before the first trial."""
 
     def track(self, record: TrialRecord, view: RunView) -> None:
-        """Shows `record`, or brings what is shown of it up to date; safe to repeat."""
+        """Shows or updates `record`; safe to repeat."""
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
 
 
 class NullTracker:

@@ -23,11 +23,11 @@ UI_ENV = {
     # The job runner costs 230 MB and half a minute at the start, and serves nothing we show.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # A page elsewhere can have a browser speak to this machine: who asks, and for which host, is looked at.
+    # Any web page can make a browser send requests here, so that origin and host are checked.
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": "",
 }
-"""Environment in which `ui_command` is meant to run."""
+"""Environment for `ui_command`."""
 
 
 def store_uri(home: Path) -> str:
@@ -37,7 +37,7 @@ def store_uri(home: Path) -> str:
         UserError: The path has a character that means something else in a URI.
     """
     if set("%?") & set(str(home.resolve())):
-        raise UserError(f"The path of the home folder must be free of % and ? for MLflow, but got {home}.")
+        raise UserError(f"The path of the home folder must not contain % or ? (for MLflow), but got {home}.")
     return f"sqlite:///{home.resolve() / DATABASE}"
 
 
@@ -55,12 +55,12 @@ def is_loopback(host: str) -> bool:
 
 
 def reached_at(host: str) -> str:
-    """Returns where this machine reaches what listens on `host`."""
+    """Returns the address at which this machine reaches a server on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def _allowed_hosts(host: str, port: int) -> str:
-    """Returns the `Host` headers that are answered: MLflow's own list has names that anybody can register."""
+    """Returns the accepted `Host` headers; MLflow's default has names that anybody can register."""
     names = {"localhost", "127.0.0.1", "::1", host}
     if not is_loopback(host):
         known = (each for found in net_if_addrs().values() for each in found)
@@ -75,7 +75,7 @@ def _in_url(host: str) -> str:
 
 
 def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
-    """Returns the command line that serves the interface over `home`; run it with `UI_ENV`."""
+    """Returns the command line that serves the UI of `home`; run it with `UI_ENV`."""
     options = {
         "--backend-store-uri": store_uri(home),
         "--default-artifact-root": artifact_root(home),
@@ -88,7 +88,7 @@ def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
 
 
 def ui_url(port: int, experiment_id: str, key: str = VIEW_KEY, host: str = "127.0.0.1") -> str:
-    """Returns the address at which the interface opens on the saved view of an experiment."""
+    """Returns the address at which the UI opens the saved view of an experiment."""
     return view_url(f"http://{_in_url(reached_at(host))}:{port}", experiment_id, key)
 
 
@@ -108,13 +108,13 @@ def find_experiment(home: Path, name: str) -> str | None:
 
 
 def mend_artifact_locations(home: Path) -> int:
-    """Points the artifact locations of a moved or copied home to where it is now.
+    """Updates the artifact locations of a home that was moved or copied.
 
-    Only locations that are recognisably ours are touched: those that end in
-    `/artifacts/<experiment>`, and their runs'.
+    It changes only locations that are recognisably sweeper's: those that end in
+    `/artifacts/<experiment>`, and those of their runs.
 
     Returns:
-        How many experiments and runs were mended.
+        How many experiments and runs were updated.
 
     Raises:
         StorageError: The database cannot be read or written.

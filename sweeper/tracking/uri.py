@@ -18,7 +18,7 @@ class Place:
     """A tracking server or database.
 
     Attributes:
-        uri: As MLflow takes it; empty for the database in the home folder.
+        uri: As MLflow accepts it; empty for the database in the home folder.
     """
 
     uri: str = field(default="", repr=False)
@@ -43,8 +43,8 @@ class Place:
             assert found.netloc is not None
         except ValueError:
             raise UserError(
-                "A tracking URI must be as in http://HOST:PORT, special characters of a password"
-                " percent-encoded, but this one's host cannot be told."
+                "A tracking URI must look like http://HOST:PORT, with special characters of a password"
+                " percent-encoded, but the host of this one cannot be read."
             ) from None
         return found
 
@@ -61,11 +61,11 @@ class Place:
 
     @property
     def is_server(self) -> bool:
-        """Whether it speaks HTTP, and knows itself where its artifacts go."""
+        """Whether it is an HTTP server, which decides where its artifacts go."""
         return self.uri.startswith(("http:", "https:", "databricks"))
 
     def hide(self, text: str) -> str:
-        """Returns `text` without the password, however it got in there."""
+        """Returns `text` without the password, in whatever form it appears."""
         clean = re.sub(r"(://)[^/?#\s]*@", r"\1", text)
         if "@" in self.uri:
             secret = urlsplit(self.uri).password or ""

@@ -21,12 +21,12 @@ OURS = ("result/", "infeasible/", "confirm/", "train/", "system/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What of a sweep is not in MLflow as its folder has it.
+    """The differences between MLflow and a sweep's folder.
 
     Attributes:
-        lacking: One line each for what should be there and is not, or is another.
-        extra: One line each for what is there and should not be.
-        runs: How many runs were compared, with so many `points`.
+        lacking: A line for each item that is missing or different.
+        extra: A line for each item that should not be there.
+        runs: How many runs were compared, with `points` in all.
     """
 
     lacking: tuple[str, ...]
@@ -40,7 +40,7 @@ def compare(
 ) -> Compared:
     """Compares every finished trial: its run, status, points, parameters, our tags, and files.
 
-    A run that a person has deleted is not missed, and what a person has added is not seen.
+    A run that the user deleted does not count as missing, and the user's additions are ignored.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -68,7 +68,7 @@ def compare(
                 lacking += [f"{name}: {what}" for what in lost]
                 extra += [f"{name}: {what}" for what in odd]
         left = [run for found in by_uid.values() for run in found if run.info.lifecycle_stage == "active"]
-        extra += [f"{text(run.info.run_name or '')}: a run of no trial here" for run in left]
+        extra += [f"{text(run.info.run_name or '')}: a run without a trial here" for run in left]
     return Compared(lacking=tuple(lacking), extra=tuple(extra), runs=len(trials), points=points)
 
 
@@ -87,7 +87,7 @@ def _lacking(client: MlflowClient, run: Any, content: RunContent, files: Iterabl
 
 
 def _points(client: MlflowClient, run: Any, content: RunContent) -> tuple[list[str], list[str]]:
-    """Returns a line for each metric of which points lack, and for each of which there are too many."""
+    """Returns a line for each metric with missing points, and one for each with extra points."""
     wanted: dict[str, set[Point]] = {}
     for point in (*content.measured, *content.derived):
         wanted.setdefault(point.key, set()).add(point)
@@ -104,7 +104,7 @@ def _points(client: MlflowClient, run: Any, content: RunContent) -> tuple[list[s
 
 
 def _odd(there: set[Point], wanted: set[Point]) -> set[Point]:
-    """Returns the points that should not be there; of a confirmation, earlier ones stay and do no harm."""
+    """Returns the points that should not be there; earlier ones of a confirmation do no harm."""
     latest = max(((point.step, point.timestamp_ms) for point in wanted), default=(-1, -1))
     return {
         point

@@ -1,8 +1,8 @@
 """The saved comparison view of an experiment: its columns, their order, its charts.
 
-MLflow keeps such a view as a tag of the experiment. The format is the interface's own and nowhere
-documented (taken from MLflow 3.17), so it is best effort: with another version the plain table is
-what a person sees, and the browser test says so.
+MLflow stores such a view as a tag of the experiment. The format is undocumented (taken from MLflow
+3.17), so it is best effort: another version may show the plain table, which the browser test
+reports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = ("attributes.`Run Name`", 220)
 _CREATED = ("runDateAndNestInfo", 45)  # The sign for failed, and an age that nobody needs.
 _SPEED = "result/throughput"
 _LOSS = "result/val_loss"
-# Of what differs by machine, the first that the sweep has. The widths are those at which no header is cut.
+# Of each group, the first metric that the sweep has. At these widths no header is truncated.
 _METRICS = (
     (("epoch_seconds", 160),),
     (("throughput", 150),),
@@ -42,7 +42,7 @@ _COMPARISON, _CURVES = "sweeper-comparison", "sweeper-series"
 
 
 def view_state(sweep: SweepInfo) -> dict[str, Any]:
-    """Returns the view's state. It cannot pin the baseline: the interface takes no pins from a saved view."""
+    """Returns the view's state. It cannot pin the baseline: the UI ignores pins in a saved view."""
     found = (next((each for each in choice if _has(sweep, each[0])), None) for choice in _METRICS)
     reported = [
         (name, _REPORTED_WIDTH) for name in sweep.metrics if name.startswith("val_") and name != "val_loss"
@@ -71,7 +71,7 @@ def view_state(sweep: SweepInfo) -> dict[str, Any]:
         "columnWidths": dict(placed),
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": _charts(sweep),
-        # Beside another chart, parallel coordinates are too narrow to read.
+        # Next to another chart, parallel coordinates are too narrow to read.
         "compareRunSections": [_section(_COMPARISON, "Comparison", 1), _section(_CURVES, "Series", 2)],
         "viewMaximized": False,
         "runListHidden": False,
@@ -116,7 +116,7 @@ def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
                 "type": "PARALLEL",
                 "runsCountToCompare": 100,
                 "selectedParams": axes,
-                # The last one colours the lines. A loss beside it would hide the runs that have none.
+                # The last one colours the lines. A loss as well would hide the runs that have none.
                 "selectedMetrics": [_SPEED],
                 "showAllRuns": False,
             },

@@ -89,7 +89,7 @@ LACKING = {
 }
 EXTRA = {
     "UPDATE metrics SET value = value + 1 WHERE key = 'result/step_ms'": "1 point of result/step_ms",
-    "UPDATE tags SET value = 'u' || run_uuid WHERE key = 'sweeper.uid'": "a run of no trial here",
+    "UPDATE tags SET value = 'u' || run_uuid WHERE key = 'sweeper.uid'": "a run without a trial here",
 }
 
 

@@ -615,7 +615,7 @@ def test_a_home_may_have_an_odd_name(where: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["50%20", "what?"])
 def test_a_home_that_no_uri_can_hold_is_refused(where: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"free of % and \?"):
+    with pytest.raises(UserError, match=r"not contain % or \?"):
         MlflowTracker(tmp_path / where)
 
 
