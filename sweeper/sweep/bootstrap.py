@@ -38,7 +38,7 @@ from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
 
 Launch = Callable[[Path], Launcher]
-"""Makes, from a sweep's folder, what its jobs run on."""
+"""Makes the launcher for a sweep's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class OpenSweep:
     """A sweep whose folder is locked by this process.
 
     Attributes:
-        spec: What was asked for.
-        fingerprint: What makes it this sweep.
+        spec: The specification as given.
+        fingerprint: What identifies this sweep.
     """
 
     home: Path
@@ -61,11 +61,11 @@ class OpenSweep:
 def supervised(
     sweep: OpenSweep, tracker: Tracker, observer: Observer, launch: Launch | None, most: int | None = None
 ) -> Iterator[SweepContext]:
-    """Yields what an open sweep runs with; a new sweep has begun then.
+    """Yields the context of an open sweep; a new sweep begins here.
 
     Args:
-        launch: In place of the launcher that `execution` names.
-        most: Jobs at once, where they are to be fewer than `execution` allows.
+        launch: Replaces the launcher that `execution` names.
+        most: Concurrent jobs, if fewer than `execution` allows.
 
     Raises:
         UserError: The data or the code cannot be used.
@@ -79,7 +79,7 @@ def supervised(
     with contextlib.closing(launcher):
         machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
         if spec.execution.is_remote:
-            # The time in the queue for the first worker is the cluster's, not the sweep's.
+            # The time in the queue for the first worker does not count as the sweep's.
             began = time.monotonic()
         possible, left = setup.restricted(spec, machine, data)
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
@@ -123,10 +123,10 @@ def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launche
 
 
 def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a sweep keeps of where it was begun, and on what data."""
+    """What a sweep stores about its machine and its data."""
     return {
         "device": machine.line,
-        # As workers name it: the driver and torch differ where a GPU is divided (MIG).
+        # As workers name it: for a MIG instance, the driver's name and torch's differ.
         "model": launcher.model or machine.devices[0].name,
         "synthetic": data["synthetic"],
         "notes": list(data["notes"]),
@@ -154,11 +154,11 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
 def surveyed(
     launcher: Launcher, folder: Path, spec: SweepSpec, prepared: Path
 ) -> tuple[setup.Machine, Mapping[str, Any]]:
-    """Returns the machine as a probe finds it, and what the prepare job reports of the data; both at once.
+    """Probes the machine and prepares the data at once; returns the machine and the report.
 
     Args:
-        folder: For the folders of the two jobs.
-        prepared: Where the data is, or comes to be; of no meaning for a script.
+        folder: Holds the folders of the two jobs.
+        prepared: Where the prepared data is or will be; ignored for a script.
     """
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
@@ -168,13 +168,13 @@ def surveyed(
     outcomes: dict[int, Outcome | Report] = {}
     while runner.running:
         outcomes.update({key: outcome for key, _, outcome in runner.wait()})
-    machine = setup.machine_of(setup.report_of(outcomes[0], "the probe of the device"), spec)
+    machine = setup.machine_of(setup.report_of(outcomes[0], "probing the device"), spec)
     data = setup.NO_DATA
     if spec.pipeline:
         elsewhere = spec.execution.is_remote
         log = prepared.with_name(prepared.name + ".log")
         if isinstance(outcomes[1], Failure):
-            # The folder of a sweep that has not begun does not stay.
+            # The folder of a sweep that has not begun is removed.
             with contextlib.suppress(OSError):
                 prepared.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / "prepare" / LOG, log)
@@ -183,21 +183,21 @@ def surveyed(
 
 
 def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
-    """Returns the machine as a probe in `folder` finds it."""
+    """Probes the machine with a job in `folder` and returns it."""
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device)], lambda: None)
     outcome = runner.run(folder, setup.probe_job(spec))
-    return setup.machine_of(setup.report_of(outcome, "the probe of the device"), spec)
+    return setup.machine_of(setup.report_of(outcome, "probing the device"), spec)
 
 
 def end_earlier_run(folder: Path) -> None:
-    """Ends what an earlier supervisor of `folder` left running; the lock says that it is gone.
+    """Ends what an earlier supervisor of `folder` left running; the lock shows that it is gone.
 
     Raises:
-        EnvironmentStopError: Some of it cannot be ended.
+        EnvironmentStopError: Some processes cannot be ended.
     """
     if left := end_leftovers(folder):
         raise EnvironmentStopError(
-            f"processes {left} of an earlier run of {folder.name!r} cannot be ended. Nothing was started; "
-            "end them, or wait for the device that they wait for, and run the same command."
+            f"processes {left} of an earlier run of {folder.name!r} cannot be ended. Nothing was started. "
+            "End them, or wait until their device responds, and run the same command again."
         )

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 
 NUM_RECENT = 100
-"""Trials whose seconds are the usual ones."""
+"""Recent trials whose median counts as usual."""
 LATE_SECONDS = 2.0
-"""Beyond the end that it was told to come to."""
+"""Tolerance beyond the end of a hurried sweep."""
 MIN_TIMEOUT_SECONDS = 30.0
 
 
@@ -19,11 +19,11 @@ class Budget:
     """The time of one sweep, confirmation included."""
 
     def __init__(self, minutes: float | None, began: float) -> None:
-        """Nothing has been spent yet.
+        """Starts with nothing spent.
 
         Args:
-            minutes: All there is; None for no limit.
-            began: When this process began to spend it, by the monotonic clock.
+            minutes: The total; None for no limit.
+            began: When this process began to spend time, by the monotonic clock.
         """
         self._minutes, self._began = minutes, began
         self._used = 0.0
@@ -31,16 +31,16 @@ class Budget:
         self._recent = deque[float](maxlen=NUM_RECENT)
 
     def charge(self, seconds: float) -> None:
-        """Takes off what earlier processes of the sweep have spent."""
+        """Subtracts what earlier processes of the sweep have spent."""
         self._used += seconds
 
     def took(self, seconds: float) -> None:
-        """Takes note of how long a trial took."""
+        """Records how long a trial took."""
         self._recent.append(seconds)
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds that are left; None without a limit."""
+        """The seconds left; None without a limit."""
         now = time.monotonic()
         left = None if self._minutes is None else self._minutes * 60 - self._used - (now - self._began)
         if self._ends_at is None:
@@ -49,17 +49,17 @@ class Budget:
 
     @property
     def usual_seconds(self) -> float:
-        """The median of the most recent trials' seconds; 0 where there is none."""
+        """The median duration of the most recent trials; 0 if there are none."""
         return statistics.median(self._recent or [0.0])
 
     @property
     def is_hurried(self) -> bool:
-        """Whether no more than so many seconds are to be spent."""
+        """Whether `hurry` has limited the time left."""
         return self._ends_at is not None
 
     @property
     def is_over(self) -> bool:
-        """Whether a hurried sweep is late: what runs ends by itself, what waits for a worker does not."""
+        """Whether a hurried sweep is late: running jobs end by themselves, waiting ones do not."""
         return self._ends_at is not None and time.monotonic() > self._ends_at + LATE_SECONDS
 
     def hurry(self, seconds: float) -> None:
@@ -67,18 +67,18 @@ class Budget:
         self._ends_at = time.monotonic() + seconds
 
     def timeout(self, limit: float) -> float:
-        """Returns the seconds a job may take: `limit`, and hardly more than there is left."""
+        """Returns the seconds a job may take: `limit`, or about the time left if that is less."""
         left = self.seconds_left
         least = MIN_TIMEOUT_SECONDS if self._ends_at is None else 1.0
         return limit if left is None else min(limit, max(least, left))
 
 
 def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
-    """Returns for how long something ran: trials beside one another take their time together.
+    """Returns for how long something ran; the time of concurrent trials counts once.
 
     Args:
-        spans: Beginnings by the wall's clock and seconds, in the order in which they were begun. Where one
-            begins before the last did, the clock was set back, and what it overlaps is not known.
+        spans: Wall-clock starts and durations in seconds, in order of their start. If one starts
+            before the previous one, the clock was set back, and overlaps are unknown.
     """
     total, last, until = 0.0, -math.inf, -math.inf
     for begin, seconds in spans:

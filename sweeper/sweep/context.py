@@ -1,4 +1,4 @@
-"""SweepContext: what a sweep runs with, unchanged from its first trial to its result."""
+"""SweepContext: what the phases of a sweep share, unchanged from its first trial to its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import SweepLock
 
 if TYPE_CHECKING:
-    # It brings Optuna and SQLAlchemy, which a look at a sweep can do without.
+    # It imports Optuna and SQLAlchemy, which showing a sweep does not need.
     from sweeper.search import Mirror
 
 
@@ -28,11 +28,11 @@ class SweepContext:
     """What the phases of a sweep share; nothing in it changes while they run.
 
     Attributes:
-        spec: As it was begun, less what this machine cannot do. A phase that narrows the space returns the
-            narrower specification to those after it.
+        spec: As it was begun, without what this machine cannot do. A phase that narrows the space
+            returns the narrower specification to the phases after it.
         template: What the jobs of all trials have in common.
         varied: The names that differ between the trials.
-        began: When the sweep's time began to run, by the monotonic clock.
+        began: When the sweep's time started, by the monotonic clock.
     """
 
     spec: SweepSpec

@@ -28,7 +28,7 @@ from sweeper.sweep.store.load import NUM_SEEDS
 from sweeper.sweep.store.study_copy import check_storage
 
 COUNTED_AT_MOST = 5_000
-"""Combinations of which the distinct ones are counted: a second of waiting."""
+"""Largest number of combinations whose distinct ones are counted, which takes a second."""
 FIRST = 8
 START_SECONDS = 0.5
 WARMUP_SECONDS = 0.5
@@ -39,17 +39,17 @@ class Plan:
     """What a sweep would do.
 
     Attributes:
-        spec: As it would be searched here: less what this device cannot do.
-        device: In one line.
-        existing: What there is of this sweep already, in one line; empty where it would begin.
-        removed: A line for each thing that left the space.
-        size: Distinct configurations; None where they are too many to list.
-        references: The baseline and what else is measured as it is.
+        spec: As it would be searched here, without what this device cannot do.
+        device: The device in one line.
+        existing: What exists of this sweep already, in one line; empty if it would begin.
+        removed: A line for each removal from the space.
+        size: Distinct configurations; None if they are too many to list.
+        references: The baseline and the other configurations that are measured as they are.
         first: The first configurations the search would ask for, before anything is measured.
-        minutes: A rough guess, quality passes of the searched trials left aside.
-        at_most_minutes: `search.minutes`; None where there is no limit.
-        at_once: Trials at once, at most.
-        script: Of one job, where a batch system is to run them.
+        minutes: A rough estimate, without the quality passes of searched trials.
+        at_most_minutes: `search.minutes`; None for no limit.
+        at_once: Largest number of concurrent trials.
+        script: The script of one job, if a batch system is to run them.
     """
 
     spec: SweepSpec
@@ -68,7 +68,7 @@ class Plan:
 def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | None = None) -> Plan:
     """Returns what `run_sweep` would do; the device is probed, and nothing is left on disk.
 
-    The data is not prepared: what it is too large for stays in the space here.
+    The data is not prepared, so values that it is too large for stay in the space.
 
     Args:
         new: As in `run_sweep`, with `launch`.
@@ -83,7 +83,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         folder = Path(name)
         script = job_script_of(spec)
         if script:
-            # What its nodes can do is known once a job runs there.
+            # What its nodes support is known once a job runs there.
             machine = setup.unseen(spec)
         else:
             with contextlib.closing(
@@ -117,7 +117,7 @@ def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any]) -> str:
     if known is not None:
         done = _searched(known)
         if known.result() is not None:
-            return f"`{known.name}` has ended after {done} trials; the same command shows it again."
+            return f"`{known.name}` finished after {done} trials; the same command shows it again."
         trials = known.raised_budget() or spec.search.trials
         return f"`{known.name}` has {done} of {trials} trials; the same command continues it."
     for journal in of_name(home, spec.name):
@@ -125,14 +125,14 @@ def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any]) -> str:
         if journal.result() is None and measured:
             changed = "; ".join(differences(journal.read()["fingerprint"], marks)[:4])
             return (
-                f"`{journal.name}` is unfinished and was begun differently ({changed}); "
-                "the same command asks for --new."
+                f"`{journal.name}` is unfinished and was started with other settings ({changed}); "
+                "add --new to start another sweep."
             )
     return ""
 
 
 def _searched(journal: Journal) -> int:
-    """Counts the searched trials that have ended, less the configurations which were passed over."""
+    """Counts the searched trials that have ended, without the configurations that were not run."""
     outcomes = [entry.outcome for entry in journal.trials() if entry.job.stage == "search" and entry.outcome]
     passed_over = [o for o in outcomes if isinstance(o, Failure) and o.kind is FailureKind.OOM_EXPECTED]
     return len(outcomes) - len(passed_over)
@@ -152,7 +152,7 @@ def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ..
 
 
 def _minutes(spec: SweepSpec, slots: int, size: int | None) -> float:
-    """A rough guess: every trial steady after half a second, none disturbed, no round beyond those asked."""
+    """A rough estimate: steady after half a second, undisturbed, no extra rounds."""
     measure, search = spec.measure, spec.search
     once = START_SECONDS + WARMUP_SECONDS
     windows = measure.repeats * measure.window_seconds

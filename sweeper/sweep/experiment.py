@@ -29,7 +29,7 @@ _SECRET = re.compile("token|passw|secret|credential|key$", re.IGNORECASE)
 def info_of(
     journal: Journal, spec: SweepSpec, marks: Mapping[str, Any], about: Mapping[str, Any]
 ) -> SweepInfo:
-    """Returns what a tracker is told of a sweep."""
+    """Returns a tracker's description of a sweep."""
     tags = {"sweeper.version": about.get("sweeper", ""), "sweeper.driver": about.get("driver", "")}
     # The device's PyTorch is not always a script's own.
     tags["sweeper.torch"] = "" if spec.command else str(marks["torch"])
@@ -48,7 +48,7 @@ def info_of(
 
 
 def provenance() -> dict[str, str]:
-    """Returns what a sweep is begun with: this program's version, the driver's, the user's commit."""
+    """Returns the versions a sweep starts with: sweeper's, the driver's, the user's commit."""
     found = {"sweeper": __version__}
     with contextlib.suppress(OSError):
         found["driver"] = DRIVER.read_text(encoding="ascii").strip()
@@ -61,7 +61,7 @@ def provenance() -> dict[str, str]:
 
 
 def public(data: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the data section for all to read: without what looks like a secret."""
+    """Returns the data section for publication, without anything that looks like a secret."""
     return {
         key: "***" if _SECRET.search(key) else re.sub(r"(://)[^/\s]*@", r"\1", str(value))
         for key, value in data.items()
@@ -70,7 +70,7 @@ def public(data: Mapping[str, Any]) -> dict[str, str]:
 
 def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     if "data" not in marks:
-        return None  # A script sees to its data itself.
+        return None  # A script loads its data itself.
     shown = public(spec.data)
     source = shown.get("path") or shown.get("source") or spec.pipeline
     digest = hashlib.sha256(json.dumps(marks["data"], sort_keys=True, default=list).encode()).hexdigest()
@@ -99,8 +99,8 @@ def _decision(summary: Summary, found: Decision) -> str:
     if best is None:
         if found.ratio is not None:
             ratio = f"{found.ratio.ratio:.3g} times the baseline"
-            interval = f"{found.ratio.low:.3g} to {found.ratio.high:.3g}, 95 %"
-            said = f"**Nothing is decided**: {found.rival} is {ratio} ({interval})"
+            interval = f"95% interval [{found.ratio.low:.3g}, {found.ratio.high:.3g}]"
+            said = f"**Undecided**: {found.rival} is {ratio} ({interval})"
         else:
             said = "**Nothing is better than the baseline**"
         return f"{said}; {summary.reason}.{stopped}"
@@ -112,7 +112,8 @@ def _decision(summary: Summary, found: Decision) -> str:
     known = "in a single trial, unconfirmed"
     if found.ratio is not None:
         rounds = len(found.ratio.rounds)
-        known = f"confirmed ({found.ratio.low:.3g} to {found.ratio.high:.3g}, 95 %, {rounds} rounds)"
+        interval = f"[{found.ratio.low:.3g}, {found.ratio.high:.3g}]"
+        known = f"confirmed (95% interval {interval}, {rounds} rounds)"
     speedup = "" if found.speedup is None else f": {found.speedup:.3g} times the baseline"
     return (
         f"**Trial {best.record.number}{speedup}**, {known}.\n\n"

@@ -1,4 +1,4 @@
-"""Waits until a GPU has freed the memory of the trial before."""
+"""Waits until a GPU has freed the memory of the previous trial."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Used = Callable[[str], float | None]
 
 
 class MemoryWaiter:
-    """Knows the least that each device has held, and waits until it holds no more: one look, mostly.
+    """Waits until each device is back at the least memory it has held; mostly one check is enough.
 
-    What stays is somebody else's: it is waited for once, and is then what the device holds. A device that
-    NVML does not tell of is not asked again.
+    Memory that stays belongs to others: it is waited for once, and then becomes the device's new
+    minimum. A device that NVML does not know is not asked again.
     """
 
     def __init__(self, devices: Sequence[str], used: Used = memory_used_gib) -> None:
-        """Looks at each device.
+        """Reads each device.
 
         Args:
-            devices: As a slot names them: UUIDs with commas between, or `cpu`.
+            devices: As a slot names them: UUIDs separated by commas, or `cpu`.
         """
         self._used = used
         self._least = {uuid: used(uuid) for uuid in uuids_of(devices)}
 
     def wait(self, device: str) -> None:
-        """Returns when the device's memory is back, or after ten seconds: somebody else may hold it."""
+        """Returns when the device's memory is free, or after ten seconds: others may hold it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         for uuid in uuids_of([device]):
             least = self._least.get(uuid)
@@ -49,5 +49,5 @@ class MemoryWaiter:
 
 
 def uuids_of(devices: Sequence[str]) -> list[str]:
-    """Returns the UUIDs of this machine's GPUs among slots: none of a CPU, nor of a worker elsewhere."""
+    """Returns the UUIDs of this machine's GPUs in slots; none for a CPU or a remote worker."""
     return [uuid for names in devices if names not in (CPU, ANYWHERE) for uuid in names.split(",")]

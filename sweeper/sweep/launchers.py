@@ -30,15 +30,15 @@ def launcher_for(
     model: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Launcher:
-    """Returns what `execution.launcher` names, for the sweep in `folder`.
+    """Returns the launcher that `execution.launcher` names, for the sweep in `folder`.
 
     Args:
-        most: Jobs at once, where they are to be fewer than `execution` allows.
-        model: The only model of device that counts; by default the first worker's.
-        say: Takes lines for the person who watches.
+        most: Concurrent jobs, if fewer than `execution` allows.
+        model: The only model of device to use; by default the first worker's.
+        say: Receives lines for the user.
 
     Raises:
-        UserError: It needs what is not installed here.
+        UserError: It needs a package that is not installed here.
         EnvironmentStopError: The cluster cannot be reached.
     """
     return make_launcher(
@@ -55,10 +55,10 @@ def launcher_for(
 
 
 def job_script_of(spec: SweepSpec) -> str:
-    """Returns the script of one job of a batch system; empty where none is used.
+    """Returns the script of one job of a batch system; empty if none is used.
 
     Raises:
-        UserError: What writes it is not installed.
+        UserError: The package that writes it is not installed.
     """
     row = LAUNCHERS.get(spec.execution.launcher)
     if not row.job_script:
@@ -68,19 +68,19 @@ def job_script_of(spec: SweepSpec) -> str:
 
 
 def gpus_of_a_trial(spec: SweepSpec) -> int:
-    """Returns the GPUs that each job asks for: the most that one trial may take."""
+    """Returns the GPUs that each job requests: the most that one trial may take."""
     return 0 if spec.execution.gpus == 0 else devices_of_a_trial(spec)
 
 
 def other_models(folder: Path) -> list[str]:
-    """Returns the models of device that workers had, and the sweep in `folder` is not on."""
+    """Returns the workers' models of device that the sweep in `folder` does not use."""
     with contextlib.suppress(OSError, ValueError):
         return [str(model) for model in read_json(folder / MODELS)]
     return []
 
 
 def waiting_sweeps(home: Path) -> list[Path]:
-    """Returns the folders of sweeps that have jobs, and no worker yet to begin on."""
+    """Returns the folders of sweeps that have jobs, but no worker yet to begin on."""
     return [
         each.parent
         for each in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))

@@ -14,13 +14,13 @@ from sweeper.sweep.setup import Machine
 
 MAX_HALVINGS = 3
 MAX_SEEN = 200
-"""Trials the memory model is made of: the effort of making it, and of a question, grows with them."""
+"""Trials in the memory model; the cost of fitting and of asking it grows with their number."""
 FITS = 32
-"""The model is made anew for each trial up to twice as many; later when a 32nd more are known."""
+"""Up to twice this many trials, each one refits the model; later, every 1/32 more do."""
 
 
 class Capacity:
-    """Tells of a configuration whether it is expected to fit, by the trials so far."""
+    """Predicts from the trials so far whether a configuration will fit."""
 
     def __init__(self, table: TrialTable, machine: Machine, headroom: float) -> None:
         self._table = table
@@ -36,7 +36,7 @@ class Capacity:
         self._objections: dict[str, Failure | None] = {}
 
     def limit_gib(self) -> float:
-        """Returns the memory a trial may take: the device's, or less by a constraint; 0 if unknown."""
+        """Returns the memory a trial may use: the device's, or a constraint's; 0 if unknown."""
         found = [self._device_gib]
         for limit in self._table.limits():
             if limit.sign > 0 and limit.metric == self._metric:
@@ -46,7 +46,7 @@ class Capacity:
         return min((gib for gib in found if gib > 0), default=0.0)
 
     def objection(self, config: TrialConfig) -> Failure | None:
-        """Returns the failure that `config` is expected to end in, unrun; None where it may well fit."""
+        """Returns the failure expected of `config`, without running it; None if it may fit."""
         limit = self.limit_gib()
         if not limit:
             return None
@@ -58,22 +58,22 @@ class Capacity:
     def _objection(self, config: TrialConfig, model: MemoryModel, limit: float) -> Failure | None:
         if model.fits(config, self._headroom):
             return None
-        spare = f", of which {self._headroom:.0%} stay free" if self._headroom else ""
+        spare = f", of which {self._headroom:.0%} must stay free" if self._headroom else ""
         expected = model.predict(config)
         # With few peaks only their order is known.
-        need = "more than what did not fit"
+        need = "more than a trial that did not fit"
         if expected is not None:
             need = f"{expected.gib:.3g} GiB ({expected.low:.3g} to {expected.high:.3g})"
         return Failure(
             kind=FailureKind.OOM_EXPECTED,
-            message=f"not run: expected to need {need}, the limit is {limit:.3g}{spare}",
+            message=f"not run: expected to need {need}; the limit is {limit:.3g} GiB{spare}",
         )
 
     def _model(self, limit: float) -> MemoryModel:
-        """Returns the model of the peaks so far; made anew when there are more that matter."""
+        """Returns the model of the peaks so far; refitted when there are enough new ones."""
         self._look()
         count = len(self._seen)
-        # At once after one that did not fit; else, with many, once a few more are known.
+        # Immediately after a trial that did not fit; else, with many, once a few more are known.
         known = max(self._refused_at, count - count % max(1, count // FITS))
         if self._fitted is None or self._fitted[0] != (known, limit):
             self._fitted = (known, limit), MemoryModel(telling(self._seen[:known]), limit)
@@ -81,7 +81,7 @@ class Capacity:
         return self._fitted[1]
 
     def smaller(self, config: TrialConfig) -> TrialConfig | None:
-        """Returns the same training with half the batch, accumulated, or less; None where none fits."""
+        """Returns the same training with half the batch or less, accumulated; None if none fits."""
         if config.args is not None and not {"batch_size", "accumulate_steps"} <= config.args.keys():
             return None
         for _ in range(MAX_HALVINGS):
@@ -98,7 +98,7 @@ class Capacity:
         return None
 
     def _look(self) -> None:
-        """Takes in the peaks of the trials that have ended since it last looked."""
+        """Adds the peaks of the trials that have ended since the last call."""
         for number in self._table.ended[self._looked_at :]:
             record = self._table.records[number]
             peak = METRICS[self._metric].of(record) if record.measurement is not None else None
@@ -110,7 +110,7 @@ class Capacity:
 
 
 def telling(seen: Sequence[Seen]) -> list[Seen]:
-    """Returns the trials that tell most of what fits, in order: the latest, and those next to the limit."""
+    """Returns the most informative trials, in order: the latest, and those next to the limit."""
     share = MAX_SEEN // 4
     sizes = {i: each.peak_gib for i, each in enumerate(seen) if each.peak_gib is not None}
     refused = [i for i, each in enumerate(seen) if each.peak_gib is None]

@@ -10,14 +10,14 @@ from sweeper.core.record import TrialRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where the sweep stands.
+    """The current state of a sweep.
 
     Attributes:
         phase: `setting up`, `references`, `searching`, `confirming`.
         done: Searched trials (or rounds of confirmation) finished, out of `total`.
         best: Name of the best feasible trial so far, with `best_ratio` to the baseline.
-        running: Names of what runs now.
-        seconds_left: Of the time budget; None where there is none.
+        running: Names of the running trials.
+        seconds_left: What is left of the time budget; None without one.
     """
 
     phase: str
@@ -33,23 +33,23 @@ class Observer(Protocol):
     """Watches a sweep."""
 
     def line(self, text: str) -> None:
-        """Something a person should know, in one line."""
+        """Receives a line for the user."""
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
-        """A trial has ended."""
+        """Receives a trial that has ended."""
 
     def status(self, status: Status) -> None:
-        """The sweep stands here now; called a few times a second."""
+        """Receives the current status, a few times per second."""
 
 
 class Quiet:
-    """Watches nothing."""
+    """Ignores everything."""
 
     def line(self, text: str) -> None:
-        """Passes over it."""
+        """Does nothing."""
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
-        """Passes over it."""
+        """Does nothing."""
 
     def status(self, status: Status) -> None:
-        """Passes over it."""
+        """Does nothing."""

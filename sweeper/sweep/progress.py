@@ -14,13 +14,13 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Status
 
 STATUS_SECONDS = 0.1
-"""Between two statuses: with a thousand workers, trials start more often."""
+"""Shortest time between two statuses: with a thousand workers, trials start more often."""
 MAX_NAMED = 8
-"""Of the trials that run."""
+"""Running trials that a status names."""
 
 
 class Progress:
-    """The phase a sweep is in and how far it has come, shown a few times a second."""
+    """The phase of a sweep and its progress, shown a few times per second."""
 
     def __init__(self, context: SweepContext, table: TrialTable, budget: Budget) -> None:
         self._context, self._table, self._budget = context, table, budget
@@ -29,22 +29,22 @@ class Progress:
         self._shown_at = -math.inf
 
     def follow(self, running: Callable[[], Mapping[int, Job]]) -> None:
-        """From here on shows what `running` returns: the jobs under way, by key."""
+        """Shows the jobs that `running` returns, by key, from now on."""
         self._running = running
 
     def begin(self, phase: str, total: int = 0) -> None:
-        """Begins a phase of `total` parts; 0 where that is not known."""
+        """Begins a phase of `total` parts; 0 if unknown."""
         self._phase, self._done, self._total = phase, 0, total
 
     def reached(self, done: int) -> None:
-        """Says how many parts of the phase are done."""
+        """Records how many parts of the phase are done."""
         self._done = done
 
     def tick(self) -> None:
-        """Shows where the sweep stands; called wherever it waits.
+        """Shows the sweep's status; called wherever it waits.
 
         Raises:
-            StopAskedError: It was asked to stop.
+            StopAskedError: The user asked it to stop.
         """
         self._context.stopping.check()
         if self._budget.is_over:

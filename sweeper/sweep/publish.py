@@ -23,24 +23,24 @@ from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"
 OPEN_SECONDS = 5.0
-"""A database is made before the first trial, which its making would disturb; a server is not waited for."""
+"""Longest wait for a new database, which would disturb the first trial, or for a server."""
 FLUSH_SECONDS = 30.0
 CLOSE_SECONDS = 3.0
 _SWEEP = ""
 
 MADE = "made.json"
-"""In a sweep's folder: what was made once it had a result, relative to it."""
+"""In a sweep's folder: the files made once it had a result, by relative path."""
 
 
 class Publisher:
-    """Sends each record once for every state it comes to; a marker in its folder remembers which."""
+    """Sends each record once per state; a marker in its folder remembers the last one."""
 
     def __init__(self, tracker: Tracker, info: SweepInfo, folder: Path, *, thorough: bool = False) -> None:
         """Sends nothing yet.
 
         Args:
-            folder: The sweep's.
-            thorough: Markers are not believed.
+            folder: The sweep's folder.
+            thorough: Ignore the markers.
         """
         self._tracker = tracker
         self._info = info
@@ -51,17 +51,17 @@ class Publisher:
         self._sent: dict[str, str] = {}
 
     def open(self) -> None:
-        """Has the experiment made."""
+        """Creates the experiment."""
         self._put(_SWEEP, self._folder, [encode(self._info)], self._open(self._info), always=True)
         self._sender.wait(OPEN_SECONDS)
 
     def describe(self, info: SweepInfo) -> None:
-        """Has the experiment brought up to date, unless it is shown like this already."""
+        """Updates the experiment, unless it is shown like this already."""
         self._info = info
         self._put(_SWEEP, self._folder, [encode(info)], self._open(info))
 
     def publish(self, record: TrialRecord, view: RunView) -> None:
-        """Has one record shown, unless it is shown like this already."""
+        """Publishes one record, unless it is shown like this already."""
         had = {*self._info.metrics, *record.metrics}
         if len(had) > len(self._info.metrics):
             self.describe(dataclasses.replace(self._info, metrics=tuple(sorted(had))))
@@ -73,12 +73,12 @@ class Publisher:
         self._put(record.uid, Path(record.folder), state, lambda: self._tracker.track(record, view))
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> tuple[list[int], str]:
-        """Tries once more whatever could not be shown; returns the numbers still to be shown, and why."""
+        """Retries what could not be published; returns the numbers still missing, and why."""
         left = self._sender.drain(seconds)
         return sorted(self._numbers[key] for key in left.pending if key != _SWEEP), left.problem
 
     def close(self) -> None:
-        """Lets go of the tracker."""
+        """Closes the tracker."""
         self._sender.wait(CLOSE_SECONDS)
         self._sender.close()
         self._tracker.close()
@@ -97,7 +97,7 @@ class Publisher:
         if shown and not always:
             return
         if key != _SWEEP and _SWEEP not in self._sent:
-            # The tracker must be told of the sweep first.
+            # The tracker needs the sweep first.
             self._put(_SWEEP, self._folder, [encode(self._info)], self._open(self._info), always=True)
 
         def sent() -> None:
@@ -143,7 +143,7 @@ def view_of(
 
 
 def _card_note(record: TrialRecord) -> str:
-    """Returns the card as Markdown: words as paragraphs, which wrap, and the tree as it stands."""
+    """Returns the card as Markdown: text as paragraphs, which wrap, and the tree unchanged."""
     lines = list(card(record))
     tree = [line for line in lines if line.startswith(" ")]
     words = [line for line in lines if not line.startswith(" ")]
@@ -151,14 +151,14 @@ def _card_note(record: TrialRecord) -> str:
 
 
 def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
-    """Returns the paths of what was made when the sweep had its result, as far as it is there."""
+    """Returns the paths of the files made when the sweep had its result, those that still exist."""
     made = sweep.journal.folder / MADE
     paths = [sweep.journal.folder / each for each in (read_json(made) if made.exists() else ())]
     return tuple(str(path) for path in paths if path.is_file())
 
 
 def sweep_info(sweep: LoadedSweep) -> SweepInfo:
-    """Returns what a tracker is told of a sweep as its folder has it."""
+    """Returns a tracker's description of a sweep, from its folder."""
     finished = sweep.table.finished()
     had = {name for record in finished for name in record.metrics}
     return dataclasses.replace(
@@ -193,10 +193,10 @@ def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[T
 
 
 def publish_sweep(sweep: LoadedSweep, publisher: Publisher, files: Sequence[str]) -> tuple[list[int], str]:
-    """Shows every record as it stands; what could not be shown before is tried again.
+    """Publishes every record as it is now, and retries those that failed before.
 
     Returns:
-        The numbers of those that could not be shown, and why.
+        The numbers of those that could not be published, and why.
     """
     publisher.describe(sweep_info(sweep))
     for record, view in run_views(sweep, files):

@@ -24,24 +24,24 @@ from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
 
 STUDY_SECONDS = 10.0
-"""For which the study's copy is waited for at the end."""
+"""Longest wait for the study's copy at the end."""
 STOPPED_SECONDS = 2.0
-"""The same after Ctrl-C, where all has to end within some seconds."""
+"""The same after Ctrl-C, when everything must end within seconds."""
 
 Finish = Callable[[LoadedSweep], Sequence[Path]]
-"""Makes what belongs to a sweep that has ended, such as its report; returns the files' paths."""
+"""Makes the files of a sweep that has ended, such as its report, and returns their paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command `run` came to.
+    """The result of the command `run`.
 
     Attributes:
-        sweep: As its folder has it now.
-        ran: False where the sweep had ended before, and nothing was run.
-        stopped: It was asked to stop, and can be continued.
-        pending: How many runs are not yet shown by the tracker, and why.
-        study: Why the study's copy is not whole; empty where it is.
+        sweep: The sweep as loaded from its folder.
+        ran: False if the sweep had ended before, and nothing was run.
+        stopped: Whether the user stopped it; it can be continued.
+        pending: How many runs the tracker does not show yet; `problem` says why.
+        study: Why the study's copy is incomplete; empty if it is complete.
     """
 
     sweep: LoadedSweep
@@ -71,15 +71,15 @@ def run_sweep(
     """Runs a sweep to its end, or continues it.
 
     Args:
-        new: Begin another sweep, whatever is there under this name.
+        new: Begin another sweep, even if there is one of this name.
         extend: Trials to add to a sweep that has ended.
-        launch: Makes, from the sweep's folder, what its jobs run on; in place of what
+        launch: Makes the launcher for the sweep's folder; replaces the one that
             `execution.launcher` names.
-        finish: Called once the sweep has a result; what it makes is shown with the winner. Its
-            failure is told, and costs nothing else.
+        finish: Called once the sweep has a result; its files are published with the winner. If it
+            fails, the user gets a line, and the sweep is unaffected.
 
     Raises:
-        SweeperError: As its classes say; what was measured is kept.
+        SweeperError: See its subclasses; what was measured is kept.
     """
     check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
@@ -92,7 +92,7 @@ def run_sweep(
             if journal.result() is not None:
                 if not extend:
                     sweep = load_sweep(journal)
-                    made = _made(sweep, finish, observer, anew=False)
+                    made = _made(sweep, finish, observer, remake=False)
                     with contextlib.closing(
                         Publisher(tracker, sweep_info(sweep), journal.folder)
                     ) as publisher:
@@ -100,7 +100,7 @@ def run_sweep(
                         return dataclasses.replace(ran, study=copied(sweep, STUDY_SECONDS))
                 journal.reopen(_searched(journal) + extend)
             elif extend:
-                observer.line(f"`{journal.name}` has not ended yet, so --extend adds nothing now.")
+                observer.line(f"`{journal.name}` has not finished yet, so --extend has no effect.")
             spec = _extended(journal, spec)
             observer.line(f"Continuing `{journal.name}`: {_count(journal)} trials are done.")
         opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
@@ -108,21 +108,21 @@ def run_sweep(
             run_phases(context)
             stopped = context.stopping.asked
             sweep = load_sweep(journal)
-            made = _made(sweep, finish, observer, anew=True)
+            made = _made(sweep, finish, observer, remake=True)
             ran = _ran(sweep, publish_sweep(sweep, context.publisher, made), stopped=stopped)
             seconds = STOPPED_SECONDS if stopped else STUDY_SECONDS
             return dataclasses.replace(ran, study=context.mirror.finish(seconds))
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
-        # Before the lock is let go: what the next supervisor begins must not be removed.
+        # Before the lock is released: the next supervisor's files must not be removed.
         if not journal.begun:
             journal.remove()
         lock.release()
 
 
 def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
-    """Returns the specification with the trials the sweep was extended to, and no limit in time."""
+    """Returns the specification with the trials the sweep was extended to, and no time limit."""
     trials = journal.raised_budget()
     if trials is None:
         return spec
@@ -144,16 +144,18 @@ def _ran(sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, s
     return Ran(sweep, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
 
 
-def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, anew: bool) -> tuple[str, ...]:
-    """Returns the files that belong to a sweep with a result; they are made where they are not there."""
+def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, remake: bool) -> tuple[str, ...]:
+    """Returns the files of a sweep with a result; makes those that do not exist."""
     made = sweep.journal.folder / MADE
     if sweep.state != "finished":
         return ()
-    if finish is not None and (anew or not made.exists()):
+    if finish is not None and (remake or not made.exists()):
         try:
             paths = [path.resolve() for path in finish(sweep)]
         except Exception as error:
-            observer.line(f"No report was made ({type(error).__name__}: {error}); the sweep itself is whole.")
+            observer.line(
+                f"No report was made ({type(error).__name__}: {error}); the sweep itself is complete."
+            )
             return ()
         inside = sweep.journal.folder
         relative = [path.relative_to(inside) if path.is_relative_to(inside) else path for path in paths]

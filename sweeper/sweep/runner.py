@@ -24,13 +24,13 @@ TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
 MAX_AT_ONCE = 8
 CUT_OFF = "cut-off"
-"""In a job's folder: it was ended because the sweep was told to end, and that counts as no attempt."""
+"""In a job's folder: it was ended with the sweep, which does not count as an attempt."""
 ROOM_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A device and the cores beside it: room for one job."""
+    """Room for one job: a device, and cores near it."""
 
     device: str
     cpus: tuple[int, ...] = ()
@@ -47,10 +47,10 @@ class _Running:
 
 
 class JobRunner:
-    """Runs jobs on the slots of a launcher; no more at once than there are slots.
+    """Runs jobs on the slots of a launcher, one per slot at a time.
 
     Attributes:
-        most: Jobs at once, where that is to be fewer.
+        most: Concurrent jobs, if fewer than there are slots.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class JobRunner:
         settle: Callable[[str], None] = lambda device: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is started yet.
+        """Starts nothing yet.
 
         Args:
-            tick: Called a few times a second while a job is waited for.
+            tick: Called a few times per second while waiting for a job.
             settle: Called with a slot's device before the next job on it.
-            check: Called before anything is started or written; raises where the sweep is another's.
+            check: Called before anything is started or written; raises if the sweep was taken over.
         """
         self._check = check
         self._launcher = launcher
@@ -80,12 +80,12 @@ class JobRunner:
 
     @property
     def has_room(self) -> bool:
-        """Whether another job may start: there is a slot, and a worker is there to take it."""
+        """Whether another job may start: a slot is free, and a worker is there to take it."""
         room = min(self._most, self._launcher.capacity) - len(self._running)
         return min(len(self._free), room) > len(self._waiting)
 
     def limit(self, most: int) -> None:
-        """Runs no more than `most` jobs at once from here on."""
+        """Runs no more than `most` jobs at once from now on."""
         self._most = most
 
     @property
@@ -114,7 +114,7 @@ class JobRunner:
         failpoint("submitted")
 
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
-        """Yields jobs that have ended, at least one; nothing where none is running."""
+        """Waits for jobs to end and yields them, at least one; nothing if none is running."""
         while self._running:
             finished = [each for each in self._take_ended() if self._settle(each)]
             for each in finished:
@@ -125,21 +125,21 @@ class JobRunner:
                 return
 
     def _take_ended(self) -> list[_Running]:
-        """Returns the jobs that have ended since it was last asked; waits a moment where there are none."""
+        """Returns the jobs that have ended since the last call, after a short wait if none has."""
         ended: list[_Running] = []
         if self._ended.empty():
             self._tick()
             with contextlib.suppress(queue.Empty):
                 ended.append(self._ended.get(timeout=TICK_SECONDS))
             self._check()
-        # A few at a time: meanwhile the slots of the others are free, and wait for what comes next.
+        # A few at a time, since the slots of the others stay idle meanwhile.
         while len(ended) < MAX_AT_ONCE and not self._ended.empty():
             ended.append(self._ended.get())
-        # Less those that were cancelled meanwhile.
+        # Without those that were cancelled meanwhile.
         return [each for each in ended if self._running.get(each.key) is each]
 
     def _settle(self, each: _Running) -> bool:
-        """Takes an ended job off its slot, unless it is tried again; returns whether it is over."""
+        """Frees the slot of an ended job and retries it if needed; returns whether it is over."""
         assert each.handle is not None
         outcome = each.handle.result()
         self._unsettled.add(each.slot.device)
@@ -147,12 +147,12 @@ class JobRunner:
             write_place(each.folder, Place(beside=each.beside))
         retried = is_tried_again(each.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
-        # Elsewhere, it is the launcher that leaves a worker alone.
+        # On a cluster, the launcher avoids the worker.
         is_gone = is_gone and each.slot.device != ANYWHERE
         del self._running[each.key]
         others = bool(self._free or self._running)
         if not is_gone or (retried and not others):
-            # A device that is gone is left alone; but where there is no other, it may come back.
+            # A lost device is not used again, unless there is no other: it may come back.
             self._free.append(each.slot)
         if retried:
             if not (each.folder / OUTCOME).exists():
@@ -163,7 +163,7 @@ class JobRunner:
             self._start_waiting()
             return False
         if not (each.folder / OUTCOME).exists():
-            # The worker left nothing, and that three times: this is its outcome, and now its end.
+            # The worker left nothing in three attempts: this is its outcome, and it ends now.
             write_outcome(each.folder, dataclasses.replace(outcome, finished_at=time.time()))
         if is_gone and not others:
             raise EnvironmentStopError(
@@ -174,12 +174,12 @@ class JobRunner:
         return True
 
     def _start_waiting(self) -> None:
-        """Starts jobs whose own device is gone on slots of others."""
+        """Starts waiting retries on free slots."""
         while self._waiting and self._free:
             self.start(*self._waiting.pop(0))
 
     def run(self, folder: Path, job: Job) -> Outcome | Report:
-        """Runs one job to its outcome, or returns the outcome that is there already."""
+        """Runs one job to its outcome, or returns an outcome that exists already."""
         known = read_outcome(folder)
         if known is not None:
             return known
@@ -189,7 +189,7 @@ class JobRunner:
         raise AssertionError("a started job ends")
 
     def cancel(self) -> None:
-        """Ends every job under way; what leaves no outcome runs again when the sweep goes on."""
+        """Ends every job under way; those without an outcome run again when the sweep continues."""
         for each in self._running.values():
             with contextlib.suppress(OSError):
                 (each.folder / CUT_OFF).touch()
@@ -204,14 +204,14 @@ class JobRunner:
         self._waiting.clear()
 
     def resume(self, key: int, folder: Path, job: Job) -> None:
-        """Starts a job again whose attempt was lost with an earlier supervisor."""
+        """Restarts a job whose attempt was lost with an earlier supervisor."""
         attempt = job.attempt if (folder / CUT_OFF).exists() else job.attempt + 1
         (folder / CUT_OFF).unlink(missing_ok=True)
         if attempt >= MAX_ATTEMPTS:
             lost = Failure(
                 kind=FailureKind.LOST,
                 message=f"the sweep was ended {MAX_ATTEMPTS} times while this trial ran",
-                # Nobody knows when; the hours until somebody came back are not the trial's.
+                # The time is unknown; the hours until the sweep was continued are not the trial's.
                 finished_at=job.asked_at,
             )
             write_outcome(folder, lost)
@@ -221,7 +221,7 @@ class JobRunner:
 
 
 def _try_disk(folder: Path) -> None:
-    """Raises OSError where a disk takes no more: an attempt that left nothing is then no attempt's fault."""
+    """Raises OSError if the disk is full, which explains an attempt that left nothing."""
     room = folder / ".room"
     try:
         write_atomic(room, " " * ROOM_BYTES)
@@ -230,7 +230,7 @@ def _try_disk(folder: Path) -> None:
 
 
 def retry(folder: Path, attempt: int) -> None:
-    """Puts what an attempt left behind aside, so that the folder is as before it."""
+    """Moves what an attempt left aside, so that the folder is as before it."""
     for name in (OUTCOME, "worker.log"):
         if (folder / name).exists():
             (folder / name).rename(folder / f"attempt-{attempt}-{name}")

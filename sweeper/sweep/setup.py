@@ -29,22 +29,22 @@ from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
-"""What is known of the data of a script: it sees to that itself."""
+"""The data of a script, which it loads itself."""
 COUNT = "device.count"
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the probe found.
+    """The machine, as the probe found it.
 
     Attributes:
         usable_cpus: Cores that one trial may use: all, or a slot's share.
-        slots: One per device (or per as many as one trial may take; `execution.slots` on a CPU), each
-            with its own share of the cores.
+        slots: One per device (or per group of devices for one trial; `execution.slots` on a CPU),
+            each with its own share of the cores.
         lacks: `field=value` -> why this device cannot take it.
-        canary_ms: Time of the canary on the machine at its quietest; 0 where unknown.
-        cluster: What its workers belong to; empty where it is this machine.
+        canary_ms: Time of the canary on the machine at its quietest; 0 if unknown.
+        cluster: Name of its cluster; empty for this machine.
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -71,7 +71,8 @@ class Machine:
 def device_model(execution: Execution) -> str:
     """Returns the model of the device trials will run on, known without torch.
 
-    On a cluster its name stands for it: what its workers have is known once the first is there.
+    For a cluster it is the launcher's name, since the workers' devices are unknown until the first
+    starts.
     """
     if execution.is_remote:
         return execution.launcher
@@ -82,7 +83,7 @@ def device_model(execution: Execution) -> str:
 
 
 def probe_job(spec: SweepSpec) -> Job:
-    """Returns the job that asks what the devices can do."""
+    """Returns the job that probes the devices."""
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     return Job(uid="probe", runner=PROBE_RUNNER, device=device, plan=NO_WINDOWS, timeout_seconds=120)
 
@@ -107,8 +108,8 @@ def report_of(
     """Returns what a set-up job reported.
 
     Args:
-        elsewhere: Whether it ran on a worker, which may lack what is there on this machine.
-        log: The job's output, which is named where a traceback is in it.
+        elsewhere: Whether it ran on a worker, which may lack what this machine has.
+        log: The job's output, which the message names if it has a traceback.
 
     Raises:
         UserError: The user's data or code broke it; the message is one line.
@@ -117,9 +118,9 @@ def report_of(
     if isinstance(outcome, Report):
         return outcome.values
     assert isinstance(outcome, Failure)
-    where = f"The whole traceback is in {log}." if log is not None and _has_traceback(log) else ""
+    where = f"The full traceback is in {log}." if log is not None and _has_traceback(log) else ""
     if outcome.kind == FailureKind.USER_ERROR:
-        remedy = "It was on a worker, which needs the Python packages and data of this machine."
+        remedy = "It ran on a worker, which needs the Python packages and data of this machine."
         rest = " ".join(each for each in (remedy if elsewhere else "", where) if each)
         raise UserError(f"{outcome.message.rstrip('.')}. {rest}" if rest else outcome.message)
     raise EnvironmentStopError(
@@ -128,9 +129,10 @@ def report_of(
 
 
 def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
-    """Returns the devices that a probe on this machine reported, by the names CUDA_VISIBLE_DEVICES takes.
+    """Returns the devices that a probe of this machine found, named for CUDA_VISIBLE_DEVICES.
 
-    CUDA does not tell a GPU's UUID from a MIG instance's; NVML does. Without NVML they are whole GPUs.
+    CUDA does not distinguish a GPU's UUID from a MIG instance's; NVML does. Without NVML they count
+    as whole GPUs.
     """
     devices = [decode(DeviceInfo, each) for each in values["devices"]]
     with awake([each.uuid for each in devices if each.uuid]):
@@ -142,10 +144,10 @@ def _has_traceback(log: Path) -> bool:
 
 
 def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
-    """Returns the machine the probe reported, its GPUs picked as `execution.gpus` says.
+    """Returns the machine the probe reported, with the GPUs that `execution.gpus` picks.
 
     Raises:
-        UserError: A GPU was asked for that is not there, or slots that there are not.
+        UserError: The machine lacks the requested GPUs or slots.
     """
     if spec.execution.is_remote:
         return _machine_elsewhere([decode(DeviceInfo, each) for each in values["devices"]], values, spec)
@@ -154,8 +156,8 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     if devices[0].kind == "cuda":
         if asked > 1:
             raise UserError(
-                f"`execution.slots` is for machines without GPUs, but got {asked} where each GPU is a slot of"
-                " its own. Leave it out; `execution.gpus` picks the GPUs, and 0 of them leaves the CPU."
+                f"`execution.slots` is for machines without GPUs, but got {asked} where each GPU is a slot."
+                " Leave it out: `execution.gpus` picks the GPUs, and `gpus: 0` runs on the CPU."
             )
         devices = _picked(devices, spec.execution.gpus)
     elif spec.execution.gpus not in ("all", 0):
@@ -165,7 +167,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         )
     elif asked > cores:
         raise UserError(
-            f"`execution.slots` needs a usable core for each, but got {asked} slots and {cores}"
+            f"`execution.slots` needs a usable core per slot, but got {asked} slots and {cores}"
             f" core{'s' if cores != 1 else ''}. Ask for {cores} at most."
         )
     together = min(devices_of_a_trial(spec), len(devices))
@@ -173,7 +175,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         ",".join(each.uuid or "cpu" for each in devices[first : first + together])
         for first in range(0, len(devices) - together + 1, together)
     ] * asked
-    # A single one is not bound.
+    # A single slot is not bound to cores.
     with awake(uuids_of(names)):
         cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
     return Machine(
@@ -186,14 +188,14 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
 
 
 def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spec: SweepSpec) -> Machine:
-    """Returns a cluster as its first worker shows it: the others are to have the same device."""
+    """Returns a cluster as its first worker describes it; the others have the same device."""
     chosen = spec.execution
     row = launcher_traits(chosen.launcher)
     on_gpu = devices[0].kind == "cuda"
     if not on_gpu and chosen.gpus != 0 and (row.is_batch or chosen.gpus != "all"):
         raise UserError(
             f"`execution.gpus` needs a GPU on each worker, but got {chosen.gpus!r} where the first worker"
-            " finds none. `gpus: 0` with `slots` runs on CPUs."
+            " has none. `gpus: 0` with `slots` runs on CPUs."
         )
     return Machine(
         devices=tuple(devices),
@@ -207,7 +209,7 @@ def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spe
 
 
 def unseen(spec: SweepSpec) -> Machine:
-    """Returns a cluster of which nothing is known but what its jobs ask for."""
+    """Returns a cluster of which only the request of its jobs is known."""
     chosen = spec.execution
     kind = "cpu" if chosen.gpus == 0 else "cuda"
     return Machine(
@@ -220,7 +222,7 @@ def unseen(spec: SweepSpec) -> Machine:
 
 
 def devices_of_a_trial(spec: SweepSpec) -> int:
-    """Returns the most devices that one trial may ask for: the size of a slot, or of a cluster's job."""
+    """Returns the most devices that one trial may need: the size of a slot or a cluster's job."""
     counts = [config.device.count for config in spec.references()]
     if COUNT in spec.space:
         counts.append(whole_range(spec.space[COUNT])[1])
@@ -243,7 +245,7 @@ def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
 
 
 def _near(names: str) -> frozenset[int]:
-    """Returns the cores near the GPUs of a slot; empty where it is not told, and for the CPU."""
+    """Returns the cores near the GPUs of a slot; empty if unknown, and for the CPU."""
     near = [cores_near(name) for name in names.split(",") if name != "cpu"]
     return frozenset().union(*near) if all(near) else frozenset()
 
@@ -251,13 +253,13 @@ def _near(names: str) -> frozenset[int]:
 def restricted(
     spec: SweepSpec, machine: Machine, data: Mapping[str, Any] | None = None
 ) -> tuple[SweepSpec, list[str]]:
-    """Returns `spec` less what this device cannot do, and a line for each thing that left the space.
+    """Returns `spec` without what this device cannot do, and a line for each removal.
 
     Args:
-        data: What the prepare job reported of the data: its `bytes`, and whether it is a `source`.
+        data: The prepare job's report on the data: its `bytes`, and whether it is a `source`.
     """
     lines = []
-    # What a script makes of its parameters is its own matter.
+    # A script's parameters may mean anything.
     lacks = {} if spec.command else dict(machine.lacks)
     if why := not_resident(data or {}, spec, machine):
         lacks |= {f"loader.kind={kind}": why for kind in _kinds_searched(spec) if traits(kind).is_resident}
@@ -271,7 +273,7 @@ def restricted(
                 spec = spec.without({name: gone})
                 lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
     if not spec.command and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
-        lines.append(f"loader.kind: {RESIDENT} is measured where it is written, but cannot win ({why}).")
+        lines.append(f"loader.kind: {RESIDENT} is measured where configured, but cannot win ({why}).")
     gpus = sum(each.kind == "cuda" for each in machine.devices)
     limits = {
         "loader.num_workers": (machine.usable_cpus, "usable cores"),
@@ -302,7 +304,7 @@ def _kinds_searched(spec: SweepSpec) -> list[str]:
 
 
 def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
-    """Returns why the data here, or production's, cannot lie on the device; empty where it can."""
+    """Returns why the data here, or production's, does not fit on the device; empty if it does."""
     if data.get("source"):
         return "the pipeline reads its samples from a Source"
     held, room = data.get("bytes", 0) / GIB, min(each.memory_gib for each in machine.devices)
@@ -310,24 +312,24 @@ def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> 
 
 
 def _beyond_production(spec: SweepSpec, machine: Machine) -> str:
-    """Returns why production's data cannot lie on one of the devices; empty where it can."""
+    """Returns why the production data does not fit on one of the devices; empty if it does."""
     if spec.production is None:
         return ""
     return next(filter(None, map(spec.production.too_large_for, machine.devices)), "")
 
 
 def left_line(name: str, gone: Mapping[Scalar, str], found: str = "") -> str:
-    """Returns the line that says which choices of a parameter left the space.
+    """Returns the line about the choices of a parameter that were removed from the space.
 
     Args:
         gone: The choices, each with its reason.
-        found: How that was found out.
+        found: The evidence, if any.
     """
     why = "; ".join(dict.fromkeys(gone.values()))
     how = f"{found}: " if found else ""
-    return f"{name}: {', '.join(map(shown, gone))} left the space here ({how}{why})."
+    return f"{name}: {', '.join(map(shown, gone))} removed from the space ({how}{why})."
 
 
 def shown(value: object) -> str:
-    """Returns a value as a YAML has it."""
+    """Returns a value as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks for an orderly exit, the second exits at once."""
+"""Ctrl-C: the first asks for an orderly exit, the second exits immediately."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from types import FrameType
 
 
 class EndedError(BaseException):
-    """SIGTERM or SIGHUP, as an exception that unwinds as Ctrl-C does; the command line raises it."""
+    """SIGTERM or SIGHUP, as an exception that unwinds like Ctrl-C; the command line raises it."""
 
 
 class StopAskedError(Exception):
-    """Raised where a sweep waits, once it was asked to end."""
+    """Raised where a sweep waits, once the user asked it to end."""
 
 
 class Stopping:
-    """Takes SIGINT while a sweep runs; does nothing outside of the main thread.
+    """Handles SIGINT while a sweep runs; does nothing outside of the main thread.
 
     Attributes:
         asked: Whether the sweep is to end in an orderly way.
@@ -27,14 +27,14 @@ class Stopping:
         self._raised = False
 
     def __enter__(self) -> Stopping:
-        """Begins to take the signal."""
+        """Installs the signal handler."""
         self._mine = threading.current_thread() is threading.main_thread()
         if self._mine:
             self._before = signal.signal(signal.SIGINT, self._on_sigint)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives the signal back."""
+        """Restores the earlier handler."""
         if self._mine:
             signal.signal(signal.SIGINT, self._before)
 
@@ -44,10 +44,10 @@ class Stopping:
         self.asked = True
 
     def check(self) -> None:
-        """Raises, once, where the end was asked for.
+        """Raises, once, if the user asked for the end.
 
         Raises:
-            StopAskedError: It was.
+            StopAskedError: The user did.
         """
         if self.asked and not self._raised:
             self._raised = True

@@ -1,8 +1,8 @@
 """Runs a sweep from its first trial to its result.
 
-baseline ─► beside itself ─► its loss over seeds ─► references ─► preflight
+baseline ─► interference ─► its loss over seeds ─► references ─► preflight
          ─► search ─► confirm ─► traces ─► result.json
-everything already in the folder is passed over; what was cut off runs again
+everything already in the folder is skipped; what was cut off runs again
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
 CutOff = Mapping[int, Entry]
-"""The trials that were begun and have no outcome that stands, by number."""
+"""The trials that were begun and have no final outcome, by number."""
 
 
 def run_phases(context: SweepContext) -> None:
-    """Runs every phase; what is found is then in the folder.
+    """Runs every phase and writes the result to the folder.
 
-    Asked to stop, it confirms the best so far in a hurry, and leaves the sweep to be continued.
+    When asked to stop, it quickly confirms the best trial so far; the sweep can be continued.
     """
     journal = context.journal
     with TrialRunner.of(context) as trials:
@@ -55,14 +55,14 @@ def run_phases(context: SweepContext) -> None:
             try:
                 _trace(context, trials, [BASELINE, result["winner"]])
             except StopAskedError:
-                # The result is whole without them.
+                # The result is complete without traces.
                 trials.jobs.cancel()
         journal.finish(result)
         failpoint("finished")
 
 
 def _load(context: SweepContext, trials: TrialRunner) -> CutOff:
-    """Enters what is in the folder, and charges what that took; returns the trials that were cut off."""
+    """Enters the folder's trials and charges their time; returns those that were cut off."""
     journal = context.journal
     journal.go_on()
     entries = list(journal.trials())
@@ -107,7 +107,7 @@ def _baseline(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> No
     if record.failure is not None:
         raise NothingFeasibleError(
             f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "
-            f"Its output is in {record.folder}/worker.log. Mend it and run the same command."
+            f"Its output is in {record.folder}/worker.log. Fix it and run the same command again."
         )
 
 
@@ -128,7 +128,7 @@ def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | N
         folder = journal.setup_folder(f"trace-{record.number}")
         outcome = trials.run(folder, job)
         if (folder / TRACE).exists():
-            # A worker elsewhere has no other folder than the job's.
+            # A remote worker has only the job's folder.
             (folder / TRACE).replace(job.trace)
         if isinstance(outcome, Failure):
             context.observer.line(f"No trace of {context.name(record)} ({outcome.kind}: {outcome.message}).")

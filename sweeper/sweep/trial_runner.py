@@ -32,11 +32,12 @@ SCREEN_SECONDS = 0.25
 class TrialRunner:
     """Runs trials on the machine's slots.
 
-    Ended by Ctrl-C or a signal, it cancels what is under way; that runs again when the sweep is continued.
+    On Ctrl-C or a signal it cancels what is under way, which runs again when the sweep is
+    continued.
 
     Attributes:
         table: All trials so far.
-        jobs: What is under way.
+        jobs: The jobs under way.
     """
 
     def __init__(self, context: SweepContext, table: TrialTable, budget: Budget, progress: Progress) -> None:
@@ -54,7 +55,7 @@ class TrialRunner:
 
     @classmethod
     def of(cls, context: SweepContext, table: TrialTable | None = None) -> Self:
-        """Returns a runner with a budget and progress of its own, and an empty table unless one is given."""
+        """Returns a runner with a new budget and progress, and an empty table by default."""
         table = table or TrialTable(context.spec)
         budget = Budget(context.spec.search.minutes, context.began)
         return cls(context, table, budget, Progress(context, table, budget))
@@ -66,7 +67,7 @@ class TrialRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Cancels what is under way where the process was told to end."""
+        """Cancels what is under way if the process was asked to end."""
         if isinstance(error, KeyboardInterrupt | EndedError):
             self.jobs.cancel()
 
@@ -94,12 +95,12 @@ class TrialRunner:
         )
 
     def quiet_canary_ms(self) -> float:
-        """Returns the canary's time on the quiet machine, by the probe and by all windows so far."""
+        """Returns the canary's time on the quiet machine, from the probe and all windows so far."""
         known = (self._context.machine.canary_ms, self.table.quiet_canary_ms())
         return min((ms for ms in known if ms), default=0.0)
 
     def timeout(self) -> float:
-        """Returns the seconds a job may take: its own limit, and hardly more than the sweep has left."""
+        """Returns the seconds a job may take: its own limit, or about what the sweep has left."""
         return self.budget.timeout(self._context.spec.execution.trial_timeout_minutes * 60)
 
     def job(
@@ -109,7 +110,7 @@ class TrialRunner:
         execution = self._context.spec.execution
         limits: dict[str, float] = {}
         if stage != "soak":
-            # A soak's length is its own.
+            # A soak is meant to be long.
             limits = {name: 60 * minutes for name, minutes in execution.stage_timeout_minutes.items()}
         return dataclasses.replace(
             self._context.template,
@@ -125,7 +126,7 @@ class TrialRunner:
         )
 
     def run(self, folder: Path, job: Job) -> Outcome | Report:
-        """Runs a job that is no trial of its own; an outcome already in the folder is returned as it is."""
+        """Runs a job that is not a trial; returns an outcome already in the folder as it is."""
         return self.jobs.run(folder, job)
 
     def start(
@@ -138,7 +139,7 @@ class TrialRunner:
         self.progress.tick()
 
     def finish(self, number: int, job: Job, outcome: Outcome | Report) -> TrialRecord:
-        """Enters what became of a trial, and publishes it."""
+        """Enters the outcome of a trial, and publishes it."""
         assert not isinstance(outcome, Report)
         self._context.lock.check()
         record = self.table.enter(self._context.journal.record(number, job, outcome))
@@ -152,7 +153,7 @@ class TrialRunner:
     def pass_over(
         self, number: int, config: TrialConfig, params: Mapping[str, Any], origin: str, objection: Failure
     ) -> None:
-        """Enters a configuration that is not run, because of what is expected of it."""
+        """Enters a configuration that is not run, because it is expected to fail."""
         job = dataclasses.replace(self.job("search", config, params, origin), asked_at=time.time())
         outcome = dataclasses.replace(objection, finished_at=job.asked_at)
         journal = self._context.journal
@@ -168,7 +169,7 @@ class TrialRunner:
         self._context.publisher.publish(record, view)
 
     def resume(self, entry: Entry) -> None:
-        """Starts a trial again that was cut off."""
+        """Restarts a trial that was cut off."""
         number = entry.number
         plan = self.plan(entry.job.config, entry.job.stage)
         self.jobs.resume(number, entry.folder, dataclasses.replace(entry.job, plan=plan))

@@ -97,7 +97,7 @@ execution: {gpus: 0}
     done = sweeper("run", "tiny.yaml", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "225 distinct configurations" in done.stdout
-    assert "precision.tf32: true left the space here (TF32 is an NVIDIA format)." in done.stdout
+    assert "precision.tf32: true removed from the space (TF32 is an NVIDIA format)." in done.stdout
     assert "\n  002 bs" in done.stdout
     assert sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before
     done = sweeper("run", "tiny.yaml", "--dry-run", "--set", "search.trials=none")

@@ -172,7 +172,7 @@ def test_an_error_in_prepare_names_its_line_and_keeps_the_traceback(tmp_path: Pa
     folder = staged(tmp_path / "wrong", code)
     done = sweeper("run", "tiny.yaml", cwd=folder)
     (log,) = (folder / "mlruns" / "cache").glob("*.log")
-    one_line(done, 2, f"KeyError: 'price' (loud.py:5). The whole traceback is in {log}.")
+    one_line(done, 2, f"KeyError: 'price' (loud.py:5). The full traceback is in {log}.")
     assert f'File "{folder}/loud.py", line 5, in prepare' in log.read_text()
 
 

@@ -64,7 +64,7 @@ def test_show_says_what_the_preflight_took_out(cli, tmp_path, monkeypatch):
         return Failure(kind=FailureKind.UNSUPPORTED, message="no bf16") if failed else None
 
     Bench(tmp_path / "home").run(spec_of(search={"trials": 2}), refuses=refuses)
-    line = "precision.amp: bf16 left the space here (no bf16)."
+    line = "precision.amp: bf16 removed from the space (no bf16)."
     assert line in cli("show", "toy", "--home", str(tmp_path / "home"))[1].splitlines()
 
 

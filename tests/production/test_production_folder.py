@@ -171,6 +171,6 @@ def test_a_file_in_the_place_of_a_run_is_one_line_and_stays(here: Path, ask: Any
     path = here / "home" / "train" / "lines-007"
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(EnvironmentStopError, match=r"train/lines-007: File exists.*Move the file away"):
+    with pytest.raises(EnvironmentStopError, match=r"train/lines-007: File exists.*Move away the file"):
         begun(here / "home", ask())
     assert path.read_text() == "mine"

@@ -92,5 +92,5 @@ def test_what_was_not_tried_names_choices_ranges_and_what_is_left(tmp_path: Path
     assert "`precision.amp` was never bf16 or fp16." in said
     assert "`batch_size` was never tried above 104 (the space is 64 to 4,096)." in said
     assert "`compile.mode` left the space: this machine decides it, so that it was not searched." in said
-    assert "precision.amp: fp16 left the space here (no fp16)." in said
+    assert "precision.amp: fp16 removed from the space (no fp16)." in said
     assert "5 of 9 searched trials were not run." in said

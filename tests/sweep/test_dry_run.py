@@ -49,10 +49,9 @@ def test_what_the_device_and_the_loss_leave_out(bench):
     spec = spec_of(measure={"quality_samples": 5_000})
     plan = plan_of(bench, spec, usable_cpus=2, lacks={"precision.amp=bf16": "it is old"})
     assert plan.removed == (
-        "precision.amp: bf16 left the space here (it is old).",
+        "precision.amp: bf16 removed from the space (it is old).",
         "loader.num_workers: at most 2 here (2 usable cores).",
-        "batch_size: at most 100 here, so that the loss after 5,000 samples rests on 50 steps "
-        "(measure.quality_samples).",
+        "batch_size: at most 100 here, so that 5,000 samples (measure.quality_samples) make 50 steps.",
     )
     # 37 batches; resident, or 0 to 2 workers.
     assert plan.size == 37 * (1 + 3)
@@ -103,13 +102,13 @@ def test_an_existing_sweep_is_named_and_left_alone(bench):
     assert plan_of(bench, new=True).existing == ""
     changed = spec_of(measure={"repeats": 2})
     assert plan_of(bench, changed).existing == (
-        "`toy` is unfinished and was begun differently (measure.repeats: 3 -> 2); "
-        "the same command asks for --new."
+        "`toy` is unfinished and was started with other settings (measure.repeats: 3 -> 2); "
+        "add --new to start another sweep."
     )
     assert files(bench.home) == before
     bench.run()
     before = files(bench.home)
-    assert plan_of(bench).existing == "`toy` has ended after 8 trials; the same command shows it again."
+    assert plan_of(bench).existing == "`toy` finished after 8 trials; the same command shows it again."
     assert plan_of(bench, changed).existing == ""
     assert files(bench.home) == before
 

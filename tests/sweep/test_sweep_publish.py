@@ -247,7 +247,7 @@ def test_a_failure_to_make_it_costs_one_line(bench):
     ran = run_sweep(bench.home, spec_of(), Shelf(), bench.watcher, launch=replaying, finish=finish)
     assert ran.pending == 0
     assert ran.journal.result() is not None
-    line = "No report was made (ZeroDivisionError: no figures); the sweep itself is whole."
+    line = "No report was made (ZeroDivisionError: no figures); the sweep itself is complete."
     assert [each for each in bench.watcher.lines if "report" in each] == [line]
 
 
@@ -257,7 +257,7 @@ def test_the_experiment_says_the_decision_first_and_what_to_do_next(bench):
     assert shelf.info is not None
     first, *others = shelf.info.note.split("\n\n")
     assert re.fullmatch(
-        r"\*\*Trial \d: \S+ times the baseline\*\*, confirmed \(.*, 95 %, 3 rounds\)\.", first
+        r"\*\*Trial \d: \S+ times the baseline\*\*, confirmed \(95% interval \[.*\], 3 rounds\)\.", first
     )
     assert "Use it: `sweeper export toy`." in others
     assert others[-1].startswith("Ran ")

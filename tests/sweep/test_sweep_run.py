@@ -222,8 +222,7 @@ def test_a_loss_that_cannot_be_compared_is_said(bench):
 def test_a_batch_range_is_cut_to_fifty_steps_with_one_line(bench):
     bench.run(spec_of(measure={"quality_samples": 5000}))
     assert [line for line in bench.watcher.lines if line.startswith("batch_size")] == [
-        "batch_size: at most 100 here, so that the loss after 5,000 samples rests on 50 steps "
-        "(measure.quality_samples)."
+        "batch_size: at most 100 here, so that 5,000 samples (measure.quality_samples) make 50 steps."
     ]
     assert max(job.config.batch_size for job in bench.jobs("search")) <= 100
 
@@ -231,7 +230,7 @@ def test_a_batch_range_is_cut_to_fifty_steps_with_one_line(bench):
 def test_what_the_device_cannot_do_leaves_the_space_with_a_line_each(bench):
     lacks = {"precision.amp=bf16": "no bf16 here", "compile.mode=default": "no compiler"}
     bench.run(lacks=lacks, usable_cpus=2)
-    assert "precision.amp: bf16 left the space here (no bf16 here)." in bench.watcher.lines
+    assert "precision.amp: bf16 removed from the space (no bf16 here)." in bench.watcher.lines
     assert "loader.num_workers: at most 2 here (2 usable cores)." in bench.watcher.lines
     assert not any("compile" in line for line in bench.watcher.lines)
     assert {job.config.precision.amp for job in bench.jobs("search")} == {"fp32"}
@@ -265,7 +264,7 @@ def test_the_baseline_has_to_run(bench):
     assert [job.stage for job in bench.launcher.jobs if job.plan.repeats] == ["baseline"]
     # Mended outside the sweep: the same command tries again.
     assert bench.run().ran
-    assert bench.watcher.lines[0] == "The earlier `toy` has no measurement; it starts anew."
+    assert bench.watcher.lines[0] == "The earlier `toy` has no measurements, so it starts over."
 
 
 def test_the_same_error_three_times_ends_the_sweep(bench):

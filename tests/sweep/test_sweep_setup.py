@@ -54,7 +54,7 @@ def space(**parameters: Any) -> dict[str, Any]:
 def test_a_source_cannot_be_resident():
     spec, lines = setup.restricted(spec_of(), machine(spec_of()), {"source": True})
     assert lines == [
-        "loader.kind: resident left the space here (the pipeline reads its samples from a Source)."
+        "loader.kind: resident removed from the space (the pipeline reads its samples from a Source)."
     ]
     assert "loader.kind" not in spec.space
     assert spec.config({name: p.first() for name, p in spec.space.items()}).loader.kind == "workers"
@@ -74,7 +74,7 @@ def test_where_nobody_says_how_a_source_is_streamed():
 def test_data_larger_than_the_device_cannot_be_resident(held: float, leaves: bool):
     spec, lines = setup.restricted(spec_of(), machine(spec_of(), *GPUS), {"bytes": int(held * GIB)})
     assert ("loader.kind" not in spec.space) == leaves
-    expected = "loader.kind: resident left the space here (the data has 20 GiB, the device 24)."
+    expected = "loader.kind: resident removed from the space (the data takes 20 GiB, the device has 24)."
     assert lines == ([expected] if leaves else [])
 
 
@@ -86,8 +86,8 @@ LARGE = {"samples": 1e9, "data_gib": 60.0}
 def test_productions_data_larger_than_the_device_cannot_be_resident(device: DeviceInfo, room: int):
     asked = spec_of(production=LARGE)
     spec, lines = setup.restricted(asked, machine(asked, device))
-    why = f"production's data has 60 GiB, the device {room}"
-    assert lines == [f"loader.kind: resident left the space here ({why})."]
+    why = f"the production data takes 60 GiB, the device has {room}"
+    assert lines == [f"loader.kind: resident removed from the space ({why})."]
     assert "loader.kind" not in spec.space
     smaller = spec_of(production={"samples": 1e9, "data_gib": 19.0})
     assert setup.restricted(smaller, machine(smaller, device))[1] == []
@@ -96,8 +96,8 @@ def test_productions_data_larger_than_the_device_cannot_be_resident(device: Devi
 
 
 def test_resident_trials_that_are_written_out_are_said_to_be_unable_to_win():
-    why = "(production's data has 60 GiB, the device 24)"
-    line = f"loader.kind: resident is measured where it is written, but cannot win {why}."
+    why = "(the production data takes 60 GiB, the device has 24)"
+    line = f"loader.kind: resident is measured where configured, but cannot win {why}."
     fixed = spec_of(space=space(), fix={"loader.kind": "resident"}, production=LARGE)
     assert setup.restricted(fixed, machine(fixed, GPUS[0]))[1] == [line]
     also = spec_of(also_try=[{"loader.kind": "resident"}], production=LARGE)
@@ -201,7 +201,7 @@ def test_a_machine_without_gpus_has_the_slots_asked_for():
 
 def test_slots_that_there_are_not_are_refused():
     with pytest.raises(
-        UserError, match=r"needs a usable core for each, but got 17 slots and 16 cores. Ask for"
+        UserError, match=r"needs a usable core per slot, but got 17 slots and 16 cores. Ask for"
     ):
         machine(spec_of(execution={"slots": 17}), usable=16)
     with pytest.raises(UserError, match="is for machines without GPUs, but got 2 where each GPU is a slot"):
@@ -212,7 +212,7 @@ def test_slots_that_there_are_not_are_refused():
 
 def test_what_a_worker_lacks_is_told_as_such():
     failure = Failure(kind=FailureKind.USER_ERROR, message="No module named 'tables'")
-    with pytest.raises(UserError, match=r"^No module named 'tables'\. It was on a worker, which needs"):
+    with pytest.raises(UserError, match=r"^No module named 'tables'\. It ran on a worker, which needs"):
         setup.report_of(failure, "preparing the data", elsewhere=True)
     with pytest.raises(UserError, match=r"^No module named 'tables'$"):
         setup.report_of(failure, "preparing the data")
@@ -271,7 +271,7 @@ def test_where_the_whole_traceback_is_is_told(tmp_path):
     for text, of_user, of_crash in (
         (None, "", " SystemExit: 1"),
         ("no more\n", "", " SystemExit: 1"),
-        ("Traceback (most recent call last):\n ...\n" + "x\n" * 100, f"The whole traceback is in {log}.", ""),
+        ("Traceback (most recent call last):\n ...\n" + "x\n" * 100, f"The full traceback is in {log}.", ""),
     ):
         if text is not None:
             log.write_text(text)

@@ -27,16 +27,16 @@ QUICK_WARMUP_SECONDS = 5.0
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
 MAX_ROUNDS = 4
-"""Times `confirm.rounds` that are run where the intervals stay wide and there is time."""
+"""Multiple of `confirm.rounds` that may run while the intervals are wide and there is time."""
 
 Speeds = dict[int, Measurement]
 
 
 def confirm(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
-    """Runs the rounds that are needed, or there is time for; returns what result.json has of them.
+    """Runs the rounds that are needed and fit the time; returns their part of result.json.
 
     A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
-    count; one that lacks a process is completed.
+    count; an incomplete one is completed.
     """
     spec, chosen = context.spec, _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
@@ -59,8 +59,8 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Mapping[st
     if not best:
         return unconfirmed
     context.observer.line(
-        f"Stopping: {context.name(best[0])} is being confirmed, {HURRY_SECONDS + 2:.0f} s at most. "
-        "Ctrl-C again ends at once."
+        f"Stopping: confirming {context.name(best[0])}, {HURRY_SECONDS + 2:.0f} s at most. "
+        "Press Ctrl-C again to stop immediately."
     )
     trials.budget.hurry(HURRY_SECONDS)
     shutil.rmtree(context.journal.rounds_folder("stopped"), ignore_errors=True)
@@ -81,10 +81,10 @@ def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
 
 
 class Rounds:
-    """Rounds of one confirmation, kept in a folder of their own.
+    """Rounds of one confirmation, stored in a separate folder.
 
     Attributes:
-        speeds: What was measured, round by round, by trial number.
+        speeds: The measurements, round by round, by trial number.
     """
 
     def __init__(
@@ -106,10 +106,9 @@ class Rounds:
         return [{number: found.throughput for number, found in each.items()} for each in self.speeds]
 
     def run(self, numbers: Sequence[int]) -> None:
-        """Runs rounds of `numbers` and the baseline until they tell enough, or the time is up.
+        """Runs rounds of `numbers` and the baseline until they are conclusive, or the time is up.
 
-        Candidates that are clearly slower than the fastest take no further part once the rounds asked
-        for are done.
+        Candidates that are clearly slower than the fastest drop out after the configured rounds.
         """
         spec, trials, budget = self._context.spec, self._trials, self._trials.budget
         trials.progress.begin("confirming", self._wanted)
@@ -117,7 +116,7 @@ class Rounds:
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
         memory = min(each.memory_gib for each in self._context.machine.devices)
-        # A script does not wait to be asked.
+        # A script cannot wait for requests.
         may_keep = traits(spec.execution.launcher).keeps_processes and not spec.command
         self._kept = may_keep and is_expensive(records, self._window_seconds, memory)
         if self._kept:
@@ -128,7 +127,7 @@ class Rounds:
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
                 self.ended = "the intervals are narrow enough"
                 return
-            # Fewer than three rounds say nothing; in a hurry even that must do.
+            # Fewer than three rounds prove nothing; in a hurry even that must do.
             if left is not None and left < longest and (done >= MIN_ROUNDS or budget.is_hurried):
                 self.ended = "the time is up"
                 return
@@ -155,7 +154,7 @@ class Rounds:
         context, trials = self._context, self._trials
         jobs: dict[int, tuple[Path, Job]] = {}
         for number in order:
-            # By round and trial, not by place: with other candidates than before, the places shift.
+            # By round and trial, not by position, which shifts if the candidates change.
             place = context.journal.rounds_folder(self._place) / f"{len(self._folders):04d}"
             folder = self._folders.setdefault((index, number), place)
             jobs[number] = folder, self._job(trials.table.records[number], index)
@@ -171,7 +170,7 @@ class Rounds:
             window_seconds=self._window_seconds,
             repeats=1,
             warmup_cap_seconds=min(QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds),
-            # Room for one repetition, where something disturbs it.
+            # Room for one repetition, if it is disturbed.
             cap_seconds=1.5 * self._window_seconds,
             quiet_canary_ms=self._trials.quiet_canary_ms(),
             diagnose=False,
@@ -188,7 +187,7 @@ class Rounds:
         configs = {number: table.records[number].config for number in self._numbers}
         decision = decide(speeds, BASELINE, configs, unfit)
         if not is_speed(self._context.spec):
-            # What it wins by was looked at in the search; the rounds tell its speed.
+            # The search decided by other objectives; the rounds measure only its speed.
             decision = Decision(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
         return {
             "winner": decision.winner,
@@ -208,7 +207,8 @@ class Rounds:
 def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[int]:
     """Returns the candidates whose loss over the baseline's seeds is beyond its limit.
 
-    Looked at from the winner down, until one holds: a single seed's loss was what the search had.
+    The search had the loss of a single seed. Candidates are checked from the winner down until one
+    holds.
     """
     table = trials.table
     limits = [limit for limit in table.limits() if limit.metric == "val_loss"]
@@ -225,7 +225,7 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
         if not losses or all(limit.violation(statistics.fmean(losses)) <= 0 for limit in limits):
             return unfit
         context.observer.line(
-            f"{context.name(record)} is passed over: its loss over {len(losses)} seeds is "
+            f"{context.name(record)} is ruled out: its loss over {len(losses)} seeds is "
             f"{statistics.fmean(losses):.4g}, beyond the limit of {limits[0].bound:.4g}."
         )
         unfit.add(winner)

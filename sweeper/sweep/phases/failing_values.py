@@ -1,7 +1,7 @@
 """Finds values that fail in every trial, so that they can leave the space.
 
-A choice is at fault where two trials failed with it in the same way and none has run with it. The answer
-depends only on which trials have ended and how, so a continued sweep comes to the same one.
+A choice is at fault if two trials failed with it in the same way and none has run with it. The
+result depends only on which trials have ended and how, so a continued sweep decides the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.space import acts
 
 FAILURES = 2
-"""With one message and one choice in common."""
+"""Failures with a common message and a common choice that put the choice at fault."""
 
 KINDS = frozenset(
     {
@@ -29,7 +29,7 @@ KINDS = frozenset(
         FailureKind.NO_RESULT,
     }
 )
-"""Failures that a single choice can be the cause of. Memory, time and the machine have other causes."""
+"""Failures that a single choice can cause, unlike those of memory, time and the machine."""
 
 Choice = tuple[str, Scalar]
 """A parameter and one of its values."""
@@ -46,14 +46,14 @@ class _Failed:
 
 
 class FailingValues:
-    """The choices that ran, and the failures that no choice that ran can explain."""
+    """The choices that ran, and the failures that they cannot explain."""
 
     def __init__(self, space: Space, passed: Iterable[Choice] = ()) -> None:
-        """Knows of no trial yet.
+        """Starts without trials.
 
         Args:
-            space: What is searched.
-            passed: Choices that ran in the preflight. Where several could be at fault, they are not.
+            space: The space that is searched.
+            passed: Choices that ran in the preflight. If several could be at fault, these are not.
         """
         self._space, self._passed = space, frozenset(passed)
         self._ran: set[Choice] = set()
@@ -61,9 +61,9 @@ class FailingValues:
         self._left: dict[str, dict[Scalar, str]] | None = {}
 
     def add(self, record: TrialRecord) -> None:
-        """Takes in a trial that has ended.
+        """Adds a trial that has ended.
 
-        A reference that failed is no evidence: it may have values that the space has not.
+        A reference that failed is no evidence: it may have values outside the space.
         """
         failure = record.failure
         if record.measurement is not None:
@@ -83,8 +83,8 @@ class FailingValues:
     def left(self) -> Mapping[str, Mapping[Scalar, str]]:
         """Returns the choices that leave the space, by parameter, each with the message of its failures.
 
-        Every parameter keeps a choice. Where several choices could be at fault, the one with the most
-        failures is, then the only one that did not run in the preflight; else none is, yet.
+        Every parameter keeps a choice. If several choices could be at fault, it is the one with the
+        most failures, then the only one that did not run in the preflight; otherwise none is, yet.
         """
         if self._left is None:
             self._left = {}
@@ -93,7 +93,7 @@ class FailingValues:
             while (found := self._at_fault(failed, self._left)) is not None:
                 (name, value), message = found
                 self._left.setdefault(name, {})[value] = message
-                # They are explained, and tell nothing of the other choices.
+                # These are explained, and are no evidence about other choices.
                 failed = [each for each in failed if (name, value) not in each.choices]
         return self._left
 
@@ -136,5 +136,5 @@ def choices_of(config: TrialConfig, space: Space) -> Iterator[Choice]:
 
 
 def without_numbers(error: str) -> str:
-    """Returns `error` less what differs between two of its kind: addresses, sizes, times, process numbers."""
+    """Returns `error` without numbers that differ from case to case: addresses, sizes, times."""
     return re.sub(r"0x[0-9a-fA-F]+|\d+([.,_:]\d+)*", "#", error)

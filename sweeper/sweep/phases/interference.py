@@ -21,25 +21,25 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import read_json, write_json
 
 MIN_RATIO = 0.97
-"""Of its throughput alone: where a trial beside others reaches less, trials run one at a time."""
+"""Share of its throughput alone: if a trial reaches less among others, trials run one at a time."""
 MIN_ROUNDS, MAX_ROUNDS = 3, 8
-"""The least are enough where it is clear on which side of that the worst slot lies."""
+"""The minimum is enough if the worst slot is clearly above or below that ratio."""
 MAX_SHARE = 0.05
-"""Of `search.minutes`: rounds that would take more are left out, but for the first."""
+"""Share of `search.minutes` that the rounds may take; the first always runs."""
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
 FOUND = "beside.json"
-"""In the folder of the set-up: a sweep that goes on decides the same."""
+"""In the sweep's set-up folder: a continued sweep decides the same."""
 _ALONE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What became of the baseline beside itself.
+    """The throughput of the baseline next to copies of itself.
 
     Attributes:
         slots: How many ran at once.
         rounds: Samples per second, round by round: alone, and then on each slot while all ran.
-        failure: Why a process gave none; empty where all did.
+        failure: Why a process failed; empty if none did.
     """
 
     slots: int
@@ -48,12 +48,12 @@ class Beside:
 
     @property
     def worst(self) -> Ratio:
-        """Throughput beside others over that alone, on the slot that suffers most."""
+        """Throughput among others over that alone, on the slot that suffers most."""
         return ratios([dict(enumerate(each)) for each in self.rounds], _ALONE)[-1]
 
     @property
     def disturbs(self) -> bool:
-        """Whether trials are to run one at a time."""
+        """Whether trials must run one at a time."""
         return bool(self.failure) or self.worst.ratio < MIN_RATIO
 
     @property
@@ -63,22 +63,22 @@ class Beside:
 
     @property
     def line(self) -> str:
-        """The decision, and what it rests on."""
+        """The decision, and its reason."""
         if self.failure:
-            unknown = "Whether trials slow each other down cannot be told here"
+            unknown = "It could not be measured whether trials slow each other down"
             return f"{unknown} ({self.failure}), so they run one at a time."
         worst = self.worst
-        reached = f"{100 * worst.ratio:.3g} % of alone"
+        reached = f"{100 * worst.ratio:.3g}%"
         if not self.disturbs:
-            return f"{self.slots} trials at once: each reaches {reached}."
+            return f"{self.slots} trials at once: each reaches {reached} of its speed alone."
         if math.isfinite(worst.high):
-            reached += f" ({100 * worst.low:.3g} to {100 * worst.high:.3g} %)"
-        slowed = f"Trials slow each other down here: {self.slots} at once reach {reached}"
+            reached += f" [{100 * worst.low:.3g}, {100 * worst.high:.3g}]"
+        slowed = f"Trials slow each other down: {self.slots} at once reach {reached} of their speed alone"
         return f"{slowed}, so they run one at a time."
 
 
 def check_interference(context: SweepContext, trials: TrialRunner) -> None:
-    """Has trials run one at a time where they slow each other down on this machine, and says so."""
+    """Limits the sweep to one trial at a time if trials slow each other down, and says so."""
     slots = context.machine.slots
     if len(slots) == 1 or not context.launcher.shares_machine:
         return
@@ -93,7 +93,7 @@ def check_interference(context: SweepContext, trials: TrialRunner) -> None:
 
 
 def _known(path: Path, slots: int) -> Beside | None:
-    """Returns what an earlier run found; None where it found nothing, or had other slots."""
+    """Returns what an earlier run found; None if it found nothing, or had other slots."""
     try:
         found = decode(Beside, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
@@ -110,7 +110,7 @@ def _measured(context: SweepContext, trials: TrialRunner) -> Beside:
         started = time.monotonic()
         if found.rounds and started - began + longest > most:
             break
-        # The other way round in every other round: a machine that grows warm favours neither.
+        # In reverse order every other round, so that a machine that warms up favours neither.
         counts = sorted((1, len(slots)), reverse=bool(len(found.rounds) % 2))
         outcomes = {count: _outcomes(context, trials, len(found.rounds), slots[:count]) for count in counts}
         processes = [*outcomes[1], *outcomes[len(slots)]]
@@ -126,9 +126,10 @@ def _measured(context: SweepContext, trials: TrialRunner) -> Beside:
 def _outcomes(
     context: SweepContext, trials: TrialRunner, index: int, slots: Sequence[Slot]
 ) -> list[Outcome | Report | None]:
-    """Returns what the baseline gave on each of `slots` at once, in fresh processes.
+    """Runs the baseline on all `slots` at once, in fresh processes, and returns its outcomes.
 
-    Outcomes already in the folders count, where all are there: what ran with fewer neighbours tells nothing.
+    Outcomes already in the folders count only if all are there: with fewer neighbours they are no
+    evidence.
     """
     folders = [
         context.journal.setup_folder(f"beside-{index}-{len(slots)}-{place}") for place in range(len(slots))
@@ -155,7 +156,7 @@ def _job(context: SweepContext, trials: TrialRunner) -> Job:
         window_seconds=window,
         repeats=1,
         warmup_cap_seconds=min(WARMUP_SECONDS, measure.warmup_cap_seconds),
-        # Room for one repetition, where something disturbs it.
+        # Room for one repetition, if it is disturbed.
         cap_seconds=1.5 * window,
         quiet_canary_ms=trials.quiet_canary_ms(),
         diagnose=False,

@@ -1,7 +1,7 @@
-"""A confirmation round with processes that stay: each starts once and is asked for windows in turn.
+"""A confirmation round with processes that stay: each starts once and measures windows on request.
 
-For candidates whose start is dear (they compile for long): a fresh process for every window would be all
-start and no window. The process stays the unit of repetition.
+It is for candidates that are expensive to start (long compilation), where fresh processes for every
+window would spend most of their time starting. The process stays the unit of repetition.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from sweeper.trainer.on_demand import GO, POLL_SECONDS, READY, number_in
 
 MIN_PROCESSES = 5
 WINDOWS = 4
-DEAR, DEAR_SECONDS = 4.0, 5.0
-"""Times the window, and seconds, that a start takes from which on processes are kept."""
+EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
+"""Processes are kept if a start takes longer than both: times a window, and seconds."""
 MEMORY_SHARE = 0.85
 
 
 def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
-    """Returns whether processes are worth keeping, and all of them fit onto the device together.
+    """Returns whether processes are worth keeping, and all of them fit on the device together.
 
     Args:
-        memory_gib: The device's; 0 where it is not known.
+        memory_gib: The device's memory; 0 if unknown.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
-    least = max(DEAR_SECONDS, DEAR * window_seconds)
+    least = max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
     expensive = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
     taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
     return expensive and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
@@ -45,13 +45,13 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
 def kept_round(
     context: SweepContext, trials: TrialRunner, jobs: Mapping[int, tuple[Path, Job]], seed: int
 ) -> dict[int, Measurement]:
-    """Starts the jobs one after another, and asks each for its windows, in random order every time.
+    """Starts the jobs one after another and requests windows, in a new random order each time.
 
     Args:
         jobs: Folder and job by trial number, in the order of their start.
 
     Returns:
-        What those gave that ran to their end; outcomes already in a folder count.
+        The measurements of the completed jobs; outcomes already in a folder count.
     """
     draw = random.Random(seed)
     slot = context.machine.slots[0]
@@ -65,7 +65,7 @@ def kept_round(
             turns.mkdir(parents=True, exist_ok=True)
             for name in (READY, GO):
                 (turns / name).unlink(missing_ok=True)
-            # Most of its life it waits: only its windows' number ends it, and its keeper's time limit.
+            # It mostly waits, so only its number of windows and its keeper's time limit end it.
             plan = dataclasses.replace(job.plan, repeats=WINDOWS, cap_seconds=job.timeout_seconds)
             kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
             runner.start(number, folder, kept)
@@ -86,7 +86,7 @@ def kept_round(
 
 
 def _wait_for(progress: Progress, folder: Path, taken: int) -> None:
-    """Returns when the job in `folder` has taken so many windows, or has ended: its keeper sees to that."""
+    """Waits until the job in `folder` has taken `taken` windows or ended (its keeper ends it)."""
     ticked = time.monotonic()
     ready = folder / "turns" / READY
     while not (folder / OUTCOME).exists():

@@ -20,7 +20,7 @@ QUALITY_SHARE = 1 / 60
 
 
 def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
-    """Runs the baseline's quality pass over several seeds; returns the space with its batches cut to it."""
+    """Runs the baseline's quality pass over several seeds; returns `spec` with limited batches."""
     spec, table = context.spec, trials.table
     baseline = table.records[BASELINE]
     assert baseline.measurement is not None
@@ -46,8 +46,8 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
     yardstick = table.yardstick
     if failure and not losses:
         context.observer.line(
-            f"The baseline's loss could not be measured ({failure.kind}: {failure.message}): "
-            "no limit relative to it is applied."
+            f"The baseline's loss could not be measured ({failure.kind}: {failure.message}), "
+            "so limits relative to it are not applied."
         )
     if yardstick and not yardstick.loss_is_informative:
         context.observer.line(
@@ -62,11 +62,11 @@ def losses_over_seeds(
 ) -> tuple[list[float], Failure | None]:
     """Returns the losses of `config` over `NUM_SEEDS` seeds, its own first, and why one is missing.
 
-    Each is a job of its own in the folder `setup/<name>-<i>`, unless its loss is known.
+    Each is a separate job in the folder `setup/<name>-<i>`, unless its loss is known.
     """
     losses, failure = [], None
     for i in range(NUM_SEEDS):
-        # Its own seed is the same trial: a script need not have one among its parameters.
+        # The first keeps its own seed: a script may have no such parameter.
         seeded = config.replace({"seed": config.seed + i}) if i else config
         known = trials.table.quality_of(seeded)
         if known is None:
@@ -84,20 +84,20 @@ def losses_over_seeds(
 
 
 def looks_at_loss(spec: SweepSpec) -> bool:
-    """Returns whether an objective or a constraint rests on the loss, so that trials need a quality pass."""
+    """Returns whether an objective or a constraint needs the loss, and so a quality pass."""
     return any(metric_row(name).rests_on_loss for name in spec.metrics())
 
 
 def trained_samples(baseline: Measurement) -> int:
-    """Returns how many samples a script had trained on when its windows were over: its loss is there."""
+    """Returns how many samples a script had trained on after its windows, for its loss."""
     warm = baseline.throughput * baseline.warmup_seconds
     return max(1, int(sum(window.samples for window in baseline.windows) + warm))
 
 
 def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
-    """Returns how many samples the baseline trains on in `seconds`, its data path left aside.
+    """Returns how many samples the baseline trains on in `seconds`, ignoring its data path.
 
-    The quality pass gathers on the device, whatever the baseline's loader costs.
+    The quality pass gathers on the device, so the cost of the baseline's loader does not matter.
     """
     parts = baseline.breakdown
     per_second = batch_size / max(parts.compute_s, 1e-9)

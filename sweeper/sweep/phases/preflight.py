@@ -1,7 +1,8 @@
 """Tries each loader, precision and compile mode of the space before the search; removes those that fail.
 
-Each value takes a few steps in its own process, alone over the baseline's configuration, which has been
-measured. So a failure is the value's own, and a crash or a hang costs only that value's answer.
+Each value takes a few steps in its own process, as the only change to the baseline's configuration,
+which has been measured. So the value itself is the cause of a failure, and a crash or a hang costs
+only that value's answer.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import make_folder, read_json, write_json
 
 NAMES = ("loader.kind", "precision.tf32", "precision.amp", "compile.mode")
-"""What is tried; compilers come last, since they take longest."""
+"""The parameters to try; compilers come last, since they take longest."""
 FOUND = "preflight.json"
 """In the sweep's set-up folder: a continued sweep decides the same."""
 MAX_SHARE = 0.1
-"""Of `search.minutes`: what does not fit into it is left to the search."""
+"""Share of `search.minutes`: values that do not fit into it are left to the search."""
 LIMIT_SECONDS, COMPILER_SECONDS = 20.0, 120.0
-"""What a value may take beyond the baseline's own start, and a compiler beyond that."""
+"""The time for a value beyond the baseline's start, and for a compiler beyond that."""
 START_SECONDS, COLD_COMPILER_SECONDS = 1.0, 20.0
-"""What must be left of the share for a value to be tried, and for one that is compiled."""
+"""The time that must be left for a value to be tried, and for one that is compiled."""
 SLOWER = 10.0
-"""A value may start so many times as slowly as the baseline."""
+"""A value may start this many times as slowly as the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What became of one value.
+    """The outcome for one value.
 
     Attributes:
-        failed: Why it does not run here; empty where it does.
-        unknown: Why that is not known; empty where it is.
-        runs_with: The model kind that it runs with, where it fails with the baseline's.
-        cached: The file of the cache that knew of the failure.
+        failed: Why it does not run here; empty if it does.
+        unknown: Why there is no answer; empty if there is one.
+        runs_with: The model kind that it runs with, if it fails with the baseline's.
+        cached: The cache's file that had the failure.
     """
 
     name: str
@@ -67,14 +68,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The outcome of a preflight, as its file has it."""
+    """The outcome of a preflight, as stored."""
 
     tried: tuple[Tried, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """Whether one configuration runs: as `Tried` has it."""
+    """Whether one configuration runs, with the fields of `Tried`."""
 
     failed: str = ""
     unknown: str = ""
@@ -84,10 +85,10 @@ class _Answer:
 def preflight(
     context: SweepContext, trials: TrialRunner, spec: SweepSpec
 ) -> tuple[SweepSpec, Sequence[Choice]]:
-    """Takes out of the space what cannot run here, and says so; returns the rest, and the choices that ran.
+    """Removes what cannot run here from the space; returns the rest and the choices that ran.
 
-    A sweep that goes on takes over what it found before. A script has no preflight: what its parameters do is
-    not known here.
+    A continued sweep reuses what it found before. A script has no preflight, since the meaning of
+    its parameters is unknown.
     """
     if spec.command:
         return spec, ()
@@ -104,7 +105,7 @@ def preflight(
 
 
 def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[str]]:
-    """Returns `spec` less the values that failed, and a line for each parameter or value that is affected."""
+    """Returns `spec` without the values that failed, and a line for each that is affected."""
     lines = []
     for name in dict.fromkeys(each.name for each in tried):
         parameter, mine = spec.space.get(name), [each for each in tried if each.name == name]
@@ -117,7 +118,7 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
         }
         if gone and len(gone) == len(parameter.choices):
             why = "; ".join(dict.fromkeys(gone.values()))
-            lines.append(f"{name}: every value of it failed before the search, so all stay ({why}).")
+            lines.append(f"{name}: every value failed before the search, so all stay ({why}).")
         elif gone:
             spec = spec.without({name: list(gone)})
             lines.append(left_line(name, gone))
@@ -134,7 +135,7 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
 
 
 def preflight_lines(journal: Journal) -> list[str]:
-    """Returns the lines of a sweep's preflight again; none where there was none, or nothing failed."""
+    """Returns the lines of a sweep's preflight; none if there was none, or nothing failed."""
     found = _known(journal.setup_folder(FOUND))
     return cleared(journal.spec(), found.tried)[1] if found is not None else []
 
@@ -145,7 +146,7 @@ def _why(tried: Tried) -> str:
 
 
 def _known(path: Path) -> Found | None:
-    """Returns what an earlier run of this sweep found; None where there is nothing that can be read."""
+    """Returns what an earlier run of this sweep found; None if there is nothing readable."""
     try:
         return decode(Found, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
@@ -172,7 +173,7 @@ class _Preflight:
         return Found(tried=tuple(tried))
 
     def _tried(self, name: str, value: Scalar) -> Tried:
-        """Tries a value with the baseline's model and, where it fails, with the other kinds of the space."""
+        """Tries a value with the baseline's model and, if it fails, with the other models."""
         config, folder = self._config.replace({name: value}), f"preflight-{name}-{shown(value)}"
         answer = self._answer(config, folder)
         tried = Tried(name=name, value=value, **encode(answer))
@@ -181,7 +182,7 @@ class _Preflight:
         for index, (kind_name, kind) in enumerate(_other_kinds(self._spec, config), start=1):
             other = self._answer(config.replace({kind_name: kind}), f"{folder}-{index}")
             if not other.failed:
-                # Where that is not known, it stays as well.
+                # Without an answer, it stays as well.
                 return dataclasses.replace(tried, runs_with=f"{kind_name}={kind}")
         return tried
 
@@ -198,11 +199,11 @@ class _Preflight:
         return known
 
     def _run(self, config: TrialConfig, folder: str) -> _Answer:
-        """Runs the job; only what the configuration itself is the cause of counts as a failure."""
+        """Runs the job; only failures that the configuration itself causes count."""
         left = self._ends_at - time.monotonic()
         compiles = config.compile.mode not in ("eager", "graph")
         if left < (COLD_COMPILER_SECONDS if compiles else START_SECONDS):
-            return _Answer(unknown=f"it has {MAX_SHARE:.0%} of search.minutes at most")
+            return _Answer(unknown=f"limited to {MAX_SHARE:.0%} of search.minutes")
         measured = self._baseline.measurement
         assert measured is not None
         limit = LIMIT_SECONDS + SLOWER * (measured.startup_seconds + measured.first_step_seconds)
@@ -212,7 +213,7 @@ class _Preflight:
             runner=PREFLIGHT_RUNNER,
             plan=NO_WINDOWS,
             timeout_seconds=min(limit, left, self._trials.timeout()),
-            # The last: one that was killed is not worth another.
+            # The last attempt: a job that was killed is not worth another.
             attempt=MAX_ATTEMPTS - 1,
         )
         outcome = self._trials.run(self._context.journal.setup_folder(folder), job)
@@ -224,7 +225,7 @@ class _Preflight:
 
 
 def untried_choices(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterator[Choice]:
-    """Yields the choices to try: all that no trial has run with, and that would act in the baseline."""
+    """Yields the choices to try: those that no trial has run with and that act in the baseline."""
     ran = [record.config.flatten() for record in finished if record.measurement is not None]
     baseline = spec.baseline_config().flatten()
     for name in NAMES:
@@ -236,7 +237,7 @@ def untried_choices(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterato
 
 
 def _other_kinds(spec: SweepSpec, config: TrialConfig) -> Iterator[Choice]:
-    """Yields the model kinds of the space beside that of `config`: `model.*` choices that are words."""
+    """Yields the space's model kinds other than `config`'s: `model.*` choices that are words."""
     for name, parameter in spec.space.items():
         top, _, option = name.partition(".")
         if top == "model" and isinstance(parameter, CategoricalParameter):
@@ -245,7 +246,7 @@ def _other_kinds(spec: SweepSpec, config: TrialConfig) -> Iterator[Choice]:
 
 
 def _subject(prepared: Path, baseline: TrialRecord, config: TrialConfig) -> Mapping[str, Any]:
-    """Returns all that an answer rests on: device, versions, code, data and configuration."""
+    """Returns everything an answer depends on: device, versions, code, data and configuration."""
     measured = baseline.measurement
     assert measured is not None
     device = measured.device
@@ -265,7 +266,7 @@ def _cache_file(prepared: Path, subject: Mapping[str, Any]) -> Path:
 
 
 def _answer_in(path: Path) -> _Answer | None:
-    """Returns the answer in a file of the cache; None where there is none that can be read."""
+    """Returns the answer in a file of the cache; None if there is none that is readable."""
     try:
         failed = str(read_json(path)["failed"])
     except (OSError, ValueError, TypeError, LookupError):

@@ -38,10 +38,10 @@ ALLOWANCE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soak:
-    """The winner running for long in one process.
+    """A long run of the winner in one process.
 
     Attributes:
-        held: Throughput of the last third of the time over that of the first.
+        held: Throughput in the last third of the time over that in the first.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Reconfirmation:
     """A winner, confirmed once more.
 
     Attributes:
-        before: What the sweep found; `now` what is found today, None where too few rounds ran.
+        before: What the sweep found; `now` is today's ratio, None if too few rounds ran.
         holds: Whether it is still faster than the baseline.
     """
 
@@ -78,10 +78,10 @@ def reconfirm(
     soak_seconds: float = 0.0,
     launch: Launch | None = None,
 ) -> Reconfirmation:
-    """Confirms the winner of a sweep anew; what the sweep itself found stays as it is.
+    """Confirms the winner of a sweep again; the sweep's own result stays as it is.
 
     Args:
-        soak_seconds: The winner then runs for so long in one process.
+        soak_seconds: How long the winner then runs in one process.
 
     Raises:
         UserError: There is no such sweep, or it has not ended.
@@ -90,18 +90,18 @@ def reconfirm(
     journal = find_sweep(home, name)
     result = journal.result()
     if result is None:
-        raise UserError(f"`{name}` has not ended; `sweeper run` with the same YAML continues it.")
+        raise UserError(f"`{name}` has not finished; `sweeper run` with the same YAML continues it.")
     if result["winner"] is None or not result["ratios"]:
         raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result['reason']}.")
     document = journal.read()
     spec = SweepSpec.from_dict(document["spec"], is_stored=True)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     for changed in differences(document["fingerprint"], marks):
-        observer.line(f"Not as it was in the sweep: {changed}.")
+        observer.line(f"Changed since the sweep: {changed}.")
     unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
     lock = SweepLock(journal.folder)
     try:
-        # One process after the other: no cluster needs more than a worker for that.
+        # Processes run one after another, so one worker of a cluster is enough.
         with contextlib.ExitStack() as stack:
             opened = OpenSweep(home=home, journal=journal, lock=lock, spec=unlimited, fingerprint=marks)
             context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
@@ -124,7 +124,7 @@ def reconfirm(
                 name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
             )
     except StopAskedError:
-        # Too early for the rounds to say anything.
+        # Too early for the rounds to show anything.
         raise KeyboardInterrupt from None
     finally:
         lock.release()

@@ -26,24 +26,24 @@ from sweeper.system.failpoints import failpoint
 
 CONFIRM_SHARE = 0.2
 MAX_IN_A_ROW = 20
-"""Configurations passed over one after another; the next is run whatever is expected of it."""
+"""Configurations passed over in a row before the next one runs, whatever is expected of it."""
 MAX_OFFERS = 3
-"""Times a smaller batch is run in place of one that would not fit."""
+"""How often a smaller batch runs instead of one that would not fit."""
 SAME_ERROR_STOPS = 3
-"""Trials that one error ends before any is measured: the code is broken, not a trial."""
+"""Trials that fail with one error before any is measured: then the code is broken, not a trial."""
 RECENT = 100
-"""Trials that tell what is still to be gained: looking at more would take longer, and say no more."""
+"""Trials from which the remaining gain is estimated; more take longer without a better estimate."""
 
 
 def hints_of(machine: Machine, samples: int = 0) -> Hints:
-    """Returns what first guesses rest on: known before the search, and the same whenever it goes on."""
+    """Returns the facts for first guesses, which are the same when the search continues."""
     return Hints(device=machine.devices[0].name, cores=machine.usable_cpus, samples=samples)
 
 
 class Search:
-    """Asks for configurations, runs them and tells what became of them.
+    """Asks for configurations, runs them and tells the sampler their results.
 
-    Everything it decides follows from the records: cut off anywhere, it goes on as if it had not been.
+    Every decision follows from the records: cut off anywhere, it continues as if it had not been.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Search:
         passed: Iterable[Choice] = (),
         cut_off: Iterable[Entry] = (),
     ) -> None:
-        """Takes in the trials that have ended.
+        """Enters the trials that have ended.
 
         Args:
-            spec: With the space to search.
+            spec: The specification with the space to search.
             passed: Choices that ran in the preflight.
-            cut_off: Trials that were begun, and run again before any other.
+            cut_off: Trials that were cut off, which run again before any other.
         """
         self._context, self._trials = context, trials
         self._table = trials.table
@@ -76,16 +76,16 @@ class Search:
         self._cut_off = sorted(cut_off, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:
-        """Returns what asks for trials in the space less the choices that have left it.
+        """Returns a searcher for the space without the choices that have left it.
 
-        The table keeps the whole space: a search result has a value for every parameter of it.
+        The table keeps the whole space: a search result has a value for each of its parameters.
         """
         self._left = self._failing.left()
         self._spec = self._whole
         for name, gone in self._left.items():
             self._spec = self._spec.without({name: list(gone)})
             self._context.observer.line(
-                left_line(name, gone, f"{FAILURES} trials failed alike, and none ran")
+                left_line(name, gone, f"{FAILURES} trials failed alike, and none succeeded")
             )
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
@@ -99,9 +99,9 @@ class Search:
         self._trials.progress.begin("searching", self._spec.search.trials)
         self._count()
         if len(self._spec.objectives) > 1:
-            self._context.observer.line("There are several objectives, so that no trial is ended early.")
+            self._context.observer.line("With several objectives, no trial is ended early.")
         try:
-            # What ends after there was enough may change that.
+            # Trials that end later may show that more are needed.
             while not (reason := self._fill()) or self._trials.jobs.running:
                 self._collect()
         finally:
@@ -109,7 +109,7 @@ class Search:
         return reason
 
     def _fill(self) -> str:
-        """Starts trials while there is room; returns why there is no more to ask, if so."""
+        """Starts trials while there is room; returns why the search is over, if so."""
         jobs = self._trials.jobs
         while jobs.has_room:
             if self._cut_off:
@@ -122,10 +122,10 @@ class Search:
         return ""
 
     def _collect(self) -> None:
-        """Takes in what has ended, a slot refilled before the next is looked at; waits where nothing has."""
+        """Waits for trials to end and enters them, refilling each slot before the next."""
         trials = self._trials
         if not trials.jobs.running:
-            # No worker is there, or none yet.
+            # There is no worker, or not yet.
             trials.progress.tick()
             time.sleep(TICK_SECONDS)
         for number, job, outcome in trials.jobs.wait():
@@ -143,7 +143,7 @@ class Search:
         self._trials.progress.reached(self._table.num_searched - len(self._trials.jobs.running))
 
     def _ask(self) -> str:
-        """Starts a trial, or passes a configuration over; returns why there is no more to ask, if so."""
+        """Starts a trial or passes over a configuration; returns why the search is over, if so."""
         trials, table = self._trials, self._table
         if reason := self._why_enough():
             return reason
@@ -169,14 +169,15 @@ class Search:
         return ""
 
     def _decided(self) -> dict[str, Scalar]:
-        """Returns a value for each parameter that left the space as its last choice but one did."""
+        """Returns a value for each parameter that left the space with one choice remaining."""
         now, whole = self._spec, self._whole.space
         return {name: now.fix.get(name, whole[name].first()) for name in whole.keys() - now.space.keys()}
 
     def _stop_on_repeated_error(self) -> None:
-        """Ends a sweep whose first searched trials all meet one error: the code is broken, not a trial.
+        """Ends a sweep whose first searched trials all fail with one error: the code is broken.
 
-        Once one was measured, it is the configurations; what a choice that has left explains does not count.
+        Once a trial was measured, the configurations are at fault. Failures that a choice which has
+        left the space explains do not count.
         """
         if self._table.num_measured:
             return
@@ -186,7 +187,7 @@ class Search:
         if len(alike) >= SAME_ERROR_STOPS:
             raise EnvironmentStopError(
                 f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
-                f"All of it is in {self._context.journal.folder}/trials/*/worker.log."
+                f"The full output is in {self._context.journal.folder}/trials/*/worker.log."
             )
 
     def _why_enough(self) -> str:
@@ -204,12 +205,11 @@ class Search:
         if search.regret is not None:
             expected = self._expected_regret()
             if expected is not None and expected <= search.regret:
-                gain = f"{100 * expected:.2g} %"
-                return f"no more than {gain} is expected to be gained after {count} trials"
+                return f"the expected gain was at most {100 * expected:.2g}% after {count} trials"
         return ""
 
     def _expected_regret(self) -> float | None:
-        """Returns what is still expected to be gained, by the best trial and the most recent ones."""
+        """Returns the gain that can still be expected, from the best trial and the latest ones."""
         table, best = self._table, self._table.best()
         if best is None or best.stage != "search":
             return None
@@ -217,13 +217,13 @@ class Search:
         recent = (table.records[number] for number in reversed(table.ended) if number != best.number)
         alike = (each for each in recent if each.stage == "search" and each.config.work_key() == work)
         seen = sorted([best, *itertools.islice(alike, RECENT - 1)], key=lambda each: each.number)
-        # Of what still runs the gain is not known yet.
+        # The gain of running trials is not known yet.
         return expected_regret(best, seen, self._spec, _Taken(table, self._capacity, ended=True))
 
     def _is_no_better(self, patience: int) -> bool:
-        """Returns whether so many searched trials have ended since the best one, none of them better.
+        """Returns whether the last `patience` searched trials that ended were no better.
 
-        Those that ran beside it were asked before it was known, and do not count.
+        Those that ran at the same time were asked before its result was known, and do not count.
         """
         best = self._table.best()
         last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
@@ -237,7 +237,7 @@ class Search:
         return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
 
     def _next_start(self) -> TrialConfig | None:
-        """Returns the last configuration that was passed over with a smaller batch, accumulated."""
+        """Returns the last configuration, if passed over, with a smaller batch, accumulated."""
         table = self._table
         last = table.records[table.last]
         if not is_passed_over(last) or table.num_passed_over > MAX_OFFERS:
@@ -256,7 +256,7 @@ class Search:
             failpoint("studied")
 
     def _fix_result(self, record: TrialRecord) -> SearchResult | None:
-        """Fixes what the sampler is told of a trial; None where it lies outside of the space."""
+        """Fixes a trial's result for the sampler; None if it lies outside of the space."""
         number = record.number
         params = record.params or self._whole.params_of(record.config)
         if number not in self._table.results and params:
@@ -271,16 +271,16 @@ def _is_users(failure: Failure) -> bool:
 
 
 class _Taken(Container[str]):
-    """Keys of what need not be asked again.
+    """Keys of the configurations that need not be asked for again.
 
-    What was passed over may be, once more is known of what fits.
+    One that was passed over may be, once more is known about what fits.
     """
 
     def __init__(self, table: TrialTable, capacity: Capacity, *, ended: bool = False) -> None:
-        """Looks at the table as it is when asked.
+        """Uses the table's state at the time of each question.
 
         Args:
-            ended: Whether what still runs is left out.
+            ended: Whether to leave out running trials.
         """
         self._table, self._capacity, self._ended = table, capacity, ended
 

@@ -19,16 +19,16 @@ from sweeper.sweep.store.lock import SweepLock
 from sweeper.system.files import make_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Of a sweep's folder: `SweepName`, and what was added to it; no path."""
+"""Names of sweep folders: `SweepName` with an optional suffix; not a path."""
 
 
 def open_sweep(
     home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any], observer: Observer, *, new: bool
 ) -> tuple[Journal, SweepLock]:
-    """Returns the folder for `spec`, locked: `<name>`, or `<name>-2` where that is another sweep.
+    """Returns the folder for `spec`, locked: `<name>`, or `<name>-2` if that is another sweep.
 
     Raises:
-        SweepConflictError: Another process holds it, or it is unfinished and was begun differently.
+        SweepConflictError: Another process holds it, or it is unfinished and has other settings.
         EnvironmentStopError: The folder cannot be written.
     """
     known = None if new else continued(home, spec.name, fingerprint)
@@ -42,28 +42,28 @@ def open_sweep(
         lock = _locked(journal)
         if not journal.begun:
             if count > 1:
-                observer.line(f"This is another sweep than `{spec.name}`; it is called `{name}`.")
+                observer.line(f"`{spec.name}` is a different sweep, so this one is called `{name}`.")
             return journal, lock
         if journal.result() is not None:
             lock.release()
             continue
         if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):
-            observer.line(f"The earlier `{name}` has no measurement; it starts anew.")
+            observer.line(f"The earlier `{name}` has no measurements, so it starts over.")
             lock.release()
             journal.remove()
             return journal, _locked(journal)
         lock.release()
         changed = differences(journal.read()["fingerprint"], fingerprint)
         raise SweepConflictError(
-            f"the sweep `{name}` is unfinished and was begun differently ({'; '.join(changed[:4])}"
+            f"the sweep `{name}` is unfinished and was started with other settings ({'; '.join(changed[:4])}"
             f"{'; ...' if len(changed) > 4 else ''}). Nothing was changed. "
-            "Undo the change to continue it, or add --new for a sweep of its own."
+            "Undo the change to continue it, or add --new to start another sweep."
         )
     raise AssertionError("there is always another name")
 
 
 def continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal | None:
-    """Returns the sweep that a run would go on with, ended or not; None where it would begin one."""
+    """Returns the sweep that a run would continue, ended or not; None if it would begin one."""
     for journal in of_name(home, name):
         if not differences(journal.read()["fingerprint"], fingerprint) and not _stillborn(journal):
             return journal
@@ -81,7 +81,7 @@ def of_name(home: Path, name: str) -> Iterator[Journal]:
 
 
 def _stillborn(journal: Journal) -> bool:
-    """Whether the sweep's baseline has failed: told to mend it, a person runs the same command again."""
+    """Whether the sweep's baseline has failed: users fix it and run the same command again."""
     first = next(journal.trials(), None)
     return first is not None and isinstance(first.outcome, Failure)
 
@@ -97,15 +97,15 @@ def _locked(journal: Journal) -> SweepLock:
 
 
 def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
-    """Returns what to tell a person whose disk does not take any more."""
+    """Returns the error for a folder that cannot be written, with its remedy."""
     remedy = {
         errno.ENOSPC: "Free some space",
         errno.EDQUOT: "Free some of your quota",
         errno.EROFS: "Name a writable folder with --home",
         errno.EACCES: "Name a writable folder with --home",
-        errno.EEXIST: "Move the file away that is in its place",
-        errno.ENOTDIR: "Move the file away that is in its place",
-    }.get(error.errno or 0, "Mend that")
+        errno.EEXIST: "Move away the file that is in its place",
+        errno.ENOTDIR: "Move away the file that is in its place",
+    }.get(error.errno or 0, "Fix that")
     return EnvironmentStopError(
         f"cannot write in {folder}: {error.strerror or error}. What was measured is kept. "
         f"{remedy}, and run the same command again."
@@ -116,12 +116,12 @@ def find_sweep(home: Path, name: str) -> Journal:
     """Returns the folder of the sweep `name`.
 
     Raises:
-        UserError: There is none; the message names the nearest.
+        UserError: There is none; the message suggests a similar name.
     """
     journal = Journal(sweeps_folder(home) / name)
     if not _NAME.fullmatch(name) or not journal.begun:
         known = [each.name for each in all_sweeps(home)]
-        have = f" There are: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` makes one."
+        have = f" Known sweeps: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` starts one."
         raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, known) or have}")
     return journal
 

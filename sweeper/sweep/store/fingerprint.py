@@ -22,14 +22,14 @@ _DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_f
 
 
 def import_paths() -> tuple[str, ...]:
-    """Returns where pipelines are looked for: the current directory."""
+    """Returns the folders to search for pipelines: the current directory."""
     return (os.getcwd(),)
 
 
 def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
     """Returns the parts that must be equal for a sweep to be continued.
 
-    Comments and layout of the pipeline's code do not count, its syntax tree does.
+    Comments and layout of the pipeline's code do not count; its syntax tree does.
     """
     tree = spec.to_dict()
     parts = {key: tree[key] for key in ("space", "fix", "baseline", "also_try", "objectives", "constraints")}
@@ -63,7 +63,7 @@ def _digest_of_files_named(command: Sequence[str]) -> str:
     """Returns a digest of the files that a command line names: Python by its syntax trees.
 
     Raises:
-        UserError: One of them is not Python, though it is called so.
+        UserError: One of them is called `.py`, but is not Python.
     """
     found: dict[str, str] = {}
     for item in command:
@@ -80,7 +80,7 @@ def _digest_of_files_named(command: Sequence[str]) -> str:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ.
 
-    A setting of `measure` that one of them does not know counts as its default: it is newer.
+    A setting of `measure` that one of them lacks is newer and counts as its default.
     """
     return [
         f"{key}: {_short(a)} -> {_short(b)}"
@@ -107,7 +107,7 @@ def _short(value: Any) -> str:
 
 
 def prepared_folder(home: Path, pipeline: str, data: Mapping[str, Any]) -> Path:
-    """Returns where a pipeline's prepared data is kept: under a digest of all it is made from.
+    """Returns the folder of a pipeline's prepared data, named by a digest of all it is made from.
 
     Args:
         data: The data section, as JSON values.
@@ -124,7 +124,7 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     """
     if "path" not in data:
         return ""
-    # os.path, since a name that can be no file's is one that is not there.
+    # os.path takes a name that no file can have as one that does not exist.
     root = Path(os.path.expanduser(str(data["path"])))
     if not os.path.exists(root):
         raise UserError(
@@ -139,16 +139,17 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
 
 
 def digest_of_code(pipeline: str) -> str:
-    """Returns a digest of the syntax trees of the pipeline and of what it imports from beside it.
+    """Returns a digest of the syntax trees of the pipeline and of its neighbours that it imports.
 
-    It is the same wherever the files lie, and for the same code the one that sweeper 0.1.0 stored.
+    It does not depend on where the files are, and equals the one that 0.1.0 stored for the same
+    code.
 
     Raises:
         UserError: There is no such module, or it is not Python.
     """
     if find(pipeline, import_paths()) is None:
         raise UserError(
-            f"`pipeline` must name a module under the current directory, or a pipeline that comes with "
+            f"`pipeline` must name a module under the current directory, or a pipeline that ships with "
             f"sweeper or is installed, but got {pipeline!r}: there is no "
             f"{pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
             f"{did_you_mean(pipeline, [*shipped_pipelines(), *added_pipelines()])}"
@@ -157,22 +158,22 @@ def digest_of_code(pipeline: str) -> str:
 
 
 def module_of(pipeline: str) -> str:
-    """Returns the name under which a trial finds a pipeline, also where its entry point is not installed."""
+    """Returns the name under which a trial finds a pipeline, even without its entry point."""
     found = find(pipeline, import_paths())
     return pipeline if found is None or found.is_shipped else found.name
 
 
 def shipped_pipelines() -> list[str]:
-    """Returns the names of the pipelines that come with sweeper."""
+    """Returns the names of the pipelines that ship with sweeper."""
     names = {path.stem for path in shipped_folder(PACKAGE).glob("[a-z]*") if path.suffix in ("", ".py")}
     return sorted(f"{PACKAGE}.{name}" for name in names)
 
 
 def code_of(pipeline: str) -> dict[str, str]:
-    """Returns the text of the pipeline and of what it imports from beside it, by path below one folder.
+    """Returns the text of the pipeline and of its neighbours that it imports, by relative path.
 
-    A shipped pipeline is in it as the user's own is. Where both have a file of one name, the user's are
-    sent alone: the sweeper on the other side has the shipped ones, under a name of their own.
+    Shipped pipelines are included like the user's. If both have a file of the same name, only the
+    user's are sent: the sweeper on the other side has the shipped ones, under another name.
     """
     modules = set(_found(pipeline))
     above = {name for each in modules for name in _above(each.name)}
@@ -191,7 +192,7 @@ def _above(name: str) -> list[str]:
 
 
 def _relative(module: Module) -> str:
-    """Returns the path of a module's file below the folder in which its name begins."""
+    """Returns the path of a module's file below the folder of its top-level package."""
     base = os.path.join(*module.logical_name.split("."))
     return os.path.join(base, "__init__.py") if module.path.name == "__init__.py" else f"{base}.py"
 
@@ -207,15 +208,15 @@ def _trees(found: Mapping[Module, ast.Module]) -> dict[str, str]:
 
 
 def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
-    """Returns a module and what it imports from beside it, with their syntax trees.
+    """Returns a module and its neighbours that it imports, with their syntax trees.
 
     Args:
-        script: The module's file, where it is a script: its folder comes first, and nothing ships.
+        script: The module's file if it is a script: its folder comes first, and nothing is shipped.
     """
     trees: dict[Module, ast.Module] = {}
     folders = import_paths() if script is None else (str(script.parent), *import_paths())
     first = find_uninstalled(module, folders) if script is None else Module(module, script)
-    # Only what a distribution's own pipeline imports may be the distribution's.
+    # Only a distribution's own pipeline may import the distribution's modules.
     look = find if first is None else find_uninstalled
     waiting = [first or find(module, folders)]
     while waiting:
@@ -225,7 +226,7 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
         try:
             tree = trees[each] = ast.parse(each.path.read_bytes(), str(each.path))
         except SyntaxError as error:
-            raise UserError(f"{each.path}:{error.lineno}: {error.msg}; it is not Python.") from None
+            raise UserError(f"{each.path}:{error.lineno}: {error.msg}; the file must be Python.") from None
         for node in ast.walk(tree):
             names: list[str] = []
             if isinstance(node, ast.Import):

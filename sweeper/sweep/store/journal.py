@@ -28,10 +28,11 @@ STOPPED = "stopped.json"
 BUDGET = "budget.json"
 TOLD = "told.json"
 STOPPED_ROUNDS = "stopped"
-"""Rounds of a confirmation in a hurry."""
+"""Rounds of the quick confirmation of a stopped sweep."""
 
-ENDS_ANEW = "Restore it, or remove it: the same command then ends the sweep anew"
+ENDS_ANEW = "Restore it, or remove it and run the same command to finish the sweep again"
 _RESTORE = "Restore it, or run the same YAML with --new"
+_REMOVE = "Remove it, and sweeper writes it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Journal:
 
     @property
     def identity(self) -> str:
-        """The sweep's name, with what no other sweep of that name has: for services that many share."""
+        """A name that is unique among all sweeps of this name, for shared services."""
         place = f"{socket.gethostname()}:{self.folder.resolve()}"
         return f"{self.name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
@@ -73,33 +74,33 @@ class Journal:
         return self.folder / "trials" / f"{number:04d}"
 
     def rounds_folder(self, place: str) -> Path:
-        """Returns where the processes of a confirmation are: `confirm`, or another one's `place`."""
+        """Returns the folder of a confirmation's processes: `confirm`, or another `place`."""
         return self.folder / place
 
     def setup_folder(self, name: str) -> Path:
-        """Returns the folder of a job which is not a trial: probe, prepare, a seed of the baseline."""
+        """Returns the folder of a job that is not a trial: probe, prepare, a baseline's seed."""
         return self.folder / "setup" / name
 
     def begin(self, spec: SweepSpec, fingerprint: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Writes sweep.yaml, once: from here on the sweep exists.
+        """Writes sweep.yaml, once: from now on the sweep exists.
 
         Args:
-            about: `device` in one line, whether the data is `synthetic`, the `notes` on it.
+            about: The `device` in one line, whether the data is `synthetic`, and `notes` about it.
         """
         document = {"about": about, "spec": spec.to_dict(), "fingerprint": fingerprint}
         write_atomic(self.folder / SWEEP, to_yaml(encode(document)))
 
     @property
     def begun(self) -> bool:
-        """Whether sweep.yaml is there."""
-        # os.path, since a name that can be no file's is one that is not there.
+        """Whether sweep.yaml exists."""
+        # os.path takes a name that no file can have as one that does not exist.
         return os.path.exists(self.folder / SWEEP)
 
     def read(self) -> Mapping[str, Any]:
         """Returns sweep.yaml: `about`, `spec` and `fingerprint`.
 
         Raises:
-            EnvironmentStopError: It was spoilt.
+            EnvironmentStopError: It is damaged.
         """
         path = self.folder / SWEEP
         with ours(path, _RESTORE):
@@ -113,10 +114,10 @@ class Journal:
         """Returns the specification in sweep.yaml.
 
         Args:
-            document: What `read` gave, where it has been read before.
+            document: What `read` returned, if it was read before.
 
         Raises:
-            EnvironmentStopError: It was spoilt.
+            EnvironmentStopError: It is damaged.
         """
         document = self.read() if document is None else document
         with ours(self.folder / SWEEP, _RESTORE):
@@ -152,7 +153,7 @@ class Journal:
             yield Entry(number=int(name), folder=folder, job=job, outcome=outcome, result=result)
 
     def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
-        """Returns a trial that was begun, or has ended, not judged yet."""
+        """Returns a trial that has begun or ended, not judged yet."""
         folder = self.trial_folder(number)
         return TrialRecord(
             number=number,
@@ -168,14 +169,14 @@ class Journal:
         )
 
     def write_search_result(self, number: int, result: SearchResult) -> None:
-        """Fixes what the sampler is told of a trial."""
+        """Fixes a trial's result for the sampler."""
         write_json(self.trial_folder(number) / TOLD, encode(result))
 
     def result(self) -> Mapping[str, Any] | None:
         """Returns how the sweep ended, or None while it has not.
 
         Raises:
-            EnvironmentStopError: Its file was spoilt.
+            EnvironmentStopError: Its file is damaged.
         """
         return _mapping_in(self.folder / RESULT, ENDS_ANEW)
 
@@ -185,28 +186,28 @@ class Journal:
         self.go_on()
 
     def go_on(self) -> None:
-        """Takes back what was known where the sweep was stopped: nothing rests on it any more."""
+        """Removes the result of a stopped sweep, which continues now."""
         (self.folder / STOPPED).unlink(missing_ok=True)
-        # Rounds of a confirmation in a hurry, some of them cut off.
+        # Rounds of a quick confirmation, some of them cut off.
         shutil.rmtree(self.folder / STOPPED_ROUNDS, ignore_errors=True)
 
     def stop(self, result: Mapping[str, Any]) -> None:
-        """Writes what is known where the sweep was stopped; it has not ended."""
+        """Writes the result so far of a sweep that was stopped; it has not ended."""
         write_json(self.folder / STOPPED, encode(result))
 
     def stopped(self) -> Mapping[str, Any] | None:
-        """Returns what was known where the sweep was last stopped; None where it never was, or has ended."""
+        """Returns the result of a stopped sweep; None if it was never stopped, or has ended."""
         return _mapping_in(self.folder / STOPPED, "Remove it")
 
     def reopen(self, trials: int) -> None:
-        """Takes back that the sweep has ended: its budget was raised to `trials` searched trials."""
+        """Reopens a sweep that has ended, with a budget of `trials` searched trials."""
         # The result goes last: until then the sweep has ended, whatever is cut off here.
         shutil.rmtree(self.folder / "confirm", ignore_errors=True)
         write_json(self.folder / BUDGET, {"trials": trials})
         (self.folder / RESULT).unlink()
 
     def raised_budget(self) -> int | None:
-        """Returns the searched trials the sweep was extended to; None where it never was."""
+        """Returns the searched trials the sweep was extended to; None if it never was."""
         path = self.folder / BUDGET
         with ours(path, _RESTORE):
             found = _mapping_in(path, _RESTORE)
@@ -214,21 +215,21 @@ class Journal:
         return trials
 
     def remove(self) -> None:
-        """Removes the folder: nothing in it was of use."""
+        """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _search_result(path: Path) -> SearchResult | None:
-    found = _mapping_in(path, "Remove it: the search is told anew")
+    found = _mapping_in(path, _REMOVE)
     if found is None:
         return None
-    with ours(path, "Remove it: the search is told anew"):
+    with ours(path, _REMOVE):
         result = decode(SearchResult, found)
     return result
 
 
 def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
-    """Returns the JSON object in a file of ours, or None where there is no such file."""
+    """Returns the JSON object in one of the sweep's files, or None if there is no such file."""
     try:
         with ours(path, remedy):
             found = _require_mapping(read_json(path))
@@ -239,12 +240,12 @@ def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
 
 def _require_mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"it must hold keys and values, but holds {type(value).__name__}")
+        raise TypeError(f"it must be an object, but is {type(value).__name__}")
     return value
 
 
 def _require_folder(path: Path) -> None:
-    """Makes sure that nothing is read or written behind a link."""
+    """Makes sure that nothing is read or written through a link."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         got = "a link" if path.is_symlink() else "a file"
         raise EnvironmentStopError(

@@ -29,16 +29,16 @@ from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
 
 NUM_SEEDS = 3
-"""Over which the baseline's loss is measured."""
+"""Seeds over which the baseline's loss is measured."""
 
 
 @dataclass(frozen=True)
 class LoadedSweep:
-    """A sweep as its folder has it; what follows from that is worked out once.
+    """A sweep as loaded from its folder; derived results are computed once.
 
     Attributes:
         about: `device`, `synthetic`, `notes`.
-        result: How it ended, or what was known where it was stopped; None where there is neither.
+        result: How it ended, or the result so far if it was stopped; None if there is neither.
     """
 
     journal: Journal
@@ -50,20 +50,20 @@ class LoadedSweep:
 
     @cached_property
     def summary(self) -> Summary:
-        """What a reader needs to know of it."""
+        """The summary for reports."""
         return summarise(self)
 
     @cached_property
     def decision(self) -> Decision:
-        """What it has decided."""
+        """The sweep's decision."""
         return decide(self.summary)
 
     @cached_property
     def sensitivity(self) -> tuple[Sensitivity, ...]:
-        """What moving the trial to use by one value costs; empty where the baseline stays."""
+        """The cost of moving the chosen trial by one value; empty if the baseline stays."""
         best, spec = self.decision.best, self.spec
         if self.table.quality_samples:
-            # What the search could not ask for is no neighbour.
+            # Values that the search could not ask for do not count as neighbours.
             spec, _ = with_enough_steps(spec, self.table.quality_samples)
         return sensitivity(best.record, self.summary.records, spec) if best is not None else ()
 
@@ -81,7 +81,7 @@ class LoadedSweep:
         return {e["number"]: Ratio(**{**e, "rounds": tuple(e["rounds"])}) for e in entries}
 
     def confirmations(self) -> dict[int, Confirmation]:
-        """Returns what the rounds say of each trial that took part, the baseline among them."""
+        """Returns the confirmation of each trial that took part, including the baseline."""
         found = {
             number: Confirmation(
                 throughput=each.throughput,
@@ -99,13 +99,13 @@ class LoadedSweep:
         return found
 
     def operations(self, number: int) -> Mapping[str, float]:
-        """Returns milliseconds in a step by operation, of the trials that were traced."""
+        """Returns milliseconds per step by operation, for a trial that was traced."""
         outcome = read_outcome(self.journal.setup_folder(f"trace-{number}"))
         found: Mapping[str, float] = outcome.values["operations"] if isinstance(outcome, Report) else {}
         return found
 
     def stages(self) -> dict[int, str]:
-        """Returns how far each trial came: `confirmed` for the winner, `finalist` beside it."""
+        """Returns how far each trial came: `confirmed` for the winner, `finalist` for rivals."""
         stages = {number: record.stage for number, record in self.table.records.items()}
         stages.update(dict.fromkeys(self.ratios(), "finalist"))
         winner = (self.result or {}).get("winner")
@@ -123,7 +123,7 @@ def varied(spec: SweepSpec) -> tuple[str, ...]:
 
 
 def load_sweep(journal: Journal) -> LoadedSweep:
-    """Reads a sweep's folder; nothing is run and nothing is written."""
+    """Loads a sweep's folder without running or writing anything."""
     document = journal.read()
     spec = journal.spec(document)
     table = TrialTable(spec)
@@ -147,13 +147,13 @@ def load_sweep(journal: Journal) -> LoadedSweep:
 
 
 def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
-    """Enters what the folder has; returns the trials that were begun and have no outcome that stands."""
+    """Enters the folder's trials; returns those that were begun and have no final outcome."""
     unfinished, records = [], []
     for entry in entries:
         outcome = entry.outcome
         if isinstance(outcome, Report):
             with ours(entry.folder / OUTCOME, RUNS_AGAIN):
-                raise ValueError("it is no trial's")
+                raise ValueError("it is not the outcome of a trial")
         if entry.result is None and is_tried_again(entry.job, outcome):
             outcome = None
         records.append(journal.record(entry.number, entry.job, outcome))
@@ -166,10 +166,10 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
 
 
 def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
-    """Returns the quality in the outcome of the quality job in `folder`, or None where it failed.
+    """Returns the quality in the outcome of the quality job in `folder`, or None if it failed.
 
     Raises:
-        EnvironmentStopError: The file was spoilt.
+        EnvironmentStopError: The file is damaged.
     """
     if not isinstance(outcome, Report):
         return None
@@ -179,7 +179,7 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
 
 
 def _look_at_result(sweep: LoadedSweep) -> None:
-    """Reads all that is read of how a sweep ended; raises what spoilt values come to."""
+    """Reads every part of a sweep's result once, so that damaged values raise here."""
     sweep.ratios(), sweep.confirmations(), sweep.stages()
     result = sweep.result
     if result is not None:
@@ -193,12 +193,12 @@ def _look_at_result(sweep: LoadedSweep) -> None:
 
 
 def _disturbed(result: Mapping[str, Any]) -> dict[int, int]:
-    """How many rounds of each trial something else disturbed."""
+    """Returns how many rounds of each trial were disturbed."""
     return {int(number): count for number, count in result.get("disturbed", {}).items()}
 
 
 def _unfit(result: Mapping[str, Any]) -> set[int]:
-    """The candidates whose loss did not hold over the seeds."""
+    """Returns the candidates whose loss did not hold over the seeds."""
     return set(map(int, result.get("unfit", ())))
 
 
@@ -232,13 +232,13 @@ def summarise(sweep: LoadedSweep) -> Summary:
             ),
         )
 
-    # The fastest whose loss was looked at, and where there is none, the fastest.
+    # The fastest whose loss was checked or, if there is none, the fastest.
     sizes = fastest(records, _work) | fastest([r for r in records if r.number in looked_at], _work)
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = table.records[winner]
     common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
     objectives, rule = sweep.spec.objectives, sweep.spec.confirm.pick
-    # Of single short windows nothing is known but that they are slow.
+    # A single short window shows only that a trial is slow.
     whole = [r for r in same_work if r.measurement and not r.measurement.screened_out]
     whole = [r for r in whole if r.number in looked_at or r is base]
     whole = [r for r in whole if not beyond_production(r, sweep.spec)]
@@ -285,11 +285,11 @@ def _kind(record: TrialRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A sweep in a list: what its specification and its result say, without a look at its trials.
+    """A sweep in a list, from its specification and its result, without its trials.
 
     Attributes:
-        trials: Searched ones, whatever became of them.
-        ratio: The winner's, confirmed; None where there is none.
+        trials: Number of searched trials, whatever their outcome.
+        ratio: The winner's confirmed ratio; None if there is none.
     """
 
     name: str
@@ -300,10 +300,10 @@ class Listed:
 
 
 def listed(journal: Journal) -> Listed:
-    """Returns a sweep as a list shows it.
+    """Returns a sweep's entry for a list.
 
     Raises:
-        EnvironmentStopError: One of the files that are read was spoilt.
+        EnvironmentStopError: One of its files is damaged.
     """
     document = journal.read()
     spec = journal.spec(document)
@@ -322,7 +322,7 @@ def listed(journal: Journal) -> Listed:
 
 
 def _state_of(journal: Journal) -> tuple[str, Mapping[str, Any] | None]:
-    """Returns `finished`, `stopped` or `unfinished`, and what the file that says so has."""
+    """Returns `finished`, `stopped` or `unfinished`, and the result that goes with it."""
     ended, stopped = journal.result(), journal.stopped()
     if ended is not None:
         return "finished", ended

@@ -20,8 +20,8 @@ CHECK_SECONDS = 1.0
 class SweepLock:
     """Held from construction to `release`.
 
-    A file system on which locks do not reach other hosts still has the epoch: a supervisor that
-    lost the sweep meanwhile finds another one in the file before it tells anything.
+    If the file system's locks do not reach other hosts, there is still the epoch: a supervisor that
+    lost the sweep finds another epoch in the file before it records anything.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,19 +58,19 @@ class SweepLock:
         return epoch_of(self._folder)
 
     def check_now_and_then(self) -> None:
-        """Does what `check` does, once a second at most; monotonic time goes on while a process is stopped.
+        """Calls `check` once per second at most; monotonic time runs on while a process is stopped.
 
         Raises:
-            SweepConflictError: The sweep is another process's now.
+            SweepConflictError: Another process has taken over the sweep.
         """
         if time.monotonic() - self._checked_at >= CHECK_SECONDS:
             self.check()
 
     def check(self) -> None:
-        """Makes sure that the sweep is still this process's.
+        """Makes sure that this process still holds the sweep.
 
         Raises:
-            SweepConflictError: It is not.
+            SweepConflictError: Another process has taken it over.
         """
         self._checked_at = time.monotonic()
         if self._read_epoch() != self._epoch:
@@ -85,7 +85,7 @@ class SweepLock:
 
 
 def epoch_of(folder: Path) -> int:
-    """Returns how many supervisors the sweep in `folder` has had; 0 where it has had none."""
+    """Returns how many supervisors the sweep in `folder` has had."""
     try:
         return int((folder / EPOCH).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -93,9 +93,9 @@ def epoch_of(folder: Path) -> int:
 
 
 def is_gone(folder: Path) -> bool:
-    """Returns whether the supervisor that had the sweep last was this host's, and no longer runs.
+    """Returns whether the sweep's last supervisor ran on this host and no longer runs.
 
-    The lock itself is not tried: a supervisor that starts just then would be refused.
+    It does not try the lock, which would refuse a supervisor that starts at that moment.
     """
     try:
         last = json.loads((folder / LOCK).read_bytes())

@@ -1,8 +1,8 @@
 """Restates a pipeline's imports as 0.1.0 had them, so that stored digests still hold.
 
-A text that 0.1.0 could run stays as it is. Two things are put back: `from sweeper import Pipeline`, and
-the relative imports of the shipped pipelines. isort puts relative imports last, so their order is put
-back, too.
+A text that 0.1.0 could run stays as it is. Two things are restored: `from sweeper import Pipeline`,
+and the relative imports of the shipped pipelines. isort puts relative imports last, so their order
+is restored, too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _restated(block: Sequence[ast.AST], package: str) -> Iterator[ast.AST]:
 
 
 def _imports(run: Sequence[_Import], package: str) -> Sequence[_Import]:
-    """Returns imports that follow each other as 0.1.0 had them."""
+    """Returns consecutive imports as 0.1.0 had them."""
     relative = [each for each in run if package and isinstance(each, ast.ImportFrom) and each.level]
     moved = [each for each in run if isinstance(each, ast.ImportFrom) and _has_moved(each)]
     if not relative and not moved:

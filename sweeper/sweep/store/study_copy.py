@@ -1,4 +1,4 @@
-"""The copy of a sweep's study on the user's server (`storage:`), and where it is."""
+"""The copy of a sweep's study on the user's server (`storage:`), and its place."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import ours, read_json, write_json
 
 STUDY = "study.json"
-"""In a sweep's folder: the copy's `storage` and its `name` there, which no other sweep's has."""
+"""In a sweep's folder: the copy's `storage` and its unique `name` there."""
 COPY_SECONDS = 600.0
 
 
 def check_storage(spec: SweepSpec) -> None:
-    """Makes sure that a study can be copied to where `storage` says.
+    """Checks that a study can be copied to `storage`.
 
     Raises:
-        UserError: There is no driver for such a server.
+        UserError: The driver for such a server is not installed.
     """
     if spec.storage:
         with_driver(spec.storage)
 
 
 def mirror_of(journal: Journal, spec: SweepSpec) -> Mirror:
-    """Returns what copies a sweep's study to where `storage` says, if it says so.
+    """Returns a mirror that copies a sweep's study to `storage`, if that is set.
 
     Raises:
-        UserError: There is no driver for such a server.
+        UserError: The driver for such a server is not installed.
     """
     if not spec.storage:
         return NoMirror()
-    # By its name and folder alone, a sweep would be taken for one that was there before it.
+    # Name and folder alone could be those of an earlier sweep.
     name = _place(journal).get("name") or f"{journal.name}-{uuid.uuid4().hex[:8]}"
     write_json(journal.folder / STUDY, {"storage": spec.storage, "name": name})
     return StudyMirror(spec.storage, name, spec)
 
 
 def copied(sweep: LoadedSweep, seconds: float = COPY_SECONDS) -> str:
-    """Copies what lacks of the study of a sweep that does not run; returns why some still does, if so.
+    """Completes the copy of a sweep that is not running; returns why it is incomplete, if so.
 
     Raises:
-        UserError: There is no driver for such a server.
+        UserError: The driver for such a server is not installed.
     """
     place = _place(sweep.journal)
     if not place:
@@ -57,10 +57,10 @@ def copied(sweep: LoadedSweep, seconds: float = COPY_SECONDS) -> str:
 
 
 def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list[str], list[str]]:
-    """Returns what the copy of a study lacks, and what it has beside what was told, a line each.
+    """Returns a line for each result that the copy of a study lacks, and for each surplus trial.
 
     Raises:
-        UserError: There is no driver for such a server.
+        UserError: The driver for such a server is not installed.
         StorageError: It cannot be reached, or takes longer than `seconds`.
     """
     place = _place(sweep.journal)
@@ -75,7 +75,7 @@ def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list
         except Exception as error:
             failed.append(error)
 
-    # Nothing ends a question to a server that hangs, Ctrl-C included.
+    # Nothing interrupts a request to a server that hangs, not even Ctrl-C.
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -87,17 +87,17 @@ def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list
 
 
 def place_of_copy(journal: Journal) -> str:
-    """Returns where the copy of a study is, for people: without user and options."""
+    """Returns the place of a study's copy for display, without user and options."""
     scheme, _, rest = _place(journal)["storage"].partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
 
 def _place(journal: Journal) -> Mapping[str, str]:
-    """Returns `storage` and `name` of a study's copy; empty where there is none."""
+    """Returns `storage` and `name` of a study's copy; empty if there is none."""
     path = journal.folder / STUDY
     if not path.exists():
         return {}
-    with ours(path, "Remove it: the study is copied anew"):
+    with ours(path, "Remove it to copy the study again"):
         found = read_json(path)
         place = {"storage": str(found["storage"]), "name": str(found["name"])}
     return place

@@ -114,7 +114,7 @@ def test_a_winner_whose_loss_holds_for_one_seed_only_is_passed_over(bench):
     assert summary.winner is not None
     assert summary.winner.config.batch_size == 256
     assert result["unfit"] == [record.number for record in summary.records if record.config.batch_size == 512]
-    assert any("is passed over: its loss over 3 seeds is 1.667" in line for line in bench.watcher.lines)
+    assert any("is ruled out: its loss over 3 seeds is 1.667" in line for line in bench.watcher.lines)
 
 
 # -- Ctrl-C ---------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ SPACE = {
 SPEC = spec_of(
     space=SPACE, baseline={"loader.kind": "rows"}, also_try=[], confirm={"rounds": 0}, search={"trials": 24}
 )
-SGD = "optimizer.name: sgd left the space here (2 trials failed alike, and none ran: "
-FORMAT = "memory_format: channels_last left the space here (2 trials failed alike, and none ran: "
+SGD = "optimizer.name: sgd removed from the space (2 trials failed alike, and none succeeded: "
+FORMAT = "memory_format: channels_last removed from the space (2 trials failed alike, and none succeeded: "
 
 
 # -- the rule ---------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def every(rounds: int, slots: int) -> list[tuple[int, int, int]]:
 
 def test_trials_that_leave_each_other_alone_run_at_once(sweep):
     launcher, lines = sweep(0.995, 0.99)
-    assert lines == ["2 trials at once: each reaches 99.1 % of alone."]
+    assert lines == ["2 trials at once: each reaches 99.1% of its speed alone."]
     assert sorted(launcher.beside) == sorted(every(3, 2))
     assert launcher.most == 2
 
@@ -97,8 +97,8 @@ def test_trials_that_leave_each_other_alone_run_at_once(sweep):
 def test_trials_that_slow_each_other_down_run_one_at_a_time(sweep):
     launcher, lines = sweep(1.0, 0.88, 0.99)
     (line,) = lines
-    assert line.startswith("Trials slow each other down here: 3 at once reach 88.1 % of alone (87.")
-    assert line.endswith("%), so they run one at a time.")
+    assert line.startswith("Trials slow each other down: 3 at once reach 88.1% [87.")
+    assert line.endswith("] of their speed alone, so they run one at a time.")
     assert launcher.most == 1
 
 
@@ -106,7 +106,7 @@ def test_where_a_trial_does_not_run_beside_others_they_run_one_at_a_time(sweep):
     launcher, lines = sweep(1.0, 1.0, failing=(1, 2, 1))
     why = "(host_oom: no memory is left)"
     assert lines == [
-        f"Whether trials slow each other down cannot be told here {why}, so they run one at a time."
+        f"It could not be measured whether trials slow each other down {why}, so they run one at a time."
     ]
     assert launcher.most == 1
 
@@ -130,7 +130,7 @@ def test_a_sweep_that_goes_on_decides_the_same_without_running_it_again(sweep, b
     _, before = sweep(1.0, 0.9, spec=spec, cut=cut)
     launcher, lines = sweep(1.0, 1.0, spec=spec)
     assert lines == before
-    assert "90.1 %" in lines[0]
+    assert "90.1%" in lines[0]
     assert launcher.beside == []
     assert launcher.most == 1
 
@@ -166,7 +166,7 @@ def test_little_time_is_one_round(sweep):
     launcher, lines = sweep(1.0, 0.9, spec=spec, cut="loss-0")
     assert sorted(launcher.beside) == sorted(every(1, 2))
     assert lines == [
-        "Trials slow each other down here: 2 at once reach 90 % of alone, so they run one at a time."
+        "Trials slow each other down: 2 at once reach 90% of their speed alone, so they run one at a time."
     ]
     # A sweep that goes on could make up for it now, and does not.
     launcher, again = sweep(1.0, 1.0, spec=spec)

@@ -24,7 +24,7 @@ MODES = {"type": "categorical", "choices": ["eager", "default", "graph"]}
 KINDS = {"type": "categorical", "choices": ["workers", "resident"]}
 BATCH = {"type": "int", "low": 64, "high": 1024, "log": True}
 SPACE = {"batch_size": BATCH, "loader.kind": KINDS, "precision.amp": PRECISIONS, "compile.mode": MODES}
-WITHOUT_FP16 = "precision.amp: fp16 left the space here (no fp16)."
+WITHOUT_FP16 = "precision.amp: fp16 removed from the space (no fp16)."
 Refuses = Callable[[TrialConfig], Failure | None]
 
 
@@ -85,7 +85,7 @@ def test_each_value_is_tried_alone_over_the_baseline(bench: Bench):
     ]
     stages = [job.stage for job in bench.launcher.jobs if job.uid not in ("probe", "prepare")]
     assert list(dict.fromkeys(stages)) == ["baseline", "loss", "preflight", "search", "trace"]
-    assert not any("left the space" in line for line in bench.watcher.lines)
+    assert not any("removed from the space" in line for line in bench.watcher.lines)
 
 
 def test_what_fails_leaves_the_space_with_a_line(bench: Bench):
@@ -116,7 +116,7 @@ def test_references_that_fail_with_it_make_nothing_else_suspect(bench: Bench):
         also_try=entries,
     )
     bench.run(spec, lambda config: NO_FP16(config) or surface(config), refuses=NO_FP16)
-    assert [line for line in bench.watcher.lines if "left the space" in line] == [WITHOUT_FP16]
+    assert [line for line in bench.watcher.lines if "removed from the space" in line] == [WITHOUT_FP16]
     assert 256 in searched(bench, "model.width")
 
 
@@ -140,7 +140,7 @@ def test_a_value_stays_where_another_model_kind_takes_it(bench: Bench):
         "precision.amp: fp16 stays for model.kind=cnn; with the baseline's model it fails (no fp16 lstm)."
         in bench.watcher.lines
     )
-    assert "precision.amp: bf16 left the space here (no bf16)." in bench.watcher.lines
+    assert "precision.amp: bf16 removed from the space (no bf16)." in bench.watcher.lines
     folders = {path.name for path in setup_folder(bench).glob("preflight-precision*")}
     name = "preflight-precision.amp"
     assert folders == {f"{name}-bf16", f"{name}-bf16-1", f"{name}-bf16-2"} | {
@@ -180,8 +180,8 @@ def test_the_second_sweep_asks_nothing(bench: Bench):
     bench.run(asked(), refuses=NO_FP16)
     bench.run(asked(), new=True)
     assert tried(bench) == []
-    (line,) = [line for line in bench.watcher.lines if "left the space" in line]
-    assert line.startswith("precision.amp: fp16 left the space here (no fp16; known from an earlier sweep")
+    (line,) = [line for line in bench.watcher.lines if "removed from the space" in line]
+    assert line.startswith("precision.amp: fp16 removed from the space (no fp16; known from an earlier sweep")
     file = Path(line.partition("remove ")[2].partition(" to try")[0])
     file.unlink()
     bench.run(asked(), new=True)
@@ -270,9 +270,7 @@ def test_it_takes_a_tenth_of_the_time_at_most(bench: Bench, monkeypatch: pytest.
     bench.run(asked(search={"trials": 3, "minutes": 2.0}))
     assert ("compile.mode", "default") not in tried(bench)
     assert ("compile.mode", "graph") in tried(bench)
-    line = (
-        "compile.mode: default could not be tried before the search (it has 10% of search.minutes at most)."
-    )
+    line = "compile.mode: default could not be tried before the search (limited to 10% of search.minutes)."
     assert line in bench.watcher.lines
     assert all(job.timeout_seconds <= 12 for job in jobs_of(bench))
     bench.run(asked(search={"trials": 3, "minutes": 20.0}), new=True)
@@ -314,7 +312,7 @@ def test_a_parameter_keeps_its_values_where_all_of_them_fail():
         [Tried(name="loader.kind", value=value, failed="no room") for value in ("workers", "resident")],
     )
     assert spec == asked()
-    assert lines == ["loader.kind: every value of it failed before the search, so all stay (no room)."]
+    assert lines == ["loader.kind: every value failed before the search, so all stay (no room)."]
 
 
 def test_a_parameter_with_one_value_left_is_decided():
@@ -323,7 +321,7 @@ def test_a_parameter_with_one_value_left_is_decided():
     )
     assert "precision.amp" not in spec.space
     assert spec.fix["precision.amp"] == "fp32"
-    assert lines == ["precision.amp: bf16, fp16 left the space here (no)."]
+    assert lines == ["precision.amp: bf16, fp16 removed from the space (no)."]
 
 
 def test_what_has_left_the_space_otherwise_is_no_matter():

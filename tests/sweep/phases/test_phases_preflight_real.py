@@ -113,7 +113,7 @@ def test_what_raises_and_what_crashes_leaves_and_is_remembered(home: Path):
     first = sweep.run()
     raised = "RuntimeError: could not create a primitive for 64 rows (picky.py:10)"
     assert sweep.lines == [
-        f"loader.kind: workers, stream left the space here ({raised}; the trial crashed with SIGSEGV)."
+        f"loader.kind: workers, stream removed from the space ({raised}; the trial crashed with SIGSEGV)."
     ]
     assert jobs_in(first) == {f"preflight-loader.kind-{kind}" for kind in ("workers", "resident", "stream")}
     assert set(kinds_of(first)) <= {"rows", "resident"}

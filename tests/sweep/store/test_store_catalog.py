@@ -78,7 +78,7 @@ def test_new_begins_a_sweep_of_its_own_which_the_plain_command_then_continues(be
     cut_off(bench)
     Path("toy_pipeline.py").write_text(CHANGED)
     cut_off(bench, new=True)
-    assert bench.watcher.lines[0] == "This is another sweep than `toy`; it is called `toy-2`."
+    assert bench.watcher.lines[0] == "`toy` is a different sweep, so this one is called `toy-2`."
     assert names(bench) == {"toy", "toy-2"}
     bench.run()
     assert bench.watcher.lines[0] == "Continuing `toy-2`: 5 trials are done."
@@ -99,7 +99,7 @@ def test_a_finished_sweep_is_kept_and_the_changed_one_is_called_otherwise(bench)
     before = {path: path.read_bytes() for path in bench.home.rglob("*.json")}
     Path("toy_pipeline.py").write_text(CHANGED)
     assert bench.run().journal.name == "toy-2"
-    assert bench.watcher.lines[0] == "This is another sweep than `toy`; it is called `toy-2`."
+    assert bench.watcher.lines[0] == "`toy` is a different sweep, so this one is called `toy-2`."
     assert before.items() <= {path: path.read_bytes() for path in bench.home.rglob("*.json")}.items()
     assert not bench.run().ran
     Path("toy_pipeline.py").write_text(PIPELINE)
@@ -118,7 +118,7 @@ def test_without_any_measurement_it_starts_anew(bench):
         bench.run(answer=killed_at_once)
     Path("toy_pipeline.py").write_text(CHANGED)
     bench.run(answer=left)
-    assert bench.watcher.lines[0] == "The earlier `toy` has no measurement; it starts anew."
+    assert bench.watcher.lines[0] == "The earlier `toy` has no measurements, so it starts over."
     assert names(bench) == {"toy"}
     assert searched(bench) == 8
 
@@ -164,7 +164,7 @@ def test_an_extension_has_no_limit_in_time(bench):
 def test_extending_what_has_not_ended_is_said_to_have_no_effect(bench):
     cut_off(bench)
     bench.run(extend=5)
-    assert "`toy` has not ended yet, so --extend adds nothing now." in bench.watcher.lines
+    assert "`toy` has not finished yet, so --extend has no effect." in bench.watcher.lines
     assert searched(bench) == 8
 
 
@@ -203,7 +203,7 @@ def test_the_fingerprint_follows_imports_absolute_and_relative(bench):
 
 def test_a_pipeline_that_is_not_python(bench):
     Path("toy_pipeline.py").write_text("def prepare(:\n")
-    with pytest.raises(UserError, match=r"toy_pipeline\.py:1: .* is not Python"):
+    with pytest.raises(UserError, match=r"toy_pipeline\.py:1: .* must be Python"):
         bench.run()
 
 
@@ -220,7 +220,7 @@ def test_changed_data_changes_the_fingerprint(bench):
 
 def test_finding_sweeps(bench):
     assert all_sweeps(bench.home) == []
-    with pytest.raises(UserError, match=r"no sweep called 'toy' .*`sweeper run SPACE.yaml` makes one"):
+    with pytest.raises(UserError, match=r"no sweep called 'toy' .*`sweeper run SPACE.yaml` starts one"):
         find_sweep(bench.home, "toy")
     bench.run()
     bench.run(new=True)
