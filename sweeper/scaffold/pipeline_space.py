@@ -139,7 +139,7 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
         cores = machine.usable_cpus
         text = f"{{type: int, low: 0, high: {min(MAX_WORKERS, cores)}, when: {in_workers}}}"
         rule = workers_for(cores, preset.batch_size if preset else MAX_BATCH[kind])
-        yield _Line("loader.num_workers", text, f"cores here: {cores}; half of them is {rule}")
+        yield _Line("loader.num_workers", text, f"cores here: {cores}; the usual rule gives {rule}")
     workers = "{loader.num_workers: {min: 1}}"
     yield from among("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)
     yield from among("loader.pin_memory", (True, False), "copied while the GPU computes", in_workers)
