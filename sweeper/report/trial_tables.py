@@ -96,7 +96,7 @@ def sensitivity(m: ReportData) -> Table | None:
     about = any(each.how == "predicted" for each in m.sensitivity)
     return Table(
         caption="What mattered",
-        columns=columns("parameter", f"~vs the value of the {m.best_word}"),
+        columns=columns("parameter", "~cost of other values"),
         rows=tuple(rows),
         note="about: predicted from all trials" if about else "",
     )

@@ -152,12 +152,12 @@ def test_kernels_that_are_too_small_are_helped_by_a_larger_batch():
 def test_a_larger_batch_says_how_long_its_step_will_take():
     found = next_of(Bottleneck.LAUNCH, fixed=0.6)
     assert found == Remedy(
-        "`batch_size: 256`: a step takes only 2.2 times as long, where the loss allows it",
+        "`batch_size: 256`: a step takes only 2.2x as long, if the loss allows it",
         {"batch_size": 256},
     )
-    assert next_of(Bottleneck.LAUNCH).text == "`batch_size: 256`, where the loss allows it"
+    assert next_of(Bottleneck.LAUNCH).text == "`batch_size: 256`, if the loss allows it"
     assert next_of(Bottleneck.LAUNCH, fixed=1.0).text == (
-        "`batch_size: 256`: a step takes hardly longer, where the loss allows it"
+        "`batch_size: 256`: a step takes hardly longer, if the loss allows it"
     )
 
 

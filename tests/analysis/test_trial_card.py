@@ -20,7 +20,7 @@ def lines(more: dict | None = None, **shares) -> list[str]:
 
 def test_a_card_says_what_and_where_and_what_next():
     assert lines(**INPUT) == [
-        "input-bound: data wait 45 % of the step",
+        "input-bound: waiting for data takes 45% of the step",
         "  a step of 10 ms",
         "  ├─ waiting for data     45 % ██████████████████  ◄ the cause",
         "  ├─ copy to the device   10 % ████",
@@ -115,7 +115,7 @@ def test_what_was_disturbed_to_the_end_comes_before_what_was_repeated():
     said = [line for line in card(record_of(flagged)) if "disturbed" in line]
     assert said == [
         "disturbed until the end (other processes took cores, the host took cores (steal)): "
-        "do not rely on its figures"
+        "do not rely on these figures"
     ]
 
 

@@ -151,8 +151,8 @@ def test_show_one_trial(cli, home):
     ("arguments", "code", "says"),
     [
         (["show", "tay"], 2, "Did you mean `toy`?"),
-        (["show", "toy", "--why", "--json"], 2, "`--why` must stand alone; `--trial N` and `--json` tell it"),
-        (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; there are 10, from 0."),
+        (["show", "toy", "--why", "--json"], 2, "`--why` excludes other options; `--trial N` and `--json` show"),
+        (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; it has 10, numbered from 0."),
         (["ui", "tay"], 2, "Did you mean `toy`?"),
         (["ui"], 2, "`toy` has no runs in MLflow yet"),
     ],
@@ -222,7 +222,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     assert "~ disturbed by other processes" in out
     # The best is only searched: what its own windows say.
     decision = out[out.index("toy: ") :]
-    assert "Your baseline is input-bound: data wait 60 % of the step." in decision
+    assert "Your baseline is input-bound: waiting for data takes 60% of the step." in decision
     assert "Next: `loader.kind: resident`; more than 4 workers cannot help." in decision
     assert "The winner is input-bound" in decision
     assert decision.count("disturbed until the end: other processes took cores.") == 1
@@ -231,7 +231,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     assert set(trials[2]) == TRIAL | {"verdict"}
     assert (trials[2]["outcome"], trials[2]["verdict"]) == ("oom", None)
     assert (trials[0]["verdict"], trials[0]["contamination"]) == ("input-bound", [])
-    assert trials[0]["why"] == "data wait 60 % of the step"
+    assert trials[0]["why"] == "waiting for data takes 60% of the step"
     assert trials[0]["next_changes"] == {"loader.kind": "resident"}
     assert {tuple(trial["contamination"]) for trial in trials[3:]} == {("other processes took cores",)}
     assert "disturbed" in cli("show", "toy", "--trial", "3", "--home", "home")[1]

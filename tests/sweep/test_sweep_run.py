@@ -350,8 +350,8 @@ def disturbed_in(*turns: int, canary_ms: float = 0.0):
 @pytest.mark.parametrize(
     ("turns", "said"),
     [
-        ((0, 1, 2, 3), "3 of 3 confirming processes"),
-        ((2,), "1 of 3 confirming processes"),
+        ((0, 1, 2, 3), "3 of 3 confirmation runs"),
+        ((2,), "1 of 3 confirmation runs"),
         # What counts are the rounds.
         ((0,), ""),
     ],
