@@ -67,7 +67,7 @@ def test_what_helpers_cost_is_no_less_than_the_wait_and_no_more_than_is_there():
 def test_copies_to_the_device():
     found = judged(**BUSY_GPU, h2d=0.4)
     assert (found.kind, found.share, found.phase) == (Bottleneck.TRANSFER, pytest.approx(0.4), "h2d")
-    assert found.why == "copies to the device take 40 % of the step"
+    assert found.why == "copies to the device take 40% of the step"
 
 
 def test_a_step_that_waits_on_a_cpu():
@@ -106,7 +106,7 @@ def test_calls_and_not_numbers_on_a_cpu():
 def test_a_gpu_that_waits_for_launches():
     found = judged(gpu=True, idle=0.7, issue=1.0, sync_places=())
     assert (found.kind, found.share, found.phase) == (Bottleneck.LAUNCH, pytest.approx(0.7), "compute")
-    assert found.why == "the GPU waits 70 % of the step for the host to launch its kernels"
+    assert found.why == "the GPU waits 70% of the step for the host to launch its kernels"
 
 
 def test_a_gpu_that_is_idle_for_no_known_reason():
@@ -131,13 +131,13 @@ def test_without_the_devices_own_time_a_gpu_is_as_idle_as_nvml_says():
 def test_kernels_too_small_for_the_gpu():
     found = judged(**BUSY_GPU, telemetry={"gpu_sm_active_pct": 12.0})
     assert (found.kind, found.share) == (Bottleneck.LAUNCH, pytest.approx(0.88 - 0.02))
-    assert found.why == "kernels too small for the device: 12 % of its SMs are active"
+    assert found.why == "kernels too small for the device: 12% of its SMs are active"
 
 
 def test_without_counters_halves_tell_whether_kernels_are_too_small():
     found = judged(**BUSY_GPU, fixed=0.6)
     assert (found.kind, found.share) == (Bottleneck.LAUNCH, pytest.approx(0.6 - 0.02))
-    assert found.why == "kernels too small for the device: half a batch takes 80 % of the time"
+    assert found.why == "kernels too small for the device: half a batch takes 80% of the time"
     # Where there are counters, they say.
     assert judged(**BUSY_GPU, fixed=0.6, telemetry={"gpu_sm_active_pct": 90.0}).kind is Bottleneck.COMPUTE
 
@@ -155,7 +155,7 @@ def test_a_full_device_that_is_not_busy():
 def test_pages_that_are_mapped_again_and_again():
     found = judged(faults=0.35)
     assert (found.kind, found.share, found.phase) == (Bottleneck.BANDWIDTH, pytest.approx(0.35), "compute")
-    assert found.why == "the kernel maps and clears memory for 35 % of the step"
+    assert found.why == "the kernel maps and clears memory for 35% of the step"
     # On a GPU the host's pages are not what the step waits for.
     assert judged(**BUSY_GPU, faults=0.35).kind is Bottleneck.COMPUTE
 
@@ -163,7 +163,7 @@ def test_pages_that_are_mapped_again_and_again():
 def test_the_devices_memory_at_work():
     found = judged(**BUSY_GPU, telemetry={"gpu_sm_active_pct": 90.0, "gpu_dram_active_pct": 70.0})
     assert (found.kind, found.share) == (Bottleneck.BANDWIDTH, pytest.approx(0.7))
-    assert found.why == "the device's memory is active 70 % of the time"
+    assert found.why == "the device's memory is active 70% of the time"
 
 
 CLEAR = ({}, {"diagnosed": False}, {"fixed": 0.05, "blocked": 0.02}, BUSY_GPU)
@@ -173,7 +173,7 @@ CLEAR = ({}, {"diagnosed": False}, {"fixed": 0.05, "blocked": 0.02}, BUSY_GPU)
 def test_arithmetic(shares: dict):
     found = judged(**shares, data=0.1)
     assert (found.kind, found.share, found.phase) == (Bottleneck.COMPUTE, pytest.approx(0.9), "compute")
-    assert found.why == "arithmetic takes 90 % of the step"
+    assert found.why == "arithmetic takes 90% of the step"
 
 
 NOTHING = {"data": 0.15, "h2d": 0.15, "gap": 0.3}

@@ -142,7 +142,7 @@ def test_unlike_is_said(a, tmp_path):
     )
     changed = {**b.fingerprint, "data": {"options": {"limit": 100}}}
     said = compare(a, dataclasses.replace(b, fingerprint=changed)).unfair
-    assert said[0] == "The devices differ: NVIDIA A10, 22.5 GiB against NVIDIA A100."
+    assert said[0] == "The devices differ: NVIDIA A10, 22.5 GiB and NVIDIA A100."
     assert any("do not do the same work (model.hidden_size)" in line for line in said)
     assert any(line.startswith("The data may differ") for line in said)
     other = compare(a, dataclasses.replace(b, fingerprint={**changed, "pipeline": "mine"})).unfair
@@ -166,7 +166,7 @@ def of_measured(side, **changes):
 def test_other_samples_and_who_timed_it_are_said_once_for_both(a):
     b = of_measured(a, train_samples=500_000, reported_by="the meter")
     said = compare(a, b).unfair
-    assert "The baselines and the winners were timed by sweeper itself against the meter." in said
+    assert "The baselines and the winners were timed by sweeper itself and by the meter." in said
     assert (
         "The baselines and the winners saw different data: 1,000,000 and 500,000 samples per epoch."
         in said

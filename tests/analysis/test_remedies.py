@@ -34,7 +34,7 @@ def test_numbers_are_for_a_person():
         "1.3M",
         "250M",
     ]
-    assert [percent(share) for share in (0.0, 0.006, 0.814, 1.0)] == ["0 %", "1 %", "81 %", "100 %"]
+    assert [percent(share) for share in (0.0, 0.006, 0.814, 1.0)] == ["0%", "1%", "81%", "100%"]
 
 
 @pytest.mark.parametrize("value", [999.6, 999_700.0])
@@ -90,7 +90,7 @@ def test_where_the_cores_are_taken_fewer_workers(workers: int, cpu: float, fewer
     asked = {**WORKERS, "loader.num_workers": workers}
     found = next_of(Bottleneck.INPUT, asked, telemetry={"cpu_util_pct": cpu}, **RATES)
     assert found.changes == {"loader.num_workers": fewer}
-    assert f"more than {workers} workers cannot help (the CPU is at {cpu:.0f} %)" in found.text
+    assert f"more than {workers} workers cannot help (the CPU is at {cpu:.0f}%)" in found.text
     # Also where something better is named.
     better = next_of(Bottleneck.INPUT, asked, telemetry={"cpu_util_pct": cpu}, fits_device=True)
     assert f"more than {workers} workers cannot help" in better.text

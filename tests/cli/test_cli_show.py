@@ -76,7 +76,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     assert f"sweeper export toy --home {home}" in out
     assert "The data is synthetic" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
-    assert "Your baseline is compute-bound: arithmetic takes 100 % of the step." in out
+    assert "Your baseline is compute-bound: arithmetic takes 100% of the step." in out
     assert "The winner is compute-bound" in out
     assert "disturbed" not in out
 
@@ -97,7 +97,7 @@ def test_show_json_is_as_documented(cli, home):
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:
         assert set(trial) == TRIAL | VERDICT
-        assert (trial["verdict"], trial["why"]) == ("compute-bound", "arithmetic takes 100 % of the step")
+        assert (trial["verdict"], trial["why"]) == ("compute-bound", "arithmetic takes 100% of the step")
         assert trial["next"].startswith("the device is at its limit")
         assert (trial["next_changes"], trial["contamination"]) == ({}, [])
         assert trial["metrics"].keys() <= METRICS.keys()
@@ -135,8 +135,8 @@ def test_show_one_trial(cli, home):
     assert out.splitlines()[0] == "000 baseline (baseline)"
     lines = out.splitlines()
     assert "  loader.kind: rows" in lines
-    card = lines.index("compute-bound: arithmetic takes 100 % of the step")
-    assert lines[card + 2] == "  └─ forward             100 % " + 40 * "█" + "  ◄ the cause"
+    card = lines.index("compute-bound: arithmetic takes 100% of the step")
+    assert lines[card + 2] == "  └─ forward             100% " + 40 * "█" + "  ◄ the cause"
     assert card < lines.index("Result") < lines.index("  throughput: 64 samples/s") < lines.index("Times")
     assert "  window of 1 s: 64/s, 0.00 cores busy (0.00 by others)" in lines
     code, out, _ = cli("show", "toy", "--trial", "2", "--home", home, "--json")
