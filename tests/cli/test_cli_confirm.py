@@ -37,7 +37,10 @@ def test_what_a_person_reads():
         "trial 3 is not faster than your baseline today: 1x"
         in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=lost))[0]
     )
-    assert "too few processes finished" in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
+    assert (
+        "too few processes finished"
+        in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
+    )
 
 
 def test_mistakes_are_one_line(in_process):

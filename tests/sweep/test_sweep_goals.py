@@ -158,8 +158,7 @@ def test_the_summary_says_when_compiling_has_paid(bench):
     # 10 s, and of a batch of 64 it saves an eighth: 64 / 256 less 64 / 512 s.
     assert (
         decision(summary).count(
-            "  Compiling (`default`) pays off from optimiser step 80 on, "
-            f"compared with eager trial {eager}."
+            f"  Compiling (`default`) pays off from optimiser step 80 on, compared with eager trial {eager}."
         )
         == 1
     )
