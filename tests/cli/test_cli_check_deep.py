@@ -181,7 +181,7 @@ def test_what_is_refused_is_a_user_error(deep: Callable[..., int]):
 
 
 def test_json_needs_deep():
-    with pytest.raises(UserError, match="must stand with `--deep`"):
+    with pytest.raises(UserError, match="needs `--deep`"):
         check(Path("x.yaml"), as_json=True)
 
 

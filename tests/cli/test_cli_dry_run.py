@@ -65,7 +65,7 @@ def test_a_plan_in_lines():
     assert lines[lines.index("Reference trials:") + 1].startswith("  000 baseline: bs32")
     after = lines.index("First configurations of the search:") + 1
     assert lines[after].startswith("  001 bs99")
-    assert lines[-1].startswith("It takes about 2 minutes, at most 5")
+    assert lines[-1].startswith("Duration without data preparation: about 2 minutes, at most 5")
     assert "Left out on this machine:" not in list(plan_lines(plan()))
 
 

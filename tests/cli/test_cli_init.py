@@ -96,7 +96,7 @@ def test_a_script_that_is_not_there_is_refused(here: Path):
 def test_a_mistake_is_one_line(in_process):
     done = in_process("init", "--command", "python 'train.py")
     assert done.returncode == 2
-    assert done.stderr.startswith("sweeper: `--command` must be a plain command line")
+    assert done.stderr.startswith("sweeper: `--command` must be a command line")
     assert done.stderr.count("\n") == 1
     assert in_process("init").returncode == 2
     assert not list(Path().iterdir())

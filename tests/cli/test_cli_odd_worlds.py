@@ -185,7 +185,7 @@ def test_a_folder_that_is_gone(tmp_path: Path):
         subprocess.run(["sh", "-c", command], env=environment, capture_output=True),
         2,
         "cd",
-        "has been removed",
+        "was removed",
     )
 
 

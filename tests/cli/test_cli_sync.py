@@ -114,7 +114,7 @@ def test_what_is_too_many_is_named(synced: Path, sync) -> None:
         change(synced, statement)
         code, said = sync("--verify", home=synced)
         assert code == 1
-        assert says in said.partition("too many: ")[2]
+        assert says in said.partition("extra: ")[2]
 
 
 def test_json_of_what_was_sent_and_a_sweep_that_is_running(synced: Path, sync) -> None:
