@@ -27,10 +27,10 @@ def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
     """Returns a sweep's trials as a table, one row each; runs and writes nothing.
 
     Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
-    `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed, 95%),
-    every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for what the pipeline itself
-    reports (such as accuracy), `param.<name>` for all that differs between trials, `failure`, `started`
-    and `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
+    `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed,
+    95%), every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for what the
+    pipeline itself reports (such as accuracy), `param.<name>` for all that differs between trials,
+    `failure`, `started` and `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
 
     Args:
         name: The name in `sweeper list`.

@@ -1,8 +1,8 @@
 """Names the bottleneck of a trial and the next thing to change, by one table of rules.
 
-Each rule gives the share of a step that its cause costs; the largest of at least a fifth is the verdict.
-If nothing can be won back, the verdict names what limits the device. A rule without its signal does not
-decide; if no rule is left, the verdict is `inconclusive`.
+Each rule gives the share of a step that its cause costs; the largest of at least a fifth is the
+verdict. If nothing can be won back, the verdict names what limits the device. A rule without its
+signal does not decide; if no rule is left, the verdict is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord
 
 LEAST = 0.2
-"""Least share of a step that a cause must cost. loadtune also calls a fifth of waiting input-bound."""
+"""Least share of a step that a cause must cost; loadtune has the same bound for waiting."""
 
 BUSY = 0.5
 """Least share of arithmetic in a step for the device to be the limit."""
@@ -25,7 +25,7 @@ BUSY = 0.5
 FULL = 0.9
 FILLED = 0.5
 BANDWIDTH = 0.6
-"""NVIDIA's guidance for the profiling counters: memory active above 60% is near the DRAM's limit."""
+"""NVIDIA's guidance for profiling counters: memory active above 60% is near the DRAM's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

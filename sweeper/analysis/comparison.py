@@ -70,8 +70,8 @@ class Versus:
     """B over A in samples per second.
 
     Attributes:
-        low: Lower end of the 95% interval, `high` the upper one; None if one of the two was measured in
-            fewer than two confirmation rounds.
+        low: Lower end of the 95% interval, `high` the upper one; None if one of the two was
+            measured in fewer than two confirmation rounds.
         epoch_ratio: B over A in seconds per epoch; None if an epoch's samples are unknown.
     """
 
@@ -114,9 +114,10 @@ class Comparison:
 
     Attributes:
         baseline: The baselines' speeds; None if one was not measured. `winner` likewise.
-        gain: The winners' confirmed ratios to their own baselines, without what changed both. None if
-            one is missing.
-        configuration: What differs between the winners: name -> (A's, B's), None for an absent name.
+        gain: The winners' confirmed ratios to their own baselines, without what changed both. None
+            if one is missing.
+        configuration: What differs between the winners: name -> (A's, B's), None for an absent
+            name.
         searched: Those of these names that both sweeps searched.
         pairs: Trials of the same configuration, largest change first.
         unfair: Why the figures do not compare like with like, one sentence each.
@@ -160,7 +161,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Returns mean, low and high of the log of B's figures over A's: the 95% interval of Welch (1947).
+    """Returns mean, low and high of log(B / A), with the 95% interval of Welch (1947).
 
     The rounds of two sweeps are not paired: each mean has its own variance, and the degrees of
     freedom are those of Satterthwaite.

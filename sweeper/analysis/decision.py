@@ -57,16 +57,16 @@ class Decision:
     Attributes:
         kind: `confirmed`: `best` beats the baseline, by `ratio`. `unconfirmed`: `best` was faster in a
             single trial. `undecided`: confirmation could not tell whether the fastest, `rival`, is faster
-            than the baseline; `ratio` is that of `rival`. `baseline`: nothing is better. `not measured`:
-            there is no baseline to compare with.
+            than the baseline; `ratio` is that of `rival`. `baseline`: nothing is better.
+            `not measured`: there is no baseline to compare with.
         baseline: None if it was not measured.
         best: The trial to use; None if the baseline is best.
         rival: Name of the fastest trial if nothing was decided.
         ratio: Confirmed ratio to the baseline; None if nothing was confirmed.
         speedup: Speedup of `best` over the baseline: confirmed, else as searched.
         tied: Names of the trials that cannot be told apart from `best`, which is the simplest of them.
-        break_even: Number of the fastest eager trial, and the optimiser step from which compiling pays
-            off against it (infinite if never); None if `best` is eager.
+        break_even: Number of the fastest eager trial, and the optimiser step from which compiling
+            pays off against it (infinite if never); None if `best` is eager.
     """
 
     kind: Kind
@@ -101,7 +101,7 @@ def decide(summary: Summary) -> Decision:
 
 
 def _fastest(summary: Summary) -> TrialRecord | None:
-    """Returns the fastest feasible trial of the baseline's size if it is faster and none is confirmed."""
+    """Returns the fastest feasible trial of the baseline's size, if faster and none is confirmed."""
     if summary.baseline_throughput:
         return None
     faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]

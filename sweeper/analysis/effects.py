@@ -67,7 +67,7 @@ def _other(parameter: Parameter, value: Scalar) -> Scalar:
 
 
 class Effects:
-    """Log throughput as a sum of a value per choice and a parabola per number that have an effect."""
+    """Log throughput as a sum of a value per choice and a parabola per number, where they act."""
 
     def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""

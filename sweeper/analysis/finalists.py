@@ -20,7 +20,7 @@ ALIKE = 1.25
 def finalists(
     records: Iterable[TrialRecord], baseline: TrialRecord, spec: SweepSpec, *, needs_loss: bool
 ) -> list[TrialRecord]:
-    """Returns the candidates for confirmation, best first: of the baseline's work, and better than it.
+    """Returns the candidates for confirmation, best first: they beat the baseline at its own work.
 
     With a speed as the only objective, the `confirm.top` best; with another one, the best; with
     several, the one that `confirm.pick` picks from the front.

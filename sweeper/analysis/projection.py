@@ -114,8 +114,8 @@ def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[flo
 def break_even_steps(slow: TrialRecord, fast: TrialRecord) -> float | None:
     """Returns the optimiser step from which `fast` has made up for starting later than `slow`.
 
-    This is the extra start time over the time saved per step of `fast`: the difference in seconds per
-    sample times its global batch. Infinite if it is no faster; 0 if it starts no later.
+    This is the extra start time over the time saved per step of `fast`: the difference in seconds
+    per sample times its global batch. Infinite if it is no faster; 0 if it starts no later.
 
     Returns:
         None if one of them was not measured.
@@ -133,7 +133,8 @@ def break_even_steps(slow: TrialRecord, fast: TrialRecord) -> float | None:
 def eager_rival(record: TrialRecord, records: Iterable[TrialRecord]) -> TrialRecord | None:
     """Returns the eager trial to compare a compiled one with.
 
-    It is the one that differs only in `compile.mode`, else the fastest feasible one of the same work.
+    It is the one that differs only in `compile.mode`, else the fastest feasible one of the same
+    work.
 
     Returns:
         None if `record` was not in fact compiled or captured, or nothing eager was measured.

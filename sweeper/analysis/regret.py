@@ -19,8 +19,8 @@ def expected_regret(
 ) -> float | None:
     """Returns the expected gain in throughput of the most promising untried neighbour of `best`.
 
-    This is the expected improvement of a normal prediction: an additive model of log throughput gives
-    the mean, its residuals over the trials the spread (Jones, Schonlau and Welch 1998).
+    This is the expected improvement of a normal prediction: an additive model of log throughput
+    gives the mean, its residuals over the trials the spread (Jones, Schonlau and Welch 1998).
 
     Args:
         records: Measured trials of the space, including `best`.

@@ -23,7 +23,8 @@ class Sensitivity:
 
     Attributes:
         value: The neighbour: a value next to the winner's.
-        ratio: Throughput there over the winner's, both as searched; 0 if it fails or breaks a limit.
+        ratio: Throughput there over the winner's, both as searched; 0 if it fails or breaks a
+            limit.
         how: `measured` by a trial that differs in nothing else, or `predicted` from all of them.
     """
 
@@ -67,20 +68,20 @@ def sensitivity(
 ) -> tuple[Sensitivity, ...]:
     """Returns the winner's throughput at neighbouring values, one parameter at a time.
 
-    Neighbours of a number are the next choices; in a `log` range, half and twice of it; otherwise one
-    step, or a tenth of the range if that is more. For anything else, every other choice is a neighbour,
-    with the best values found for parameters that take effect with it.
+    Neighbours of a number are the next choices; in a `log` range, half and twice of it; otherwise
+    one step, or a tenth of the range if that is more. For anything else, every other choice is a
+    neighbour, with the best values found for parameters that take effect with it.
 
-    Parameters without an effect on the winner have no neighbours. Neither have `model.*` and `data.*`:
-    samples per second compare only for the same work.
+    Parameters without an effect on the winner have no neighbours. Neither have `model.*` and
+    `data.*`: samples per second compare only for the same work.
 
     Args:
         winner: A measured trial.
         records: All trials; the winner may be among them.
 
     Returns:
-        Neighbours in the order of the space. One that no trial measured is left out if there are fewer
-        than `MIN_MEASURED` trials to predict from, or none had that choice.
+        Neighbours in the order of the space. One that no trial measured is left out if there are
+        fewer than `MIN_MEASURED` trials to predict from, or none had that choice.
     """
     mine = winner.metric("throughput")
     if mine is None:

@@ -76,8 +76,8 @@ def signals_of(found: Measurement) -> Signals:
             idle = max(0.0, 1 - diagnosis.busy_s / step)
             if diagnosis.issue_s is not None:
                 host_paced = diagnosis.issue_s > diagnosis.busy_s
-        # A loader in the training process costs what its phase takes. One with worker processes also
-        # slows down the arithmetic: then it costs the whole difference to the device alone.
+        # A loader in the training process costs what its phase takes. One with worker processes
+        # also slows down the arithmetic: then it costs the whole difference to the device alone.
         helpers = sum(window.helper_cpu_seconds for window in found.windows) / seconds
         if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
             missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step

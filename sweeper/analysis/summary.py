@@ -128,9 +128,10 @@ class Summary:
         return projected_hours(measured, self.production_samples, throughput)
 
     def break_even(self, record: TrialRecord) -> tuple[TrialRecord, float] | None:
-        """Returns the eager trial to compare with, and the optimiser step from which compiling pays off.
+        """Returns the eager rival, and the optimiser step from which compiling pays off.
 
-        Both as searched, under the same conditions. None if nothing was compiled or nothing is eager.
+        Both as searched, under the same conditions. None if nothing was compiled or nothing is
+        eager.
         """
         rival = eager_rival(record, self.records)
         steps = break_even_steps(rival, record) if rival is not None else None

@@ -20,7 +20,7 @@ from sweeper.spec import SweepSpec
 
 WINNING_MARGIN = 0.9
 SCREEN_MARGIN = 0.8
-"""Share of the fastest below which a trial ends after a short window; noise is smaller than that."""
+"""Share of the fastest below which a trial ends after a short window; noise is smaller."""
 NUM_WORST = 2
 """A trial is compared with the worst of the others, so two are kept."""
 
@@ -206,8 +206,8 @@ class TrialTable:
     def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
         """Returns the samples of the quality pass for `config`, and the throughput it must reach.
 
-        There is no pass if its numerics key has one already. If speed is the only objective, a trial
-        that is too slow to win has none either.
+        There is no pass if its numerics key has one already. If speed is the only objective, a
+        trial that is too slow to win has none either.
         """
         if not self.quality_samples or self.quality_of(config) is not None:
             return 0, 0.0

@@ -130,7 +130,7 @@ _ASCII = dict(zip("–·…×◄►─│├└▁▂▃▄▅▆▇█", "-|~x<
 
 
 def _as_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Replaces a character that the terminal cannot encode; a handler of `codecs.register_error`."""
+    """Replaces a character that the terminal cannot encode (for `codecs.register_error`)."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]

@@ -40,9 +40,10 @@ def check(
 
     Lists every mistake. Runs nothing without --deep.
 
-    --deep prepares a pipeline's data (the sweep reuses it from the state folder), takes two training steps
-    of the baseline and of the largest configuration, and prints samples, batch, parameters, loss and
-    memory. For a script it shows what was read from its output. Exits with 1 if that fails.
+    --deep prepares a pipeline's data (the sweep reuses it from the state folder), takes two
+    training steps of the baseline and of the largest configuration, and prints samples, batch,
+    parameters, loss and memory. For a script it shows what was read from its output. Exits with 1
+    if that fails.
 
     --json, with --deep: {"name", "device", "room_gib", "synthetic", "notes", "left_out", "resident",
     "baseline": {"config", "train_samples", "val_samples", "data_bytes", "batch": {name: {"shape", "dtype"}},

@@ -47,8 +47,8 @@ def compare(
 ) -> None:
     """Compare two sweeps: two GPUs, or before and after a change.
 
-    --fail-if-slower checks the baselines and the winners. One counts as slower only if its whole 95%
-    interval does; an interval across the limit is reported as not decided and does not fail.
+    --fail-if-slower checks the baselines and the winners. One counts as slower only if its whole
+    95% interval does; an interval across the limit is reported as not decided and does not fail.
 
     --json: {"a", "b": {"name", "state", "device", "torch", "synthetic", "baseline": {...} | null,
     "winner": {"number", "how", "throughput", "epoch_seconds", "rounds", "val_loss", "verdict", ...} | null},

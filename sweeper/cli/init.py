@@ -43,8 +43,8 @@ def init(
 
     The space fits this machine's device.
 
-    A pipeline's options and what is worth searching are read from its source (DATA, MODEL, SPACE); a
-    script's, from its command line and --help.
+    A pipeline's options and what is worth searching are read from its source (DATA, MODEL, SPACE);
+    a script's, from its command line and --help.
 
     Example: sweeper init tabular --out first.yaml
     """

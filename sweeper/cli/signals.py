@@ -5,8 +5,8 @@ first signal otherwise        an exception unwinds and has 4 s (`sweeper train`,
 second signal                 1.5 s are left
 third signal                  the process ends immediately
 
-The exit code is that of the first signal. A thread enforces the deadlines, because an exception may be
-swallowed or meet code that blocks. Standard library only: it is loaded before anything else.
+The exit code is that of the first signal. A thread enforces the deadlines, because an exception may
+be swallowed or meet code that blocks. Standard library only: it is loaded before anything else.
 """
 
 from __future__ import annotations

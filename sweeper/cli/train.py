@@ -70,10 +70,10 @@ def train(
 
     Running the same command again continues from the last checkpoint.
 
-    A pipeline runs in sweeper's trainer, with validation, checkpoints and an MLflow run; at the end its
-    speed is compared with the promised one. Options: `--set train.schedule=cosine` (or linear),
-    train.patience, train.validate_epochs, train.checkpoint_minutes, train.keep. A command runs as it won,
-    in the current folder.
+    A pipeline runs in sweeper's trainer, with validation, checkpoints and an MLflow run; at the end
+    its speed is compared with the promised one. Options: `--set train.schedule=cosine` (or linear),
+    train.patience, train.validate_epochs, train.checkpoint_minutes, train.keep. A command runs as
+    it won, in the current folder.
 
     --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss",
     "best_epoch", "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}

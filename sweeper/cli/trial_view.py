@@ -115,7 +115,7 @@ def _statistics(found: Measurement) -> Iterator[str]:
 
 
 def _charts(folder: Path) -> Iterator[str]:
-    """Yields utilisation over the whole trial, including start-up, one character per block of time."""
+    """Yields utilisation over the whole trial, one character per block of time."""
     moments = _read(folder / "time_s.npy")
     for name, title in _CHARTED:
         column = _read(folder / f"{name}.npy")

@@ -116,7 +116,7 @@ def short(value: float) -> str:
 
 
 def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float, ...]:
-    """Returns ticks of a logarithmic axis: powers of ten (with 2 and 5 times them in a short range).
+    """Returns ticks of a logarithmic axis: powers of ten (also 2 and 5 times, in a short range).
 
     Args:
         doubling: Whether to use powers of two, as for batch sizes.

@@ -1,4 +1,4 @@
-"""The coverage of a sweep: what left the space, what was never tried, what is left of the budget."""
+"""The coverage of a sweep: what left the space, was never tried, or is left of the budget."""
 
 from __future__ import annotations
 

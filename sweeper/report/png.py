@@ -24,7 +24,8 @@ MAX_LETTERS = 44
 def pngs(m: ReportData, folder: Path) -> list[Path]:
     """Writes the figures into `folder`, which is created, and returns their paths.
 
-    These are `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`, without empty ones.
+    These are `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`, without empty
+    ones.
     """
     from matplotlib.figure import Figure
 
@@ -57,7 +58,7 @@ def _groups(m: ReportData) -> Iterator[tuple[str, Sequence[Chart]]]:
 
 
 def _drawn(figure: Any, group: Sequence[Chart]) -> Any:
-    """Draws panels at fixed places: a layout that measures texts would draw everything three times."""
+    """Draws panels at fixed places; a layout that measures texts would draw them three times."""
     across = min(3, len(group))
     down = math.ceil(len(group) / across)
     panel = 0.5 + ROW * group[0].rows if group[0].rows else 2.9 if across == 1 else 1.9

@@ -85,7 +85,7 @@ def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
 
 
 def breakdown(m: ReportData) -> Chart | None:
-    """Returns the shares of a step for the baseline, the winner and the best of each loader kind."""
+    """Returns the shares of a step for the baseline, the winner and each loader kind's best."""
     # The first at the top.
     shown = list(compared(m))[::-1]
     if not shown:

@@ -152,7 +152,7 @@ class _Steps:
         return Stepped(config=config, values=outcome.values)
 
     def gpu_findings(self, config: TrialConfig) -> list[Mapping[str, str]] | None:
-        """Returns what would fail on a GPU or wait for one; None if the pipeline refuses `config`."""
+        """Returns what would fail on a GPU or wait for one; None if `config` is refused."""
         outcome = self._run(GPU_CHECK_RUNNER, config)
         if isinstance(outcome, Failure):
             return [{"effect": "unknown", "part": "", "place": "", "what": outcome.message}]
@@ -174,7 +174,7 @@ class _Steps:
 
 
 def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Built:
-    """Adds what the baseline's code, and that of each other choice of the space, would do on a GPU."""
+    """Adds GPU findings for the baseline and for each other choice of the space."""
     checked: list[TrialConfig] = []
     findings: dict[tuple[str, str], Mapping[str, str]] = {}
     for config in _kinds(built.spec, baseline):
@@ -278,7 +278,7 @@ def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
 
 
 def expected_gib(stepped: Sequence[Stepped], size: int) -> float | None:
-    """Returns the expected peak with a batch of `size`, on a line through the last two smaller ones.
+    """Returns the expected peak with a batch of `size`, on a line through two smaller ones.
 
     None without two of them. The line includes what is allocated at any batch, but neither the
     allocator's blocks nor the growing workspaces of libraries.

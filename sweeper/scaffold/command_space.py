@@ -88,7 +88,7 @@ class Proposal:
 
 
 def help_of(line: CommandLine) -> str:
-    """Returns what the script prints for `--help`; empty if it prints nothing in time or is not run.
+    """Returns what the script prints for `--help`; empty if nothing in time or it is not run.
 
     A script that never reads its arguments is not run: it would start to train.
     """
@@ -184,7 +184,7 @@ class _Draft:
     _given: set[str] = field(default_factory=set)
 
     def take_start(self, start: Sequence[str]) -> None:
-        """Takes what precedes the options; a launcher's number of processes becomes the device count."""
+        """Takes what precedes the options; a launcher's process count becomes the device count."""
         found: list[str] = []
         for words in grouped(start):
             reading = next(readings(words))

@@ -157,7 +157,7 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
 
 
 def _baseline(offer: PipelineOptions) -> Iterator[_Line]:
-    """Yields what most hand-written scripts use, and the pipeline's defaults of what is searched."""
+    """Yields what most hand-written scripts use, and the pipeline's defaults for the rest."""
     usual: Mapping[str, tuple[Scalar, str]] = {
         "loader.kind": (ROWS, "one Python item per sample, as in most hand-written datasets"),
         "loader.num_workers": (4, "DataLoader workers"),
@@ -185,7 +185,7 @@ def _constraints(machine: Machine) -> Iterator[_Line]:
 
 
 def _aligned(lines: Iterator[_Line]) -> Iterator[str]:
-    """Yields names, texts and comments in columns; long lines get their comment on a line before."""
+    """Yields names, texts and comments in columns, or long lines with the comment before."""
     found = list(lines)
     names = 1 + max(len(each.name) for each in found)
     texts = max(len(each.text) for each in found)
