@@ -1,4 +1,4 @@
-"""The `sweeper` command and `python -m sweeper`. Takes signals before it imports anything else."""
+"""The `sweeper` command and `python -m sweeper`. Handles signals before any other import."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ YOUNG_OBJECTS = 100_000
 
 
 def main() -> NoReturn:
-    """Runs the command line as all of this process."""
-    _open_what_is_closed()
-    # Collecting as often as Python does by itself takes a third of the time of reading 10,000 trials.
+    """Runs the command line as this whole process."""
+    _open_closed_streams()
+    # Python's default takes a third of the time of reading 10,000 trials.
     gc.set_threshold(YOUNG_OBJECTS, 50, 50)
     signals.run(command_line)
 
 
-def _open_what_is_closed() -> None:
-    """Started with a standard stream closed, it is /dev/null: the next file must not take its number."""
+def _open_closed_streams() -> None:
+    """Opens closed standard streams as /dev/null, so that no file takes their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(number, True)
     os.close(number)

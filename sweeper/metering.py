@@ -6,8 +6,8 @@
         ...
         meter.step(samples=len(batch), loss=loss)
 
-Standard library alone. Outside of a sweep it does nothing. It never waits for a GPU: a loss that lies
-there is copied in the background and read once the copy is done.
+Standard library only. Outside a sweep it does nothing. It never waits for a GPU: a loss on one is
+copied in the background and read once the copy is done.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from collections.abc import Iterator
 from typing import Any
 
 VARIABLE = "SWEEPER_METER"
-"""In a script's environment: the abstract name of the socket that takes what it tells."""
+"""Environment variable with the abstract name of the socket that receives its messages."""
 
 INTERVAL_SECONDS = 0.01
 MAX_BYTES = 4096
 
 
 def meter() -> Meter:
-    """Returns the meter of this process, the same each time; one that does nothing outside of a sweep.
+    """Returns the meter of this process, the same each time; outside a sweep it does nothing.
 
-    Of several processes that train together (torchrun), the first speaks for all.
+    If several processes train together (torchrun), the first reports for all.
     """
     name = os.environ.get(VARIABLE, "")
     if not name or os.environ.get("RANK", "0") not in ("", "0"):
         return Meter()
-    return _telling(name, int(os.environ.get("WORLD_SIZE") or 1))
+    return _reporting_meter(name, int(os.environ.get("WORLD_SIZE") or 1))
 
 
 class Meter:
-    """A meter that nobody listens to."""
+    """A meter outside a sweep, which does nothing."""
 
     def step(self, samples: int, loss: Any = None) -> None:
-        """Says that a training step is done.
+        """Reports a finished training step.
 
         Args:
             samples: Training samples in it, on this process.
@@ -53,18 +53,18 @@ class Meter:
         """
 
     def evaluated(self, loss: Any) -> None:
-        """Says what the validation loss is now; the time since the last step was not training."""
+        """Reports the validation loss; the time since the last step does not count as training."""
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Leaves what is done inside (evaluation, a checkpoint) out of the speed."""
+        """Leaves the time spent inside (evaluation, a checkpoint) out of the speed."""
         yield
 
 
-class _Telling(Meter):
+class _ReportingMeter(Meter):
     """A meter in a sweep.
 
-    Every message says all there is since the beginning, so that one which is lost costs nothing.
+    Every message has the totals since the beginning, so that a lost one costs nothing.
     """
 
     def __init__(self, name: str, world_size: int) -> None:
@@ -83,7 +83,7 @@ class _Telling(Meter):
     def step(self, samples: int, loss: Any = None) -> None:
         now = self._last_step = time.perf_counter()
         self._steps += 1
-        # int(): numpy counts in types of its own, which JSON does not take.
+        # int(): JSON does not take numpy's integers.
         self._samples += int(samples) * self._world_size
         if loss is not None:
             self._losses.add(loss)
@@ -91,7 +91,7 @@ class _Telling(Meter):
             self._send(now)
 
     def evaluated(self, loss: Any) -> None:
-        # A step that comes within the interval after the last message has not been told yet.
+        # A step within the interval after the last message has not been sent yet.
         self._send(self._last_step)
         self._val = self._samples, _number(loss)
         now = time.perf_counter()
@@ -103,7 +103,7 @@ class _Telling(Meter):
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         if self._is_pausing:
-            # The pause around this one has its time in it.
+            # The outer pause includes its time.
             yield
             return
         began = time.perf_counter()
@@ -128,33 +128,33 @@ class _Telling(Meter):
         }
         loss = self._losses.taken()
         if loss is not None:
-            # NaN is not JSON; that it was no number is all there is to say.
+            # NaN is not JSON; null says that it was not finite.
             message["loss"] = loss if math.isfinite(loss) else None
         if self._val is not None:
             samples, value = self._val
             message["val"] = [samples, value if math.isfinite(value) else None]
-        # The listener is busy, or has gone: training goes on.
+        # Training goes on if the listener is busy or gone.
         with contextlib.suppress(OSError):
             self._socket.sendto(json.dumps(message).encode(), self._address)
 
 
 @functools.cache
-def _telling(name: str, world_size: int) -> _Telling:
-    return _Telling(name, world_size)
+def _reporting_meter(name: str, world_size: int) -> _ReportingMeter:
+    return _ReportingMeter(name, world_size)
 
 
 class _Losses:
     """Losses since the last message; those on a GPU once their copies have arrived."""
 
-    MOST = 64
+    MAX_PENDING = 64
 
     def __init__(self) -> None:
         self._sum, self._count = 0.0, 0
-        self._coming: list[tuple[Any, Any]] = []
+        self._pending: list[tuple[Any, Any]] = []
 
     def add(self, loss: Any) -> None:
         if getattr(loss, "is_cuda", False):
-            if len(self._coming) < self.MOST:
+            if len(self._pending) < self.MAX_PENDING:
                 self._copy(loss)
             return
         self._take(_number(loss))
@@ -164,18 +164,18 @@ class _Losses:
         there = torch.empty(loss.shape, dtype=torch.float32, pin_memory=True)
         there.copy_(loss.detach(), non_blocking=True)
         arrived = torch.cuda.Event()
-        # The copy runs on the stream of the device the loss lies on, which need not be the current one.
+        # The copy runs on the stream of the loss's device, which may not be the current one.
         arrived.record(torch.cuda.current_stream(loss.device))
-        self._coming.append((there, arrived))
+        self._pending.append((there, arrived))
 
     def _take(self, value: float) -> None:
         self._sum += value
         self._count += 1
 
     def taken(self) -> float | None:
-        """Returns the mean of what has arrived, and begins anew; None where nothing has."""
-        while self._coming and self._coming[0][1].query():
-            self._take(float(self._coming.pop(0)[0]))
+        """Returns the mean of what has arrived and starts again; None if nothing has."""
+        while self._pending and self._pending[0][1].query():
+            self._take(float(self._pending.pop(0)[0]))
         if not self._count:
             return None
         mean = self._sum / self._count

@@ -24,23 +24,23 @@ _TIMES = ("started", "finished")
 
 
 def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
-    """Returns a sweep's trials as a table, a row each; nothing is run and nothing is written.
+    """Returns a sweep's trials as a table, one row each; runs and writes nothing.
 
     Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
-    `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed, 95 %),
-    every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for what the pipeline itself
-    tells (accuracy), `param.<name>` for all that differs between trials, `failure`, `started` and
-    `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
+    `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed,
+    95%), every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for what the
+    pipeline itself reports (such as accuracy), `param.<name>` for all that differs between trials,
+    `failure`, `started` and `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
 
     Args:
-        name: As `sweeper list` has it.
+        name: The name in `sweeper list`.
         home: The state folder.
 
     Returns:
         The table, its index the trial's `number`.
 
     Raises:
-        UserError: There is no such sweep; it is a `ValueError`.
+        UserError: There is no such sweep. It is also a `ValueError`.
     """
     return frame(load_sweep(find_sweep(Path(home), name)))
 
@@ -87,7 +87,7 @@ def _reported_names(records: Sequence[TrialRecord]) -> Sequence[str]:
 
 
 def _column(name: str, values: list[Any], floats: Collection[str]) -> pd.Series[Any]:
-    """A column in its type: by its name; of a parameter, by its values."""
+    """Returns a column in its type: by its name or, for a parameter, by its values."""
     import pandas as pd
 
     if name in _TIMES:

@@ -144,10 +144,10 @@ def test_a_shipped_space_runs_by_its_name_and_leaves_nothing_in_the_folder(insta
 
 def test_spaces_are_listed_checked_and_written(installed: Installed, here: Path):
     assert "a10 " in installed.sweeper("spaces")
-    assert "is in order: stocks-a10, pipelines.stocks" in installed.sweeper("check", "a10")
+    assert "is valid: stocks-a10, pipelines.stocks" in installed.sweeper("check", "a10")
     installed.sweeper("init", "stocks")
     assert [path.name for path in here.iterdir()] == ["stocks.yaml"]
-    assert "stocks.yaml is in order: stocks, pipelines.stocks" in installed.sweeper("check", "stocks")
+    assert "stocks.yaml is valid: stocks, pipelines.stocks" in installed.sweeper("check", "stocks")
     said = installed.sweeper("run", "quik", code=2)
     assert "Did you mean `quick`?" in said
 

@@ -75,7 +75,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     with warnings.catch_warnings():
         # A meter's socket ends with the script.
         warnings.simplefilter("ignore", ResourceWarning)
-        metering._telling.cache_clear()
+        metering._reporting_meter.cache_clear()
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Names the bottleneck of a trial and the next thing to change, by one table of rules.
 
-Each rule says what share of a step its cause costs; the largest from a fifth on is the verdict. Where
-nothing is lost that could be won back, the device is at work, and what limits it is named. A rule whose
-signal is missing does not decide, and where that leaves nothing the verdict is `inconclusive`.
+Each rule gives the share of a step that its cause costs; the largest of at least a fifth is the
+verdict. If nothing can be won back, the verdict names what limits the device. A rule without its
+signal does not decide; if no rule is left, the verdict is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord
 
 LEAST = 0.2
-"""Of a step: the least that a cause has to cost. loadtune calls a fifth of waiting input-bound, too."""
+"""Least share of a step that a cause must cost; loadtune has the same bound for waiting."""
 
 BUSY = 0.5
-"""Of a step: the least arithmetic that makes the device the limit."""
+"""Least share of arithmetic in a step for the device to be the limit."""
 
 FULL = 0.9
 FILLED = 0.5
 BANDWIDTH = 0.6
-"""NVIDIA's guidance for the profiling counters: memory active above 60 % is near what DRAM gives."""
+"""NVIDIA's guidance for profiling counters: memory active above 60% is near the DRAM's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class Verdict:
     """Why a trial is not faster.
 
     Attributes:
-        share: Share of a step that the cause takes; None where it is inconclusive.
+        share: Share of a step that the cause takes; None if inconclusive.
         why: The numbers, in one line.
-        phase: The phase of the breakdown in which the cause shows, for marking it.
+        phase: The phase of the breakdown in which the cause shows.
         next: What to change next, in one line.
-        changes: The same by dotted names, where it is a change of the configuration.
+        changes: The same by dotted names, if it changes the configuration.
     """
 
     kind: Bottleneck
@@ -53,10 +53,10 @@ class Rule:
     """One row of the table.
 
     Attributes:
-        cost: Share of a step; None where its signal is missing or the rule does not apply.
+        cost: Share of a step; None if its signal is missing or the rule does not apply.
         why: The numbers behind it.
         phase: Where it shows.
-        needs: The signals it rests on, for a person.
+        needs: The signals it needs, in words.
     """
 
     kind: Bottleneck
@@ -70,13 +70,13 @@ def _input_why(s: Signals) -> str:
     if s.input > s.wait + 0.05:
         taken = percent(s.input - s.wait)
         text = (
-            f"data path {percent(s.input)} of the step: {percent(s.wait)} waiting, {taken} in cores it takes"
+            f"the data path takes {percent(s.input)} of the step: {percent(s.wait)} waiting, {taken} in cores"
         )
     else:
-        text = f"data wait {percent(s.wait)} of the step"
+        text = f"waiting for data takes {percent(s.wait)} of the step"
     if s.loader_rate and s.device_rate:
         loader, device = rate(s.loader_rate), rate(s.device_rate)
-        text += f"; the loader alone gives {loader} samples/s, the device alone takes {device}"
+        text += f"; the loader alone delivers {loader} samples/s, the device alone takes {device}"
     return text
 
 
@@ -91,7 +91,7 @@ def _sync(s: Signals) -> float | None:
 def _sync_why(s: Signals) -> str:
     if s.sync_places:
         return f"the step waits for the device at {', '.join(s.sync_places)}"
-    return f"{percent(s.blocked or 0)} of the step is neither arithmetic nor data: it waits"
+    return f"{percent(s.blocked or 0)} of the step is spent waiting, and not for data"
 
 
 def _launch(s: Signals) -> float | None:
@@ -100,18 +100,18 @@ def _launch(s: Signals) -> float | None:
         return None if s.fixed is None else max(0.0, s.fixed * s.compute - (s.blocked or 0.0))
     if s.idle is None or s.host_paced is None:
         return None
-    # What the data path or a wait leaves idle is not the launches' doing.
+    # Idle time from the data path or a wait is not caused by launches.
     return max(0.0, s.idle - s.input - s.transfer) if s.host_paced and not s.sync_places else 0.0
 
 
 def _launch_why(s: Signals) -> str:
     if s.on_gpu:
         return f"the GPU waits {percent(s.idle or 0)} of the step for the host to launch its kernels"
-    return f"{percent(s.fixed or 0)} of the arithmetic does not depend on the batch: calls, not numbers"
+    return f"{percent(s.fixed or 0)} of the arithmetic does not depend on the batch: it is call overhead"
 
 
 def _capacity(s: Signals) -> float | None:
-    """A full device matters where a larger batch would use it better."""
+    """Full memory matters if a larger batch would use the device better."""
     if s.memory is None:
         return None if s.on_gpu else 0.0
     held_back = max(_launch(s) or 0.0, _unfilled(s) or 0.0)
@@ -119,13 +119,13 @@ def _capacity(s: Signals) -> float | None:
 
 
 def _unfilled(s: Signals) -> float | None:
-    """Kernels run one after the other, and each is too small for the device."""
+    """Kernels run one after another, and each is too small for the device."""
     if not s.on_gpu:
         return 0.0
     if s.idle is None:
         return None
     if s.sm_active is None:
-        # Without counters: what half of a batch takes as well is not work of the batch.
+        # Without counters: time that half a batch also takes is not work on the batch.
         return None if s.fixed is None else max(0.0, s.fixed * s.compute - s.idle)
     return max(0.0, s.compute * (1 - s.sm_active) - s.idle) if s.sm_active < FILLED else 0.0
 
@@ -138,7 +138,7 @@ def _unfilled_why(s: Signals) -> str:
 
 
 def _compute(s: Signals) -> float | None:
-    """On a GPU the phases are of its timeline, with the gaps in it."""
+    """On a GPU the phases come from its timeline, including gaps."""
     if s.on_gpu and (s.idle is None or s.idle - s.input - s.transfer >= LEAST):
         return None
     return s.compute if s.compute >= BUSY else None
@@ -163,13 +163,11 @@ WASTES: tuple[Rule, ...] = (
     Rule(
         Bottleneck.CAPACITY,
         _capacity,
-        lambda s: f"{percent(s.memory or 0)} of the device's memory is taken, and it is not busy",
+        lambda s: f"{percent(s.memory or 0)} of the device's memory is used, and the device is not busy",
         "",
         "the peak of memory",
     ),
-    Rule(
-        Bottleneck.LAUNCH, _launch, _launch_why, "compute", "the device's and the host's own time of a step"
-    ),
+    Rule(Bottleneck.LAUNCH, _launch, _launch_why, "compute", "the device's and the host's time for a step"),
     Rule(
         Bottleneck.LAUNCH,
         _unfilled,
@@ -185,7 +183,7 @@ WASTES: tuple[Rule, ...] = (
         "page faults",
     ),
 )
-"""What could be won back. Of two that cost the same, the first is the cause of the other."""
+"""What could be won back. Of two that cost the same, the first causes the other."""
 
 LIMITS: tuple[Rule, ...] = (
     Rule(
@@ -203,11 +201,11 @@ LIMITS: tuple[Rule, ...] = (
         "the breakdown",
     ),
 )
-"""What limits a device that is at work, in order."""
+"""What limits a busy device, in order."""
 
 
 def verdict_on(record: TrialRecord) -> Verdict | None:
-    """Returns why a trial is not faster; None where there is no measurement."""
+    """Returns why a trial is not faster; None without a measurement."""
     return verdict_of(record.measurement, record.config) if record.measurement is not None else None
 
 
@@ -223,11 +221,11 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
         limit = next(((c, r) for c, r in limits if c), None)
         if limit is None:
             missing = sorted({each.needs for c, each in costs if c is None})
-            without = f"; not told here: {', '.join(missing)}" if missing else ""
+            without = f"; not measured here: {', '.join(missing)}" if missing else ""
             idle = (signals.idle or 0.0) - signals.input - signals.transfer
             what = "no cause takes a fifth of the step"
             if idle >= LEAST:
-                what = f"the device is idle {percent(idle)} of the step, and nothing here explains it"
+                what = f"the device is idle {percent(idle)} of the step, for no known reason"
             return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=what + without)
         cost, rule = limit
     remedy = remedy_for(rule.kind, signals, found, config)
@@ -242,13 +240,13 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
 
 
 def _from_outside(found: Measurement) -> Verdict:
-    """The verdict on a script, whose steps cannot be taken apart: by the telemetry beside it alone."""
+    """Returns the verdict on a script by telemetry alone, as its steps cannot be broken down."""
     shares = {name: stats.mean / 100 for name, stats in found.telemetry.items()}
     cores = shares.get("cpu_util_pct")
-    at_work = f"the cores are at {percent(cores)}" if cores is not None else "the cores are not known"
+    at_work = f"the CPU is at {percent(cores)}" if cores is not None else "CPU utilisation is unknown"
     busy = shares.get("gpu_util_pct")
     if busy is None:
-        why = f"a script's steps are not taken apart, and there is no GPU to look at; {at_work}"
+        why = f"a script's steps are not broken down, and there is no GPU to look at; {at_work}"
         return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
     idle = 1 - busy
     if idle >= LEAST:
@@ -258,13 +256,13 @@ def _from_outside(found: Measurement) -> Verdict:
                 kind=Bottleneck.INPUT,
                 share=idle,
                 why=why,
-                next="less work for the processor a sample: fewer or cheaper transforms, data decoded once",
+                next="less CPU work per sample: fewer or cheaper transforms, data decoded once",
             )
         return Verdict(
             kind=Bottleneck.INCONCLUSIVE,
             share=None,
-            why=f"{why}: it waits for data, for the host's launches, or in a synchronisation",
-            next="search the loader's workers, the batch size and compilation, which help against one each",
+            why=f"{why}: it waits for data, kernel launches or a synchronisation",
+            next="search the loader's workers, the batch size and compilation: each addresses one of these",
         )
     dram, active = shares.get("gpu_dram_active_pct"), shares.get("gpu_sm_active_pct")
     if dram is not None and dram >= BANDWIDTH:
@@ -273,4 +271,4 @@ def _from_outside(found: Measurement) -> Verdict:
     if active is not None and active < FILLED:
         why = f"kernels too small for the device: {percent(active)} of its SMs are active"
         return Verdict(kind=Bottleneck.LAUNCH, share=1 - active, why=why, next="a larger batch")
-    return Verdict(kind=Bottleneck.COMPUTE, share=busy, why=f"the GPU is at work {percent(busy)} of the time")
+    return Verdict(kind=Bottleneck.COMPUTE, share=busy, why=f"the GPU is busy {percent(busy)} of the time")

@@ -27,9 +27,9 @@ class Side:
     """One of the two sweeps.
 
     Attributes:
-        rounds: Of confirmation.
+        rounds: Confirmation rounds.
         varied: The names that differ between its trials.
-        fingerprint: What made it this sweep (`sweep.yaml`).
+        fingerprint: What identifies the sweep (`sweep.yaml`).
     """
 
     summary: Summary
@@ -39,23 +39,23 @@ class Side:
 
     @property
     def baseline(self) -> TrialRecord | None:
-        """The user's own starting point, where it was measured."""
+        """The user's own starting point, if it was measured."""
         return self.summary.yardstick.baseline if self.summary.yardstick else None
 
     @property
     def best(self) -> tuple[TrialRecord, How] | None:
-        """What this sweep says to use: its winner, a single trial, or the baseline that nothing beats."""
+        """What this sweep says to use: its winner, its fastest single trial, or the baseline."""
         found = decide(self.summary)
         if found.best is not None:
             return found.best.record, "confirmed" if found.is_confirmed else "unconfirmed"
         return (found.baseline.record, "baseline") if found.baseline is not None else None
 
     def speeds_of(self, record: TrialRecord) -> list[float]:
-        """Returns samples per second of each round of confirmation a trial took part in."""
+        """Returns a trial's samples per second in each confirmation round with it."""
         return [each[record.number] for each in self.rounds if record.number in each]
 
     def gains_of(self, record: TrialRecord) -> list[float]:
-        """Returns a trial's speed over the baseline's of the same round, of each round both took part in."""
+        """Returns a trial's speed over the baseline's, for each round with both."""
         if self.baseline is None or record.number == self.baseline.number:
             return []
         return [math.exp(each) for each in log_ratios(self.rounds, record.number, self.baseline.number)]
@@ -70,9 +70,9 @@ class Versus:
     """B over A in samples per second.
 
     Attributes:
-        low: Lower end of the 95 % interval, `high` the upper one; None where one of the two was not measured
-            in two rounds of confirmation at least.
-        epoch_ratio: B over A in seconds an epoch; None where nobody knows how many samples one has.
+        low: Lower end of the 95% interval, `high` the upper one; None if one of the two was
+            measured in fewer than two confirmation rounds.
+        epoch_ratio: B over A in seconds per epoch; None if an epoch's samples are unknown.
     """
 
     ratio: float
@@ -81,7 +81,7 @@ class Versus:
     epoch_ratio: float | None = None
 
     def of_epochs(self) -> Versus | None:
-        """Returns the same in seconds an epoch, where that is known."""
+        """Returns the same in seconds per epoch, if known."""
         if self.epoch_ratio is None:
             return None
         samples = self.epoch_ratio * self.ratio
@@ -92,7 +92,7 @@ class Versus:
         )
 
     def slower(self, share: float) -> Answer:
-        """Returns whether B is slower by more than `share` of A's speed; the whole interval has to say so."""
+        """Returns whether B is slower by more than `share` of A's speed, by its whole interval."""
         bound = 1 - share
         if self.low is None or self.high is None:
             return "not decided"
@@ -110,16 +110,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What can be said of two sweeps.
+    """The comparison of two sweeps.
 
     Attributes:
-        baseline: The baselines' speeds; None where one was not measured. So with `winner`.
-        gain: The winners' confirmed ratios to their baselines: what moved both is not in it. None where
-            one has none.
-        configuration: What differs between the winners: name -> (A's, B's), None where it has no such name.
-        searched: Which of these names both sweeps searched.
-        pairs: Trials of the same configuration, those that moved most first.
-        unfair: Why the figures do not compare like with like, a sentence each.
+        baseline: The baselines' speeds; None if one was not measured. `winner` likewise.
+        gain: The winners' confirmed ratios to their own baselines, without what changed both. None
+            if one is missing.
+        configuration: What differs between the winners: name -> (A's, B's), None for an absent
+            name.
+        searched: Those of these names that both sweeps searched.
+        pairs: Trials of the same configuration, largest change first.
+        unfair: Why the figures do not compare like with like, one sentence each.
     """
 
     a: Side
@@ -139,7 +140,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Returns what can be said of B against A."""
+    """Compares B with A."""
     left, right = (side.best[0] if side.best else None for side in (a, b))
     differ = _differ(left.config, right.config) if left and right else {}
     if left and right and (left.config.args is None) != (right.config.args is None):
@@ -160,13 +161,13 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Returns mean, low and high of the log of B's figures over A's: the 95 % interval of Welch (1947).
+    """Returns mean, low and high of log(B / A), with the 95% interval of Welch (1947).
 
-    The rounds of two sweeps are no pairs: each mean has its own variance, and the degrees of freedom
-    are those of Satterthwaite.
+    The rounds of two sweeps are not paired: each mean has its own variance, and the degrees of
+    freedom are those of Satterthwaite.
 
     Args:
-        a: A figure of each round, two at least; `b` as well.
+        a: A figure per round, at least two; `b` likewise.
     """
     from scipy.special import stdtrit
 
@@ -215,7 +216,7 @@ def _pairs(a: Side, b: Side) -> Iterator[Pair]:
 
 
 def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
-    """The measured trials with their throughput, by key; those that a short window ended are left out."""
+    """Returns the measured trials and their throughput, by key, without those screened out."""
     return {
         record.config.key(): (record, speed)
         for record in side.summary.records
@@ -226,14 +227,14 @@ def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
 
 
 def _unfair(a: Side, b: Side) -> Iterator[str]:
-    """Yields a sentence for everything by which two figures are not of the same thing."""
+    """Yields a sentence for each reason why two figures do not compare."""
     sides = {"A": a, "B": b}
     if a.summary.device != b.summary.device:
-        yield f"The devices differ: {a.summary.device} against {b.summary.device}."
+        yield f"The devices differ: {a.summary.device} and {b.summary.device}."
     yield from _other_subject(a, b)
-    made_up = [title for title, side in sides.items() if side.summary.synthetic]
-    if made_up:
-        yield f"The data of {' and '.join(made_up)} was made up: on your own the speeds may be others."
+    synthetic = [title for title, side in sides.items() if side.summary.synthetic]
+    if synthetic:
+        yield f"The data of {' and '.join(synthetic)} is synthetic: speeds on your own data may differ."
     for title, side in sides.items():
         if side.summary.state != "finished":
             yield f"{title} is {side.summary.state}."
@@ -242,14 +243,14 @@ def _unfair(a: Side, b: Side) -> Iterator[str]:
             yield f"{title} has no measured baseline."
             continue
         if best[1] == "unconfirmed":
-            yield f"{title}'s winner is not confirmed: it is the fastest of single trials, and so part luck."
+            yield f"{title}'s winner is not confirmed: being the fastest single trial is partly luck."
         for what, record in {"winner": best[0], "baseline": side.baseline}.items():
             if record is not None and (disturbance := side.summary.disturbance_of(record)):
                 yield f"{title}'s {what} was disturbed: {disturbance}."
 
 
 def _other_subject(a: Side, b: Side) -> Iterator[str]:
-    """What the two train, on what, and who timed it."""
+    """Yields differences in what the two train, on which data, and who timed it."""
     before, after = a.fingerprint, b.fingerprint
     alike = all(before.get(key) == after.get(key) for key in ("pipeline", "command"))
     if not alike:
@@ -264,11 +265,11 @@ def _other_subject(a: Side, b: Side) -> Iterator[str]:
                 said.setdefault(sentence, []).append(what)
     yield from (f"The {' and the '.join(whats)} {sentence}" for sentence, whats in said.items())
     if alike and before.get("data") != after.get("data"):
-        yield "The data may not be the same: options, or names, sizes, times or place of files, differ."
+        yield "The data may differ: its options, or its files' names, sizes, times or location, do."
 
 
 def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
-    """Yields what is to be said of two trials of which one is held against the other."""
+    """Yields reasons why two trials do not compare."""
     if left.measurement is None or right.measurement is None:
         return
     work = left.config.work().keys() | right.config.work().keys()
@@ -277,11 +278,11 @@ def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
         yield f"do not do the same work ({changed}): samples/s do not compare."
     reported = left.measurement.reported_by, right.measurement.reported_by
     if reported[0] != reported[1]:
-        yield f"were timed by {' against '.join(each or 'sweeper itself' for each in reported)}."
+        yield f"were timed by {' and by '.join(each or 'sweeper itself' for each in reported)}."
     samples = left.measurement.train_samples, right.measurement.train_samples
     if all(samples) and samples[0] != samples[1]:
-        yield f"saw other data: an epoch has {samples[0]:,} samples against {samples[1]:,}."
+        yield f"saw different data: {samples[0]:,} and {samples[1]:,} samples per epoch."
     looked = left.quality, right.quality
     if looked[0] and looked[1] and looked[0].samples != looked[1].samples:
-        counts = f"{looked[0].samples:,} samples against {looked[1].samples:,}"
-        yield f"were looked at after {counts}: their losses do not compare."
+        counts = f"{looked[0].samples:,} and {looked[1].samples:,} samples"
+        yield f"had their loss measured after {counts}: the losses do not compare."

@@ -13,19 +13,19 @@ from sweeper.core.loaders import traits
 MIN_ROUNDS = 3
 LEVEL = 0.95
 TIE = math.log(1.03)
-"""Of two candidates that cannot be told apart, the simpler one wins if it is no more than 3 % slower."""
+"""Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
 
 Round = Mapping[int, float]
-"""Throughput by trial number: one fresh process each, in random order, the baseline among them."""
+"""Throughput by trial number: one fresh process each, in random order, baseline included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A candidate against the baseline.
+    """A candidate compared with the baseline.
 
     Attributes:
         ratio: Geometric mean over rounds of its throughput over the baseline's of the same round.
-        low: Lower end of the 95 % interval, `high` the upper one; a t interval over rounds.
+        low: Lower end of the 95% interval, `high` the upper one; a t interval over rounds.
         throughput: Mean samples per second over rounds.
         rounds: Samples per second of each round.
     """
@@ -40,11 +40,11 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Who wins.
+    """The winner, and what it is tied with.
 
     Attributes:
-        winner: None where nothing is faster than the baseline.
-        tied: The others that cannot be told apart from the fastest.
+        winner: None if nothing is faster than the baseline.
+        tied: Other candidates that cannot be told apart from the fastest.
     """
 
     winner: int | None
@@ -52,7 +52,7 @@ class Decision:
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float, float]:
-    """Returns mean, low and high of the 95 % t interval of `logs`; infinite for fewer than two."""
+    """Returns mean, low and high of the 95% t interval of `logs`; infinite for fewer than two."""
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return mean, -math.inf, math.inf
@@ -63,12 +63,12 @@ def interval(logs: Sequence[float]) -> tuple[float, float, float]:
 
 
 def log_ratios(rounds: Sequence[Round], number: int, to: int) -> list[float]:
-    """Returns the log of one trial's throughput over another's, of each round both took part in."""
+    """Returns the log of one trial's throughput over another's, for each round with both."""
     return [math.log(each[number] / each[to]) for each in rounds if number in each and to in each]
 
 
 def ratios(rounds: Sequence[Round], baseline: int) -> list[Ratio]:
-    """Returns each candidate's ratio to the baseline, best first, over the rounds both took part in."""
+    """Returns each candidate's ratio to the baseline, best first, over the rounds with both."""
     found = []
     for number in sorted({n for each in rounds for n in each} - {baseline}):
         logs = log_ratios(rounds, number, baseline)
@@ -93,7 +93,7 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
     """Returns the candidates that may still be the fastest, the fastest so far first.
 
     Args:
-        among: Those to look at; all by default.
+        among: Candidates to consider; all by default.
     """
     order = [each.number for each in ratios(rounds, baseline) if among is None or each.number in among]
     if not order:
@@ -103,10 +103,10 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
 
 
 def is_enough(rounds: Sequence[Round], baseline: int, precision: float) -> bool:
-    """Returns whether more rounds would tell nothing new.
+    """Returns whether more rounds would add nothing.
 
-    The interval of the fastest against the baseline is narrow, and so is that against every other
-    contender, or there is none.
+    They would not if the fastest has a narrow interval against the baseline and against every other
+    contender, or if there are no contenders.
 
     Args:
         precision: Half-width that is narrow enough, as a share of the ratio.
@@ -124,9 +124,9 @@ def is_enough(rounds: Sequence[Round], baseline: int, precision: float) -> bool:
 
 
 def simplicity(config: TrialConfig) -> tuple[object, ...]:
-    """Returns a key by which the simpler of two tied configurations comes first.
+    """Returns a sort key that puts the simpler of two tied configurations first.
 
-    Fewer moving parts in production: nothing compiled, fewer processes, plainer arithmetic.
+    Simpler means fewer moving parts: nothing compiled, fewer processes, plainer arithmetic.
     """
     return (
         config.compile.mode != "eager",
@@ -148,7 +148,7 @@ def decide(
 ) -> Decision:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
-    None where the lower end of no interval is above 1.
+    There is none if no interval lies above 1.
 
     Args:
         unfit: Candidates that must not win, whatever their speed.

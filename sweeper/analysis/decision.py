@@ -17,17 +17,17 @@ Kind = Literal["not measured", "confirmed", "unconfirmed", "undecided", "baselin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The baseline, or the trial to use in its place.
+    """The baseline, or the trial to use instead of it.
 
     Attributes:
         name: The trial's run name.
-        throughput: Samples per second, over the rounds of confirmation where there were any.
+        throughput: Samples per second, over the confirmation rounds if there were any.
         epoch_seconds: Seconds per epoch at that throughput; None if the number of samples is unknown.
-        hours: Of the production run, at that throughput; None where none was asked for.
-        loss: After the samples of the quality pass, the baseline's as the mean over its seeds; None where it
-            was not measured.
+        hours: Duration of the production run at that throughput; None if none is configured.
+        loss: Loss after the quality pass, for the baseline the mean over its seeds; None if not
+            measured.
         data_pct: Share of a step that goes to loading data.
-        disturbance: What disturbed its timings to the end; empty where nothing did.
+        disturbance: What still disturbed its timings at the end; empty if nothing did.
     """
 
     record: TrialRecord
@@ -46,27 +46,27 @@ class Side:
 
     @property
     def reported_by(self) -> str:
-        """Who reported a script's speed; empty where the trainer measured it."""
+        """Who reported a script's speed; empty if the trainer measured it."""
         return self.record.measurement.reported_by if self.record.measurement else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to use, and how much is known of it.
+    """Which trial to use, and how certain that is.
 
     Attributes:
         kind: `confirmed`: `best` beats the baseline, by `ratio`. `unconfirmed`: `best` was faster in a
             single trial. `undecided`: confirmation could not tell whether the fastest, `rival`, is faster
-            than the baseline; `ratio` is its. `baseline`: nothing is better. `not measured`: there is no
-            baseline to compare with.
-        baseline: None where it is not measured.
-        best: The trial to use; None where the baseline stays.
-        rival: Name of the fastest where nothing was decided.
-        ratio: Confirmed, to the baseline; None where nothing was confirmed.
-        speedup: Of `best` over the baseline: confirmed, else as searched.
+            than the baseline; `ratio` is that of `rival`. `baseline`: nothing is better.
+            `not measured`: there is no baseline to compare with.
+        baseline: None if it was not measured.
+        best: The trial to use; None if the baseline is best.
+        rival: Name of the fastest trial if nothing was decided.
+        ratio: Confirmed ratio to the baseline; None if nothing was confirmed.
+        speedup: Speedup of `best` over the baseline: confirmed, else as searched.
         tied: Names of the trials that cannot be told apart from `best`, which is the simplest of them.
-        break_even: The number of the fastest eager trial, and the optimiser step from which compiling has
-            paid against it (infinite where never); None where `best` is eager.
+        break_even: Number of the fastest eager trial, and the optimiser step from which compiling
+            pays off against it (infinite if never); None if `best` is eager.
     """
 
     kind: Kind
@@ -101,7 +101,7 @@ def decide(summary: Summary) -> Decision:
 
 
 def _fastest(summary: Summary) -> TrialRecord | None:
-    """The fastest feasible trial of the baseline's size, where it is faster and nothing was confirmed."""
+    """Returns the fastest feasible trial of the baseline's size, if faster and none is confirmed."""
     if summary.baseline_throughput:
         return None
     faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
@@ -139,5 +139,5 @@ def _side(summary: Summary, record: TrialRecord, loss: float | None) -> Side:
 
 
 def _known(value: float | None) -> float | None:
-    # A measurement that lacks a figure has NaN for it.
+    # A measurement has NaN for a missing figure.
     return value if value is not None and math.isfinite(value) else None

@@ -13,11 +13,11 @@ from sweeper.spec.neighbours import place
 from sweeper.spec.space import acts
 
 RIDGE = 0.1
-"""Weight against large effects, where a column reaches from -1 to 1: a tenth of one trial."""
+"""Penalty on large effects, for columns from -1 to 1: a tenth of one trial."""
 
 
 def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
-    """Returns the names of the space that have no effect on a configuration, whatever their value."""
+    """Returns the names of the space that have no effect on a configuration at any value."""
     here = config.canonical()
     flat = here.flatten()
     return frozenset(
@@ -29,11 +29,11 @@ def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
 
 
 class Idle:
-    """`idle` for many configurations of one space, which have few answers among them."""
+    """`idle` for many configurations of one space, cached because the answers are few."""
 
     def __init__(self, spec: SweepSpec) -> None:
         self._spec = spec
-        # What `acts` and the canonical form go by, and parameters that can only be left as they are.
+        # What `acts` and the canonical form depend on, and parameters with a single value.
         gates = {"loader.kind", "loader.num_workers", "optimizer.lr_rule"}
         for name, parameter in spec.space.items():
             gates |= {*(parameter.when or ())} | ({name} if _is_single(parameter) else set())
@@ -59,7 +59,7 @@ def _is_single(parameter: Parameter) -> bool:
 
 
 def _other(parameter: Parameter, value: Scalar) -> Scalar:
-    """A value of the parameter that is another one, where it has two."""
+    """Returns another value of the parameter, if it has one."""
     few = (
         parameter.choices if isinstance(parameter, CategoricalParameter) else (parameter.low, parameter.high)
     )
@@ -67,7 +67,7 @@ def _other(parameter: Parameter, value: Scalar) -> Scalar:
 
 
 class Effects:
-    """Log throughput as a sum: of a value per choice and a parabola per number, where they have an effect."""
+    """Log throughput as a sum of a value per choice and a parabola per number, where they act."""
 
     def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
@@ -79,12 +79,12 @@ class Effects:
         self._ranges = {name: _range(parameter, self._seen[name]) for name, parameter in spec.space.items()}
         rows = np.array([self._row(flat) for flat in flats])
         logs = np.log([throughput for _, throughput in trials])
-        # Centred: the mean is not held small.
+        # Centred, so that the mean is not penalised.
         rows, logs = rows - rows.mean(axis=0), logs - logs.mean()
         self._effects = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ logs)
 
     def knows(self, name: str, value: Scalar) -> bool:
-        """Returns whether the trials say anything of a value: it was tried or, of a number, others were."""
+        """Returns whether the trials tell about a value: it or, for a number, others were tried."""
         seen = self._seen[name]
         return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
 
@@ -113,7 +113,7 @@ class Effects:
 
 
 def _range(parameter: Parameter, seen: Iterable[Scalar]) -> tuple[float, float] | None:
-    """The middle and half of the width of where values lie; None where none has a place."""
+    """Returns the centre and half-width of the values' places; None if none has a place."""
     places = [each for each in (place(parameter, value) for value in seen) if each is not None]
     if not places:
         return None

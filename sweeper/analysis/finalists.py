@@ -12,21 +12,21 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import is_number
 
 SPEEDS = ("throughput", "epoch_seconds")
-"""Objectives that rounds of confirmation decide; of others they only tell the speed."""
+"""Objectives that confirmation rounds decide; for others, they only measure the speed."""
 ALIKE = 1.25
-"""Numbers whose ratio is below this are taken for the same setting."""
+"""Numbers whose ratio is below this count as the same setting."""
 
 
 def finalists(
     records: Iterable[TrialRecord], baseline: TrialRecord, spec: SweepSpec, *, needs_loss: bool
 ) -> list[TrialRecord]:
-    """Returns the candidates for confirmation, best first: of the baseline's own work, and better than it.
+    """Returns the candidates for confirmation, best first: they beat the baseline at its own work.
 
-    With one objective that is a speed, the `confirm.top` best ones; with another, the best one; with
+    With a speed as the only objective, the `confirm.top` best; with another one, the best; with
     several, the one that `confirm.pick` picks from the front.
 
     Args:
-        needs_loss: Whether a trial whose loss was not looked at is left out.
+        needs_loss: Whether to leave out trials without a measured loss.
     """
     eligible = [
         record
@@ -62,7 +62,7 @@ def finalists(
 
 
 def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
-    """Returns why a trial's way to load is none for production's data; empty where it is one."""
+    """Returns why a trial's loader cannot hold the production data; empty if it can."""
     measured = record.measurement
     is_resident = traits(record.config.loader.kind).is_resident
     if spec.command or spec.production is None or measured is None or not is_resident:
@@ -71,12 +71,12 @@ def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
 
 
 def is_speed(spec: SweepSpec) -> bool:
-    """Returns whether the sweep is for speed alone, so that rounds of confirmation decide it."""
+    """Returns whether speed is the only objective, so that confirmation rounds decide it."""
     return len(spec.objectives) == 1 and spec.objectives[0].metric in SPEEDS
 
 
 def alike(one: TrialConfig, other: TrialConfig) -> bool:
-    """Returns whether two configurations differ in no more than numbers that are nearly the same."""
+    """Returns whether two configurations differ only in numbers that are nearly equal."""
     left, right = one.canonical().flatten(), other.canonical().flatten()
     return left.keys() == right.keys() and all(_near(left[name], right[name]) for name in left)
 

@@ -55,7 +55,7 @@ def figure(value: float | None) -> str:
 
 
 def bare(name: str, value: float | None) -> str:
-    """Returns a value of the metric `name` for a column of such; a duration keeps its unit."""
+    """Returns a value of the metric `name` for a table column; a duration keeps its unit."""
     if name == "val_loss":
         return loss(value)
     return seconds(value) if metric_row(name).unit == "s" else figure(value)

@@ -1,4 +1,4 @@
-"""Judges whether a trial is feasible, and what the sampler is told about it."""
+"""Judges whether a trial is feasible, and which values the sampler gets for it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Limit:
     sign: int
 
     def violation(self, value: float) -> float:
-        """Returns by how much of the bound `value` is beyond it; at most 0 within."""
+        """Returns how far `value` is beyond the bound, relative to it; at most 0 within it."""
         scale = abs(self.bound) or 1.0
         return self.sign * (value - self.bound) / scale
 
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """The baseline as others are compared with it.
+    """The baseline that other trials are compared with.
 
     Attributes:
-        losses: Its validation loss under several seeds, its own first; empty where none is asked.
+        losses: Its validation losses over several seeds, its own first; empty if none are needed.
     """
 
     baseline: TrialRecord
@@ -50,8 +50,8 @@ class Yardstick:
     def limits(self, spec: SweepSpec) -> list[Limit]:
         """Returns the bounds of the specification in numbers.
 
-        A ratio of losses is never narrower than two standard deviations of the baseline's own loss
-        over seeds: within that, a difference says nothing.
+        A limit on the ratio of losses is at least two standard deviations of the baseline's loss
+        over seeds: smaller differences are noise.
         """
         found: list[Limit] = []
         for metric, constraint in spec.constraints.items():
@@ -75,7 +75,7 @@ class Yardstick:
 
     @property
     def constant_loss(self) -> float | None:
-        """Loss of the best constant predictor, where the pipeline knows it."""
+        """Loss of the best constant predictor, if the pipeline knows it."""
         quality = self.baseline.quality
         return quality.constant_loss if quality else None
 
@@ -100,7 +100,7 @@ def constraint_names(spec: SweepSpec) -> list[str]:
 
 
 def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> TrialRecord:
-    """Returns `record` with its violations. A metric that was not looked at violates nothing."""
+    """Returns `record` with its violations. A metric that was not measured violates nothing."""
     if record.outcome is None:
         return record
     failed = record.measurement is None
@@ -111,7 +111,7 @@ def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> Tria
             if value is not None:
                 violations[limit.metric] = max(violations[limit.metric], limit.violation(value))
             elif record.derived.get(limit.metric) == math.inf and limit.sign > 0:
-                # It was looked at, and never comes.
+                # It was measured, and is never reached.
                 violations[limit.metric] = max(violations[limit.metric], 1.0)
     return dataclasses.replace(record, violations=violations)
 
@@ -119,15 +119,15 @@ def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> Tria
 def objective_values(
     record: TrialRecord, others: Iterable[TrialRecord], spec: SweepSpec
 ) -> tuple[float, ...] | None:
-    """Returns what the search is told of a trial, one value per objective.
+    """Returns a trial's values for the search, one per objective.
 
-    A feasible trial is told as it is. An infeasible one is told the worst feasible value so far, so
-    that both GP and TPE learn to stay away; what the environment ended tells nothing (None).
+    A feasible trial has its own values. An infeasible one gets the worst feasible values so far, so
+    that both GP and TPE learn to stay away. One that the environment ended has none (None).
     """
     if record.failure is not None and record.failure.kind not in INFEASIBLE:
         return None
     measured = [other for other in others if other.measurement and other.number != record.number]
-    # Where nothing is feasible yet, the worst of what was measured: 0 would be the best of all epochs.
+    # If nothing is feasible yet, the worst measured value: 0 would be the best of all epochs.
     rivals = [other for other in measured if other.feasible] or measured
     values = []
     for objective in spec.objectives:
@@ -141,6 +141,6 @@ def objective_values(
 
 
 def with_quality(record: TrialRecord, known: Mapping[str, Quality], samples: int) -> TrialRecord:
-    """Returns `record` with the loss of its numerics key, its own or one it shares."""
+    """Returns `record` with the loss of its numerics key, its own or a shared one."""
     own = record.measurement.quality if record.measurement else None
     return dataclasses.replace(record, quality=own or known.get(f"{record.config.quality_key()}-{samples}"))

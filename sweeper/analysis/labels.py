@@ -40,7 +40,7 @@ _ORDER = (
 
 
 def label(config: TrialConfig, varied: Collection[str]) -> str:
-    """Returns a name such as `bs2048 work w4 pf2 bf16 h256` of the names in `varied`."""
+    """Returns a label such as `bs2048 work w4 pf2 bf16 h256` from the names in `varied`."""
     flat = config.canonical().flatten()
     names = _in_order(tuple(varied))
     return " ".join(filter(None, (_part(name, flat) for name in names if name in flat)))

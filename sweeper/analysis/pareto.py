@@ -11,11 +11,11 @@ from sweeper.spec.sections import Objective
 Rule = Literal["knee", "lowest_loss"]
 
 NEAR_LOWEST = 0.02
-"""A loss within this share of the lowest one counts as low as that."""
+"""A loss within this share of the lowest counts as equally low."""
 
 RULES: Mapping[Rule, str] = {
     "knee": "the knee: the best balance of all objectives, each scaled from its worst to its best here",
-    "lowest_loss": "the fastest of those whose loss is within 2 % of the lowest",
+    "lowest_loss": "the fastest of those whose loss is within 2% of the lowest",
 }
 """The rules of `confirm.pick` in words."""
 
@@ -23,11 +23,11 @@ RULES: Mapping[Rule, str] = {
 def pareto(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
     """Returns the feasible trials that no other one beats, by number.
 
-    One beats another that is at least as good in every objective and better in one; two which are
-    equal in all stand side by side. A trial that lacks one of the metrics is left out.
+    A trial beats another if it is at least as good in every objective and better in one; equal
+    trials are all kept. A trial without one of the metrics is left out.
 
     Args:
-        records: Of the same work (`TrialConfig.work_key`): else their speeds do not compare.
+        records: Trials of the same work (`TrialConfig.work_key`), so that their speeds compare.
     """
     placed = []
     for record in records:
@@ -39,16 +39,16 @@ def pareto(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> l
 
 
 def pick(front: Sequence[TrialRecord], objectives: Sequence[Objective], rule: Rule) -> TrialRecord | None:
-    """Returns the trial of a front that `confirm.pick` asks for; of equal ones the lowest number.
+    """Returns the trial that a rule of `confirm.pick` takes from a front; on a tie, the first.
 
     `knee`: each objective is scaled to [0, 1] over the front (1 is best), and the sum is highest. That
     is the point farthest from the line (or plane) through the extremes of the front, the knee of Das
     (1999), "On characterizing the knee of the Pareto curve".
 
-    `lowest_loss`: the highest throughput among those whose val_loss is within 2 % of the lowest.
+    `lowest_loss`: the highest throughput among those whose val_loss is within 2% of the lowest.
 
     Returns:
-        None where the front is empty, or no trial in it has what the rule looks at.
+        None if the front is empty or no trial has the metrics that the rule needs.
     """
     scores = _losses(front) if rule == "lowest_loss" else _knees(front, objectives)
     best = max(scores, key=lambda pair: (pair[0], -pair[1].number), default=None)
@@ -56,7 +56,7 @@ def pick(front: Sequence[TrialRecord], objectives: Sequence[Objective], rule: Ru
 
 
 def _goodness(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """Returns the objectives' values, each so that more is better; None where one is absent."""
+    """Returns the objectives' values, signed so that more is better; None if one is absent."""
     found = []
     for objective in objectives:
         value = record.metric(objective.metric)
@@ -77,7 +77,7 @@ def _knees(front: Sequence[TrialRecord], objectives: Sequence[Objective]) -> lis
     scores = []
     for found, record in known:
         scaled = [(x - low) / (span or 1.0) for x, low, span in zip(found, lows, spans, strict=True)]
-        # Rounded, so that equal sums are ties however their last digits fall.
+        # Rounded, so that sums which differ only in their last digits are ties.
         scores.append((round(sum(scaled), 9), record))
     return scores
 

@@ -18,23 +18,22 @@ Curve = Sequence[tuple[int, float]]
 How = Literal["measured", "extrapolated"]
 
 MAX_TIMES = 10.0
-"""A curve is continued to so many times its samples, and no further."""
+"""A curve is extrapolated to at most this many times its samples."""
 LAST_POINTS = 3
-"""The power law is fitted to so many points: the first ones are of the steep beginning."""
+"""The power law is fitted to this many points, because the first ones are steeper."""
 
 
 def samples_to_loss(curve: Curve, target: float) -> tuple[float, How] | None:
-    """Returns after how many training samples the loss is `target`, and how that is known.
+    """Returns the training samples after which the loss reaches `target`, and how that is known.
 
-    Where the curve comes down to it, between two of its points, along a straight line over the
-    logarithm of the samples; a curve that begins below has reached it by its first point at the
-    latest. Else it is continued as the power law L = a n^-b (Hestness et al. 2017, "Deep Learning
-    Scaling is Predictable, Empirically") through its last point, b by least squares over the last
-    three in log-log.
+    If the curve reaches it, interpolates linearly over the logarithm of the samples; a curve that
+    begins below reaches it at its first point. Otherwise extrapolates the power law L = a n^-b
+    (Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically") through the last
+    point, with b by least squares over the last three in log-log.
 
     Returns:
-        None where the curve does not fall (or its losses have no logarithm), or would not get there
-        within ten times its samples.
+        None if the curve does not fall, its losses have no logarithm, or it would not reach the
+        target within ten times its samples.
     """
     for i, (samples, loss) in enumerate(curve):
         if loss > target:
@@ -47,25 +46,25 @@ def samples_to_loss(curve: Curve, target: float) -> tuple[float, How] | None:
     last = curve[-LAST_POINTS:]
     if len(last) < 2 or target <= 0:
         return None
-    # Above the target, and so above 0.
+    # The losses are above the target, and so above 0.
     x = [math.log(samples) for samples, _ in last]
     slope = statistics.linear_regression(x, [math.log(loss) for _, loss in last]).slope
     end, loss = last[-1]
-    # In logarithms: a slope next to 0 would lead beyond any float.
+    # In logarithms, because a slope close to 0 would overflow.
     further = math.log(loss / target) / -slope if slope < 0 else math.inf
     return (end * math.exp(further), "extrapolated") if further <= math.log(MAX_TIMES) else None
 
 
 def start_seconds(measured: Measurement) -> float:
-    """Returns the seconds before training runs at its pace: start-up, and compiling."""
+    """Returns the seconds before training runs at full speed: start-up and compilation."""
     return measured.startup_seconds + measured.compile_seconds
 
 
 def projected_hours(measured: Measurement, samples: float, throughput: float) -> float:
-    """Returns the hours of a run over `samples` training samples: it starts once, then it is steady.
+    """Returns the hours of a run over `samples` training samples: one start, then a steady speed.
 
     Args:
-        throughput: Samples per second: the measurement's own, or confirmed; above 0.
+        throughput: Samples per second, as measured or confirmed; above 0.
     """
     return (start_seconds(measured) + samples / throughput) / 3600
 
@@ -73,15 +72,15 @@ def projected_hours(measured: Measurement, samples: float, throughput: float) ->
 def with_derived(
     record: TrialRecord, yardstick: Yardstick | None, production_samples: float | None
 ) -> TrialRecord:
-    """Returns `record` with the metrics that rest on the production run and on the baseline's loss.
+    """Returns `record` with the metrics that depend on the production run and the baseline's loss.
 
-    The loss to reach is the baseline's after the quality pass, the mean over its seeds. One that the
-    trial does not reach within reason is an infinite time: absent as a metric, and still beyond every
-    limit on it.
+    The loss to reach is the baseline's after the quality pass, as the mean over its seeds. A trial
+    that does not reach it in reasonable time gets an infinite time: absent as a metric, but beyond
+    every limit on it.
 
     Args:
-        yardstick: None while the baseline is not measured.
-        production_samples: Training samples of the production run; None where none is asked for.
+        yardstick: None until the baseline is measured.
+        production_samples: Training samples of the production run; None if none is configured.
     """
     measured = record.measurement
     derived: dict[str, float] = {}
@@ -99,12 +98,12 @@ def with_derived(
 
 
 def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[float, How] | None:
-    """Returns after how many samples a trial has the baseline's loss; None where nothing is known."""
+    """Returns the samples after which a trial reaches the baseline's loss; None if unknown."""
     quality, own = record.quality, yardstick.baseline.quality
     if quality is None or own is None or not yardstick.losses:
         return None
     if quality.key == own.key:
-        # The baseline's numerics: by definition, and whatever the luck of its first seed.
+        # With the baseline's numerics it does so by definition, whatever its first seed gave.
         return quality.samples, "measured"
     found = samples_to_loss(quality.curve, statistics.fmean(yardstick.losses))
     if found is None and len(quality.curve) > 1:
@@ -115,11 +114,11 @@ def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[flo
 def break_even_steps(slow: TrialRecord, fast: TrialRecord) -> float | None:
     """Returns the optimiser step from which `fast` has made up for starting later than `slow`.
 
-    Extra start seconds over seconds saved a step of `fast`: (seconds a sample of `slow` less those of
-    `fast`) times its global batch. Infinite where it is no faster; 0 where it starts no later.
+    This is the extra start time over the time saved per step of `fast`: the difference in seconds
+    per sample times its global batch. Infinite if it is no faster; 0 if it starts no later.
 
     Returns:
-        None where one of them is not measured.
+        None if one of them was not measured.
     """
     left, right = slow.measurement, fast.measurement
     if left is None or right is None or not left.throughput > 0 or not right.throughput > 0:
@@ -132,12 +131,13 @@ def break_even_steps(slow: TrialRecord, fast: TrialRecord) -> float | None:
 
 
 def eager_rival(record: TrialRecord, records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Returns the eager trial that a compiled one is compared with.
+    """Returns the eager trial to compare a compiled one with.
 
-    The one that differs in `compile.mode` alone, else the fastest feasible one of the same work.
+    It is the one that differs only in `compile.mode`, else the fastest feasible one of the same
+    work.
 
     Returns:
-        None where `record` was not compiled or captured after all, or nothing eager was measured.
+        None if `record` was not in fact compiled or captured, or nothing eager was measured.
     """
     mode = record.config.compile.mode
     measured = record.measurement

@@ -17,18 +17,18 @@ MIN_MEASURED = 8
 def expected_regret(
     best: TrialRecord, records: Sequence[TrialRecord], spec: SweepSpec, taken: Container[str]
 ) -> float | None:
-    """Returns what the most promising untried neighbour of `best` is expected to gain in throughput.
+    """Returns the expected gain in throughput of the most promising untried neighbour of `best`.
 
-    The expected improvement of a normal prediction: an additive model of log throughput gives the middle,
-    its residuals over the trials the spread (Jones, Schonlau and Welch 1998).
+    This is the expected improvement of a normal prediction: an additive model of log throughput
+    gives the mean, its residuals over the trials the spread (Jones, Schonlau and Welch 1998).
 
     Args:
-        records: Measured trials of the space, `best` among them.
-        taken: Keys of the configurations that were asked for.
+        records: Measured trials of the space, including `best`.
+        taken: Keys of the configurations that were already proposed.
 
     Returns:
-        A share of the best throughput; 0 where every neighbour is known; None where too few trials
-        were measured to predict from.
+        A share of the best throughput; 0 if every neighbour is known; None if too few trials were
+        measured to predict from.
     """
     measured = [(record.config, speed) for record in records if (speed := record.metric("throughput"))]
     if len(measured) < MIN_MEASURED:
@@ -53,7 +53,7 @@ def expected_regret(
 
 
 def _improvement(middle: float, spread: float) -> float:
-    """The expected part above 0 of a normal variable."""
+    """Returns the expected part above 0 of a normal variable."""
     if spread <= 0:
         return max(0.0, middle)
     z = middle / spread

@@ -13,7 +13,7 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 
 SATURATED = 0.85
-"""Use of the cores from which more workers cannot help; loadtune has the same bound."""
+"""CPU utilisation from which more workers cannot help; loadtune has the same bound."""
 
 LARGER = 4
 MIN_GAIN = 0.15
@@ -21,7 +21,7 @@ MIN_GAIN = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to change: in words, and by dotted names where it is a change of the configuration."""
+    """What to change: in words, and by dotted names if it changes the configuration."""
 
     text: str
     changes: Mapping[str, Scalar] = field(default_factory=dict)
@@ -35,12 +35,12 @@ def rate(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns `81 %`."""
-    return f"{100 * share:.0f} %"
+    """Returns `81%`."""
+    return f"{100 * share:.0f}%"
 
 
 def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: TrialConfig) -> Remedy:
-    """Returns the next thing to change: the first that applies of those that help against `kind`."""
+    """Returns the next thing to change: the first remedy for `kind` that applies."""
     return next(_OF[kind](signals, found, config))
 
 
@@ -48,7 +48,7 @@ def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Reme
     loader, cores = config.loader, _cores(found)
     kind = loaders.traits(loader.kind)
     workers = loader.num_workers if kind.has_workers else 0
-    # On so few cores each worker takes its time from the training beside it.
+    # With so few cores, workers slow down training.
     crowded = workers and (workers >= cores or (s.cpu or 0.0) >= SATURATED)
     busy = f" (the CPU is at {percent(s.cpu)})" if s.cpu is not None else ""
     no_more = f"; more than {workers} workers cannot help{busy}" if crowded else ""
@@ -80,13 +80,13 @@ def _transfer(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[R
         yield _kind(loaders.RESIDENT, _ceiling(s, found))
     if not (kind.is_resident or kind.copies_ahead):
         yield _kind(loaders.STREAM, ": copies run ahead of the step, from pinned memory")
-    yield Remedy("send less: uint8 or float16 samples, made floats on the device, in loss()")
+    yield Remedy("send less: uint8 or float16 samples, converted to floats on the device, in loss()")
 
 
 def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if config.precision.amp == "fp16" and not config.optimizer.fused:
         yield Remedy(
-            "`optimizer.fused: true`: else fp16's scaler waits for the device", {"optimizer.fused": True}
+            "`optimizer.fused: true`: otherwise fp16's scaler waits for the device", {"optimizer.fused": True}
         )
     if s.sync_places:
         yield Remedy(
@@ -98,18 +98,18 @@ def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remed
 
 def _capacity(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     yield from _bf16(found, config)
-    yield Remedy("more samples a step do not fit: a smaller model, or `accumulate_steps` for the loss alone")
+    yield Remedy("more samples per step do not fit: a smaller model, or `accumulate_steps` for the loss only")
 
 
 def _launch(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if not config.optimizer.fused:
         yield Remedy(
-            "`optimizer.fused: true`: one call in place of one a parameter", {"optimizer.fused": True}
+            "`optimizer.fused: true`: one call instead of one per parameter", {"optimizer.fused": True}
         )
     if s.on_gpu and config.compile.mode != "graph" and config.device.count == 1 and s.host_paced:
         yield Remedy("`compile.mode: graph`: the whole step as one launch", {"compile.mode": "graph"})
     yield from _larger_batch(s, found, config)
-    yield Remedy("fewer and larger operations: a step of so little work is all calls")
+    yield Remedy("fewer, larger operations: such a small step is mostly call overhead")
 
 
 def _bandwidth(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
@@ -117,16 +117,16 @@ def _bandwidth(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[
     yield from _bf16(found, config)
     if s.on_gpu and config.compile.mode == "eager":
         yield Remedy("`compile.mode: default`: fused kernels read less", {"compile.mode": "default"})
-    yield Remedy("read less in a step: smaller types, fused operations")
+    yield Remedy("read less per step: smaller types, fused operations")
 
 
 def _compute(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if (s.faults or 0.0) >= MIN_GAIN / 2:
         yield from _malloc(s, config)
-    # Small matrices lose more to conversions than they win: the batch comes first there.
+    # Small matrices lose more to conversions than they gain, so the batch comes first.
     if (s.fixed or 0.0) < MIN_GAIN:
         yield from _bf16(found, config)
-    # TF32 came with bf16, in the same generation.
+    # TF32 and bf16 came with the same GPU generation.
     native = found.diagnosis is None or found.diagnosis.native_bf16 is not False
     if s.on_gpu and native and config.precision.amp == "fp32" and config.precision.tf32 is not True:
         yield Remedy("`precision.tf32: true`", {"precision.tf32": True})
@@ -163,13 +163,13 @@ def _larger_batch(s: Signals, found: Measurement, config: TrialConfig) -> Iterat
     longer = ""
     if s.fixed is not None:
         times = s.fixed + (1 - s.fixed) * size / config.batch_size
-        how = f"only {times:.2g} times as long" if times > 1.1 else "hardly longer"
+        how = f"only {times:.2g}x as long" if times > 1.1 else "hardly longer"
         longer = f": a step takes {how}"
-    yield Remedy(f"`batch_size: {size}`{longer}, where the loss allows it", {"batch_size": size})
+    yield Remedy(f"`batch_size: {size}`{longer}, if the loss allows it", {"batch_size": size})
 
 
 def _ceiling(s: Signals, found: Measurement) -> str:
-    """Returns what can be won, where the ceiling tells."""
+    """Returns the possible gain, if the ceiling is known."""
     if not s.device_rate or s.device_rate <= found.throughput:
         return ""
     return f": up to about {float(f'{s.device_rate / found.throughput:.2g}'):g}x"

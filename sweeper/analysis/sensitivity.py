@@ -19,12 +19,12 @@ PLATEAU = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What becomes of the winner's throughput when one parameter alone moves.
+    """The winner's throughput when only one parameter changes.
 
     Attributes:
-        value: The neighbour: a value beside the winner's.
-        ratio: Throughput there over the winner's, both as searched; 0 where it does not run or breaks
-            a limit.
+        value: The neighbour: a value next to the winner's.
+        ratio: Throughput there over the winner's, both as searched; 0 if it fails or breaks a
+            limit.
         how: `measured` by a trial that differs in nothing else, or `predicted` from all of them.
     """
 
@@ -36,7 +36,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terrain:
-    """What the winner stands on: a `plateau` where no neighbouring number costs more than 5 %.
+    """Where the winner is: on a `plateau` if no neighbouring number costs more than 5%.
 
     Attributes:
         costliest: The neighbouring number that costs most.
@@ -47,7 +47,7 @@ class Terrain:
 
 
 def terrain(found: Sequence[Sensitivity]) -> Terrain | None:
-    """Returns what the numbers among the neighbours say; None where there are none."""
+    """Returns the terrain by the numbers among the neighbours; None if there are none."""
     numbers = [each for each in found if is_number(each.value)]
     if not numbers:
         return None
@@ -56,7 +56,7 @@ def terrain(found: Sequence[Sensitivity]) -> Terrain | None:
 
 
 def by_parameter(found: Sequence[Sensitivity]) -> dict[str, list[Sensitivity]]:
-    """Returns what was found by parameter, the one that costs most first."""
+    """Groups neighbours by parameter, the most costly parameter first."""
     groups: dict[str, list[Sensitivity]] = {}
     for each in found:
         groups.setdefault(each.name, []).append(each)
@@ -66,22 +66,22 @@ def by_parameter(found: Sequence[Sensitivity]) -> dict[str, list[Sensitivity]]:
 def sensitivity(
     winner: TrialRecord, records: Sequence[TrialRecord], spec: SweepSpec
 ) -> tuple[Sensitivity, ...]:
-    """Returns what the winner's throughput is at the values beside its own, one parameter at a time.
+    """Returns the winner's throughput at neighbouring values, one parameter at a time.
 
-    Neighbours of a number are the next choices; half and twice of it in a `log` range; else a step, or a
-    tenth of the range where that is more. Of anything else every other choice is one, with the best that
-    was found for parameters which come into effect with it.
+    Neighbours of a number are the next choices; in a `log` range, half and twice of it; otherwise
+    one step, or a tenth of the range if that is more. For anything else, every other choice is a
+    neighbour, with the best values found for parameters that take effect with it.
 
-    Parameters without an effect on the winner have no neighbours, nor have `model.*` and `data.*`:
-    samples per second compare only where the work is the same.
+    Parameters without an effect on the winner have no neighbours. Neither have `model.*` and
+    `data.*`: samples per second compare only for the same work.
 
     Args:
         winner: A measured trial.
         records: All trials; the winner may be among them.
 
     Returns:
-        In the order of the space. A neighbour that no trial measured is left out where fewer than
-        `MIN_MEASURED` trials can be predicted from, or none had that choice.
+        Neighbours in the order of the space. One that no trial measured is left out if there are
+        fewer than `MIN_MEASURED` trials to predict from, or none had that choice.
     """
     mine = winner.metric("throughput")
     if mine is None:
@@ -89,7 +89,7 @@ def sensitivity(
     here, without = winner.config, idle(winner.config, spec)
     flat, without_effect = here.canonical().flatten(), Idle(spec)
     apart = [(record, _apart(record.config, flat, without_effect, without)) for record in records]
-    # What differs in other ways says nothing of the space: the plain script that a baseline often is.
+    # A trial outside the space, such as a plain script as the baseline, tells nothing about it.
     measured = [
         (record.config, speed)
         for record, names in apart
@@ -119,9 +119,9 @@ def sensitivity(
 def _apart(
     config: TrialConfig, right: Mapping[str, Scalar], idle_in: Idle, without: frozenset[str]
 ) -> frozenset[str]:
-    """The names in which two configurations differ, less those without an effect on one of them.
+    """Returns the names in which two configurations differ, without those idle in one of them.
 
-    What comes into effect with another choice cannot be the same before and after.
+    What takes effect with another choice cannot be the same before and after.
     """
     left = config.canonical().flatten()
     differ = frozenset(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
@@ -129,10 +129,10 @@ def _apart(
 
 
 def _alone(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> dict[Scalar, float]:
-    """The best throughput by value of `name`, of the trials that differ from the winner in it alone."""
+    """Returns the best throughput by value of `name`, for trials that differ only in it."""
     found: dict[Scalar, float] = {}
     for record, names in apart:
-        # What was passed over, because it would not fit, is as good as tried.
+        # A configuration that was skipped because it would not fit counts as tried.
         ended = record.measurement or (record.failure and record.failure.kind in INFEASIBLE)
         if names == {name} and ended:
             value = record.config.flatten()[name]
@@ -148,8 +148,8 @@ def _chosen(
     without: frozenset[str],
     flats: Sequence[Mapping[str, Scalar]],
 ) -> list[TrialConfig]:
-    """The winner with another choice; what comes into effect with it as each trial of that choice had it."""
-    # Many trials share them.
+    """Returns the winner with another choice, and with what takes effect as trials of it had it."""
+    # Without duplicates: many trials share them.
     brought = dict.fromkeys(
         tuple((each, flat[each]) for each in sorted(without) if each in flat)
         for flat in flats

@@ -7,27 +7,28 @@ from dataclasses import dataclass
 from sweeper.core.measurement import Measurement
 
 FAULT_SECONDS = 1.1e-6
-"""What a page costs that the kernel maps and clears: of an LSTM's step on an EPYC, with and without."""
+"""Cost of a page that the kernel maps and clears, from an LSTM's step on an EPYC."""
 
 HELPERS_SHARE = 0.05
-"""Of one core: with less, a loader's processes take nothing from the training beside them."""
+"""Share of a core below which a loader's processes do not slow down training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """Shares of a step (0 to 1), None where a signal is missing.
+    """Shares of a step (0 to 1); None if a signal is missing.
 
     Attributes:
-        on_gpu: The trial ran on a CUDA device.
+        on_gpu: Whether the trial ran on a CUDA device.
         step_s: Wall seconds of a step.
-        input: Lost to the data path: waiting for it, gathering, and what its processes take away.
-        wait: Of `input`, what the step itself waits or gathers.
+        input: Lost to the data path: waiting, gathering, and what its processes take away.
+        wait: The part of `input` in which the step itself waits or gathers.
         transfer: Copies to the device.
         compute: Forward, backward, optimiser.
-        blocked: Waiting for something else than data or a core, inside of forward to optimiser.
-        fixed: Of `compute`, what does not depend on the batch: launches, Python, tiny operations.
-        idle: Device time in which nothing ran on it (CUDA).
-        host_paced: The host launches slower than the device works (CUDA).
+        blocked: Waiting for something other than data or a core, from forward to optimiser.
+        fixed: The part of `compute` that does not depend on the batch: launches, Python, tiny
+            operations.
+        idle: Time in which nothing ran on the device (CUDA).
+        host_paced: Whether the host launches more slowly than the device works (CUDA).
         faults: Mapping and clearing pages.
         sm_active, dram_active: From the GPU's performance counters.
         memory: Peak of the device's memory.
@@ -75,12 +76,12 @@ def signals_of(found: Measurement) -> Signals:
             idle = max(0.0, 1 - diagnosis.busy_s / step)
             if diagnosis.issue_s is not None:
                 host_paced = diagnosis.issue_s > diagnosis.busy_s
-        # A loader in the training process costs what its phase takes. One with processes of its own
-        # also slows the arithmetic beside it; then what is missing to the device alone is its doing.
+        # A loader in the training process costs what its phase takes. One with worker processes
+        # also slows down the arithmetic: then it costs the whole difference to the device alone.
         helpers = sum(window.helper_cpu_seconds for window in found.windows) / seconds
         if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
             missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
-            # A GPU that was cooler for a moment computes faster alone; but it is not idle, either.
+            # A GPU that was cooler for a moment computes faster alone, but it is not idle either.
             lost = max(wait, missing if idle is None else min(missing, idle))
     if idle is None and (utilisation := _share(found, "gpu_util_pct")) is not None:
         idle = 1 - utilisation

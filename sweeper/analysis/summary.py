@@ -26,9 +26,9 @@ class Row:
     Attributes:
         title: What this is the best of.
         name: The trial's run name.
-        x_baseline: Confirmed where there is a confirmation, else as searched; so is `throughput`.
+        x_baseline: Ratio to the baseline: confirmed, else as searched; `throughput` likewise.
         confirmed: Whether they are confirmed.
-        disturbed: Whether something else disturbed them to the end.
+        disturbed: Whether they were still disturbed at the end.
     """
 
     title: str
@@ -49,25 +49,25 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A sweep at its end, or where it stands.
+    """The results of a sweep, finished or not.
 
     Attributes:
         state: `finished`, `stopped` (what is known is the best so far), or `unfinished`.
-        winner: None where nothing is better than the baseline, or nothing was confirmed.
-        ratio: The winner's confirmed ratio; None where it is not confirmed.
-        undecided: Where there is no winner, the name and ratio of the fastest that confirmation measured.
-        tied: Names of those that cannot be told apart from it.
-        baseline_throughput: The baseline's over the rounds of confirmation.
+        winner: None if nothing is better than the baseline, or nothing was confirmed.
+        ratio: The winner's confirmed ratio; None if it is not confirmed.
+        undecided: Without a winner, the name and ratio of the fastest trial in confirmation.
+        tied: Names of the trials that cannot be told apart from the winner.
+        baseline_throughput: The baseline's throughput over the confirmation rounds.
         reason: Why the search ended.
         per_size: The fastest feasible trial of each model size.
         per_loader: The fastest feasible trial of each loader kind, of the baseline's size.
         counts: Trials by outcome.
-        disturbed: Processes of confirmation that something disturbed to the end, by trial number.
-        objectives: Names of the metrics aimed for; of several, `front` has the trials that none beats.
-        picked: Which of them `rule` picks.
+        disturbed: Number of confirmation runs that stayed disturbed, by trial number.
+        objectives: Names of the objectives; with several, `front` has the trials that none beats.
+        picked: The trial that `rule` picks from the front.
         varied: The names that differ between its trials.
-        unfit: Names of those that were faster, yet beyond a limit when they were confirmed.
-        unknown_metrics: Metrics of its objectives and constraints whose distribution is not installed here.
+        unfit: Names of the trials that were faster, but beyond a limit in confirmation.
+        unknown_metrics: Metrics of its objectives and constraints that are not installed here.
     """
 
     name: str
@@ -100,10 +100,10 @@ class Summary:
         return run_name(record.number, record.stage, record.config, self.varied)
 
     def disturbance_of(self, record: TrialRecord) -> str:
-        """Returns what is not clean about the figures shown of a record; empty where they are."""
+        """Returns what disturbed the figures shown for a record; empty if nothing did."""
         if self.ratio is not None and record.number in self.disturbed:
             count = self.disturbed[record.number]
-            return f"{count} of {len(self.ratio.rounds)} confirming processes" if count else ""
+            return f"{count} of {len(self.ratio.rounds)} confirmation runs" if count else ""
         return ", ".join(record.measurement.contamination) if record.measurement else ""
 
     def throughput_of(self, record: TrialRecord) -> float:
@@ -128,9 +128,10 @@ class Summary:
         return projected_hours(measured, self.production_samples, throughput)
 
     def break_even(self, record: TrialRecord) -> tuple[TrialRecord, float] | None:
-        """Returns from which optimiser step compiling has paid, and the eager trial it is compared with.
+        """Returns the eager rival, and the optimiser step from which compiling pays off.
 
-        Both as searched, under the same conditions. None where nothing was compiled, or nothing is eager.
+        Both as searched, under the same conditions. None if nothing was compiled or nothing is
+        eager.
         """
         rival = eager_rival(record, self.records)
         steps = break_even_steps(rival, record) if rival is not None else None
@@ -138,7 +139,7 @@ class Summary:
 
 
 def work_title(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]] = ()) -> str:
-    """Returns `hidden_size 64, num_layers 2`: model and data keys, less what is `common` to all sizes."""
+    """Returns `hidden_size 64, num_layers 2`: model and data keys not `common` to all sizes."""
     own = [(name, value) for name, value in work.items() if (name, value) not in common]
     return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in own) or "the model"
 
@@ -173,7 +174,7 @@ def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:
-    """Returns the metrics a record has, rounded to what is meaningful."""
+    """Returns the metrics of a record, rounded to meaningful digits."""
     reported = record.pipeline_metrics
     return {
         name: rounded(value, REPORTED_DIGITS if name in reported else metric_row(name).digits)

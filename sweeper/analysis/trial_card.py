@@ -22,7 +22,7 @@ _LEAST = 0.005
 
 
 def card(record: TrialRecord) -> Iterator[str]:
-    """Yields the lines of the card; none where there is no measurement."""
+    """Yields the lines of the card; none without a measurement."""
     measured, verdict = record.measurement, verdict_on(record)
     if measured is None or verdict is None:
         return
@@ -30,13 +30,13 @@ def card(record: TrialRecord) -> Iterator[str]:
     if measured.breakdown.step_s:
         yield from tree(measured.breakdown, verdict.phase)
     if measured.reported_by:
-        yield f"its speed is what {measured.reported_by} said"
+        yield f"speed as reported by {measured.reported_by}"
     for each in measured.left_out:
         yield f"left out: {each}"
     if verdict.next:
         yield f"next: {verdict.next}"
     if measured.contamination:
-        yield f"disturbed until the end ({', '.join(measured.contamination)}): do not rely on its figures"
+        yield f"disturbed until the end ({', '.join(measured.contamination)}): do not rely on these figures"
     elif measured.repeated_windows:
         count = measured.repeated_windows
         yield f"{count} disturbed window{'s were' if count > 1 else ' was'} measured again"
@@ -55,4 +55,4 @@ def tree(parts: Breakdown, cause: str) -> Iterator[str]:
         _, title, share = each
         branch = "└─" if each is shown[-1] else "├─"
         mark = "  ◄ the cause" if each is marked else ""
-        yield f"  {branch} {title:<18} {100 * share:4.0f} % {'█' * round(_BAR * share)}{mark}"
+        yield f"  {branch} {title:<18} {100 * share:4.0f}% {'█' * round(_BAR * share)}{mark}"

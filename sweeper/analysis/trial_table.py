@@ -20,31 +20,31 @@ from sweeper.spec import SweepSpec
 
 WINNING_MARGIN = 0.9
 SCREEN_MARGIN = 0.8
-"""Share of the fastest below which a short window ends a trial: noise does not reach that far."""
+"""Share of the fastest below which a trial ends after a short window; noise is smaller."""
 NUM_WORST = 2
-"""A trial is compared with the worst of the others: of two, one is another."""
+"""A trial is compared with the worst of the others, so two are kept."""
 
 
 class TrialTable:
     """All trials of one sweep, in memory; the folder has the same.
 
     Attributes:
-        records: By number, as judged now.
-        results: What the sampler was told of each trial, by number.
+        records: Trials by number, as judged now.
+        results: Results recorded for the sampler, by number.
         last: The highest number so far; -1 before the first trial.
-        num_searched: Searched trials that were begun, less the configurations that were passed over.
-        asked: The trial of each configuration that was begun, by its key.
-        passed_over: The last time each configuration was passed over, by its key.
-        ended: Numbers of the trials that have ended, in that order.
-        quality_samples: Training samples after which the loss is measured; 0 where it is not.
-        losses: The baseline's, over its seeds.
+        num_searched: Number of search trials started, without skipped configurations.
+        asked: Number of the trial of each started configuration, by its key.
+        passed_over: Number under which each configuration was last skipped, by its key.
+        ended: Numbers of the finished trials, in the order in which they finished.
+        quality_samples: Training samples after which the loss is measured; 0 if it is not.
+        losses: The baseline's losses over its seeds.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
-        """An empty table.
+        """Creates an empty table.
 
         Args:
-            spec: Its objectives, constraints and production run; its space does not matter here.
+            spec: Gives objectives, constraints and production run; its space is not used.
         """
         self._spec, self._metrics = spec, spec.metrics()
         self._unknown = [name for name in spec.constraints if not is_known_metric(name)]
@@ -61,14 +61,14 @@ class TrialTable:
         self._extremes = _Extremes(spec, needs_loss=False)
 
     def enter(self, record: TrialRecord) -> TrialRecord:
-        """Enters a trial that was begun, or has ended, and returns it as judged."""
+        """Enters a started or finished trial and returns it as judged."""
         self._enter(record)
         record = self._judge(record.number)
         self._extremes.add(record)
         return record
 
     def enter_all(self, records: Iterable[TrialRecord]) -> None:
-        """Enters many trials, and judges them when all are there."""
+        """Enters many trials, then judges them all."""
         for record in records:
             self._enter(record)
         self.judge_all()
@@ -94,32 +94,32 @@ class TrialTable:
             self.asked[key] = record.number
 
     def measure_loss_after(self, samples: int) -> None:
-        """From here on the loss of a trial is the one after so many training samples; 0 for none."""
+        """Sets the training samples after which the loss of a trial counts; 0 for no loss."""
         self.quality_samples = samples
 
     def enter_losses(self, losses: tuple[float, ...]) -> None:
-        """Enters the baseline's losses over its seeds; limits that rest on them become known."""
+        """Enters the baseline's losses over its seeds, which some limits depend on."""
         self.losses = losses
 
     def enter_quality(self, quality: Quality) -> None:
-        """Enters a quality pass that ran on its own."""
+        """Enters a quality pass that ran separately."""
         self._qualities[quality.key] = quality
 
     def quality_of(self, config: TrialConfig) -> Quality | None:
-        """Returns the loss of a configuration, where one of the same numerics was looked at."""
+        """Returns the loss of a configuration, if one of the same numerics was measured."""
         return self._qualities.get(f"{config.quality_key()}-{self.quality_samples}")
 
     def judged(self, number: int) -> TrialRecord:
-        """Returns a record, judged anew by all that is known now."""
+        """Returns a record, judged again by all that is known now."""
         record = self._judge(number)
         self._take_stock()
         return record
 
     def judge_all(self) -> None:
-        """Judges every record anew: the limits have become known."""
+        """Judges every record again, once the limits are known."""
         if BASELINE in self.records:
             self._judge(BASELINE)
-        # They rest on the baseline alone.
+        # They depend only on the baseline.
         limits = self.limits()
         for number in self.records:
             self._judge(number, limits)
@@ -134,22 +134,22 @@ class TrialTable:
         """Returns a record with its loss, derived metrics and violations.
 
         Args:
-            limits: Those of the sweep, where they are known and do not rest on this record.
+            limits: The sweep's limits, if they are known and do not depend on this record.
         """
         record = with_quality(self.records[number], self._qualities, self.quality_samples)
-        # Entered after each part: where it is the baseline's, the next part rests on it.
+        # Entered after each part: for the baseline, the next part depends on it.
         self.records[number] = record
         production = self._spec.production
         record = with_derived(record, self.yardstick, production.samples if production else None)
         record = with_added(record, self._metrics)
         self.records[number] = record
         record = judge(record, self.limits() if limits is None else limits, self._spec)
-        record = self._as_told(record)
+        record = self._as_recorded(record)
         self.records[number] = record
         return record
 
-    def _as_told(self, record: TrialRecord) -> TrialRecord:
-        """Returns a record that violates what the search was told, by metrics that are not installed here."""
+    def _as_recorded(self, record: TrialRecord) -> TrialRecord:
+        """Returns a record with its recorded violations of metrics that are not installed here."""
         result = self.results.get(record.number)
         if result is None or not self._unknown:
             return record
@@ -178,12 +178,12 @@ class TrialTable:
         return [rec for rec in self.finished() if rec.stage == "search"]
 
     def quiet_canary_ms(self) -> float:
-        """Returns the shortest canary beside any window so far; 0 where there is none."""
+        """Returns the shortest canary of any window so far; 0 if there is none."""
         return self._extremes.quiet_canary_ms
 
     @property
     def num_measured(self) -> int:
-        """Searched trials that gave a measurement."""
+        """Number of search trials with a measurement."""
         return self._extremes.measured
 
     def x_baseline(self, record: TrialRecord) -> float | None:
@@ -194,10 +194,10 @@ class TrialTable:
         return mine / theirs if mine is not None and theirs else None
 
     def best(self, like: TrialConfig | None = None) -> TrialRecord | None:
-        """Returns the fastest feasible trial whose loss was looked at, among those of the same work.
+        """Returns the fastest feasible trial with a measured loss, among those of the same work.
 
         Args:
-            like: Whose `model.*` and `data.*` to match; the baseline's by default.
+            like: Configuration whose `model.*` and `data.*` to match; the baseline's by default.
         """
         base = self.records.get(BASELINE)
         number = self._extremes.best((like or (base.config if base else TrialConfig())).work_key())
@@ -206,8 +206,8 @@ class TrialTable:
     def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
         """Returns the samples of the quality pass for `config`, and the throughput it must reach.
 
-        No pass where this numerics key has one; none for a trial that is too slow to win anything,
-        where it is speed alone that wins.
+        There is no pass if its numerics key has one already. If speed is the only objective, a
+        trial that is too slow to win has none either.
         """
         if not self.quality_samples or self.quality_of(config) is not None:
             return 0, 0.0
@@ -218,7 +218,7 @@ class TrialTable:
     def screen_above(self, config: TrialConfig) -> float:
         """Returns the throughput that `config` must reach in a short window to be worth a full timing.
 
-        0 where speed is not the only objective: a slower trial may yet be of use.
+        0 if speed is not the only objective: a slower trial may still be useful.
         """
         return SCREEN_MARGIN * self._rival_throughput(config) if is_speed(self._spec) else 0.0
 
@@ -227,35 +227,35 @@ class TrialTable:
         return (rival.metric("throughput") if rival else None) or 0.0
 
     def new_result(self, number: int, params: Mapping[str, Scalar]) -> SearchResult:
-        """Returns what the sampler is to be told of a trial that has ended.
+        """Returns the result of a finished trial for the sampler.
 
         Args:
             params: The value of every parameter of the space.
         """
         record = self.records[number]
-        # What is worst of all is worst of some of them.
+        # The worst of all trials is among these.
         worst = map(self.records.__getitem__, self._extremes.worst())
         values = objective_values(record, worst, self._spec)
         return SearchResult(params=params, values=values, constraints=dict(record.violations))
 
     def record_result(self, number: int, result: SearchResult) -> None:
-        """Fixes what the sampler is told of a trial."""
+        """Records the result of a trial for the sampler."""
         self.results[number] = result
 
 
 class _Extremes:
-    """The best and the worst of the trials that have ended.
+    """The best and the worst finished trials.
 
     Attributes:
-        quiet_canary_ms: The shortest canary beside any window so far; 0 where there is none.
-        measured: How many searched trials gave a measurement.
+        quiet_canary_ms: The shortest canary of any window so far; 0 if there is none.
+        measured: Number of search trials with a measurement.
     """
 
     def __init__(self, spec: SweepSpec, *, needs_loss: bool) -> None:
-        """Nothing has ended yet.
+        """Starts without trials.
 
         Args:
-            needs_loss: Whether the best is one whose loss was looked at.
+            needs_loss: Whether the best trial needs a measured loss.
         """
         self._spec, self._needs_loss = spec, needs_loss
         self._best: dict[str, tuple[float, int]] = {}
@@ -264,7 +264,7 @@ class _Extremes:
         self.measured = 0
 
     def add(self, record: TrialRecord) -> None:
-        """Takes in a trial that has ended."""
+        """Adds a finished trial."""
         found = record.measurement
         if found is None:
             return
@@ -281,21 +281,21 @@ class _Extremes:
                 insort(worst, (low, record.number))
                 del worst[NUM_WORST:]
         if record.feasible and (record.quality or not self._needs_loss):
-            # Of equal ones the first.
+            # On a tie, the first.
             rank = record.metric("throughput") or 0.0, -record.number
             key = record.config.work_key()
             self._best[key] = max(self._best.get(key, rank), rank)
 
     def best(self, work_key: str) -> int | None:
-        """Returns the number of the fastest feasible trial of a work; None where there is none."""
+        """Returns the number of the fastest feasible trial of a work key; None if there is none."""
         found = self._best.get(work_key)
         return -found[1] if found else None
 
     def worst(self) -> set[int]:
-        """Returns the numbers of the trials that are worst by an objective: of the feasible, and of all."""
+        """Returns the numbers of the worst trials by each objective, of the feasible and of all."""
         return {number for each in self._worst.values() for _, number in each}
 
 
 def is_passed_over(record: TrialRecord) -> bool:
-    """Returns whether a configuration was never run, because of what was expected of it."""
+    """Returns whether a configuration was never run because it was not expected to fit."""
     return record.failure is not None and record.failure.kind is FailureKind.OOM_EXPECTED

@@ -8,8 +8,8 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Runs the command line; takes no signals (`sweeper.__main__` does)."""
-    # Not before: importing the commands takes longer than a person to press Ctrl-C.
+    """Runs the command line without handling signals (`sweeper.__main__` does)."""
+    # Not before: the import takes long enough for the user to press Ctrl-C.
     from sweeper.cli.app import main as run
 
     run()

@@ -25,13 +25,13 @@ _DISK = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some of your quota",
     errno.EROFS: "Name a writable folder",
-    errno.EIO: "Mend the disk",
+    errno.EIO: "Check the disk",
 }
 
 COMMANDS = {
     "init": "Write a first search space for a pipeline or for a training script.",
     "run": "Run a sweep, or continue one that was interrupted.",
-    "check": "Validate a search space and say what it asks for.",
+    "check": "Validate a search space and show what it searches.",
     "spaces": "List the search spaces that come with sweeper.",
     "list": "List sweeps, the latest first.",
     "show": "Show a sweep's summary and its trials.",
@@ -41,17 +41,17 @@ COMMANDS = {
     "report": "Write a sweep's report as HTML, Markdown or PNG figures.",
     "compare": "Compare two sweeps: two GPUs, or before and after a change.",
     "export": "Export the winning configuration for production.",
-    "train": "Run an exported configuration to the end, with checkpoints.",
-    "sync": "Send MLflow the finished trials it does not have yet.",
+    "train": "Train with an exported configuration, with checkpoints.",
+    "sync": "Send finished trials that are missing from MLflow.",
 }
-"""Each with its line of help, in the order in which they are listed. `sweeper.cli.NAME` has the command."""
+"""Commands and their help, in listed order. `sweeper.cli.NAME` has the command."""
 
 
 class Commands(TyperGroup):
-    """Imports each command when it is asked for, so that help answers at once."""
+    """Imports each command only when it is used, so that help is fast."""
 
     def __init__(self, **options: Any) -> None:
-        """Knows the names alone; typer suggests the nearest of them for one that is misspelt."""
+        """Knows the names only; typer suggests the nearest one for a typo."""
         super().__init__(**options)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
@@ -60,7 +60,7 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Returns a command, or None where there is none of that name."""
+        """Returns a command, or None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"sweeper.cli.{cmd_name}")
@@ -97,18 +97,18 @@ def root(
 
 
 def main() -> NoReturn:
-    """Runs the command line; every error a person can meet is one line and an exit code."""
+    """Runs the command line; every error a user can meet is one line and an exit code."""
     if not sys.platform.startswith("linux"):
         print(f"sweeper runs on Linux only (this is {sys.platform}).", file=sys.stderr)
         sys.exit(2)
-    # In a locale without UTF-8 a dash is no reason to end, nor is a path that is not text.
+    # Neither a dash without a UTF-8 locale nor a path that is not text may end the program.
     codecs.register_error("sweeper.ascii", _as_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="sweeper.ascii")
     code: int
     try:
-        _stand_somewhere()
+        _check_current_folder()
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
             # How typer passes Ctrl-C on.
@@ -120,17 +120,17 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        # Such as the output's own disk being full.
+        # Such as a full disk under the output.
         code = code or _complain(_of_disk(error))
     sys.exit(code)
 
 
 _ASCII = dict(zip("–·…×◄►─│├└▁▂▃▄▅▆▇█", "-|~x<>-||`_.-=+*%#", strict=True))
-"""What stands for the characters we print on a terminal without Unicode."""
+"""Replacements of the characters we print, for a terminal without Unicode."""
 
 
 def _as_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Replaces a character that the terminal's encoding lacks; a handler of `codecs.register_error`."""
+    """Replaces a character that the terminal cannot encode (for `codecs.register_error`)."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]
@@ -138,30 +138,30 @@ def _as_ascii(error: UnicodeError) -> tuple[str, int]:
     return plain, error.start + 1
 
 
-def _stand_somewhere() -> None:
-    """Pipelines are looked for where the command is given.
+def _check_current_folder() -> None:
+    """Checks that the current folder exists: pipelines are looked up in it.
 
     Raises:
-        UserError: That folder is gone.
+        UserError: It is gone.
     """
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UserError("the current folder has been removed. Go to another one with `cd`.") from None
+        raise UserError("the current folder was removed. Change to another one with `cd`.") from None
 
 
 def _code_of(error: BaseException) -> int:
-    """Says what has ended the program, where that is anyone's concern, and returns the exit code."""
+    """Prints why the program ended, if the user needs to know, and returns the exit code."""
     taken = signals.current()
     if taken is not None and (taken.unwinding or taken.count > 1):
-        # Whatever a library has made of it on its way.
+        # Whatever error a library raised in its place.
         return signals.stopped(taken.first)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return signals.stopped(signal.SIGINT)
     if isinstance(error, SweeperError):
         return _complain(error)
     if isinstance(error, SystemExit):
-        # The reader of our output has gone; there is no one to tell.
+        # The reader of our output is gone, so there is nobody to tell.
         gone = isinstance(error.__context__, BrokenPipeError)
         return 0 if gone else error.code if isinstance(error.code, int) else int(error.code is not None)
     if not isinstance(error, Exception):
@@ -176,7 +176,7 @@ def _code_of(error: BaseException) -> int:
 
 def _of_disk(error: OSError) -> EnvironmentStopError:
     place = f" {error.filename}" if error.filename else ""
-    remedy = _DISK.get(error.errno or 0, "Mend that")
+    remedy = _DISK.get(error.errno or 0, "Fix that")
     return EnvironmentStopError(
         f"cannot write{place}: {error.strerror or error}. {remedy}, and run the same command again."
     )
@@ -194,10 +194,10 @@ def _say(text: str) -> None:
 
 
 def _bug(error: Exception) -> int:
-    """Writes the traceback of a bug of ours to a file, and says where."""
+    """Writes the traceback of a bug in sweeper to a file and prints its path."""
     import tempfile
 
-    what = f"a bug of sweeper's own ({type(error).__name__}: {error})"
+    what = f"a bug in sweeper ({type(error).__name__}: {error})"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="sweeper-crash-", suffix=".txt", delete=False, encoding="utf-8"
@@ -206,5 +206,5 @@ def _bug(error: Exception) -> int:
         _say(f"{what}. The traceback is in {file.name}.")
     except OSError as cannot:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        _say(f"{what}, in {last.filename}:{last.lineno}. Its traceback could not be kept ({cannot}).")
+        _say(f"{what}, in {last.filename}:{last.lineno}. The traceback could not be saved ({cannot}).")
     return 70

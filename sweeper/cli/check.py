@@ -1,4 +1,4 @@
-"""`sweeper check`: validates a search space and says what it asks for."""
+"""`sweeper check`: validates a search space and shows what it searches."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ def check(
         bool,
         typer.Option(
             "--deep",
-            help="Also prepare a pipeline's data and take two steps, or run a `command` for seconds.",
+            help="Also prepare a pipeline's data and take two steps, or run a script for a few seconds.",
         ),
     ] = False,
     home: Home = DEFAULT_HOME,
     as_json: Json = False,
 ) -> None:
-    """Validate a search space and say what it asks for.
+    """Validate a search space and show what it searches.
 
-    Every mistake is listed. Nothing runs without --deep.
+    Lists every mistake. Runs nothing without --deep.
 
-    With --deep a pipeline's data is prepared (the sweep will find it in the state folder), and its baseline
-    and its largest configuration take two training steps: samples, batch, parameters, loss, memory. Of a
-    command it is shown what was understood of its output. Exits with 1 where that fails.
+    --deep prepares a pipeline's data (the sweep reuses it from the state folder), takes two
+    training steps of the baseline and of the largest configuration, and prints samples, batch,
+    parameters, loss and memory. For a script it shows what was read from its output. Exits with 1
+    if that fails.
 
     --json, with --deep: {"name", "device", "room_gib", "synthetic", "notes", "left_out", "resident",
     "baseline": {"config", "train_samples", "val_samples", "data_bytes", "batch": {name: {"shape", "dtype"}},
@@ -52,7 +53,7 @@ def check(
     Example: sweeper check a10 --deep
     """
     if as_json and not deep:
-        raise UserError("`--json` must stand with `--deep`, but got it alone.")
+        raise UserError("`--json` needs `--deep`.")
     spec = check_command(space, overrides or [], silent=as_json)
     if deep and spec.command:
         raise typer.Exit(deep_command(spec, as_json=as_json))
@@ -61,7 +62,7 @@ def check(
 
 
 def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
-    """Prints what a search space asks for, and returns it; every mistake in it is raised."""
+    """Prints what a search space searches and returns it. Raises every mistake in it."""
     spec = load(space, overrides)
     device = device_model(spec.execution)
     fingerprint(spec, device)
@@ -71,17 +72,17 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
         return spec
     out = console()
     subject = spec.pipeline or shlex.join(spec.command)
-    out.print(Text(f"{space} is in order: {spec.name}, {subject}, on {device}."), soft_wrap=True)
+    out.print(Text(f"{space} is valid: {spec.name}, {subject}, on {device}."), soft_wrap=True)
     for line in space_lines(spec):
         out.print(Text(line), soft_wrap=True)
     return spec
 
 
 def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
-    """Yields what is searched, a line per name, and then goals, size and budget.
+    """Yields a line per searched parameter, then one with objectives, size and budget.
 
     Args:
-        size: Distinct configurations, where they were counted.
+        size: Number of distinct configurations, if counted.
     """
     for name, parameter in spec.space.items():
         if isinstance(parameter, CategoricalParameter):
@@ -94,11 +95,11 @@ def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
     if size is not None:
         count = f"{size:,} distinct configurations"
     else:
-        count = f"{'more than any number of' if combined is None else f'{combined:,}'} combinations"
+        count = f"{'unlimited' if combined is None else f'{combined:,}'} combinations"
     goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in spec.objectives)
     budget = f"{spec.search.trials} trials"
     if spec.search.minutes is not None:
-        budget += f" or {spec.search.minutes:g} minutes, confirmation included"
+        budget += f" or {spec.search.minutes:g} minutes, including confirmation"
     first = f"{1 + len(spec.also_try)} reference trial{'s' if spec.also_try else ''} first"
     yield f"  {goals}; {count}; {budget}; {first}."
 

@@ -23,10 +23,10 @@ FAILED = 1
 
 
 def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
-    """Prepares the data, takes two steps, and prints what that says; returns the exit code."""
+    """Prepares the data, takes two steps and prints the results; returns the exit code."""
     out = console()
     if not as_json:
-        line = f"Preparing the data in {home / 'cache'}, and then two steps of the baseline and the largest."
+        line = f"Preparing the data in {home / 'cache'}, then stepping the baseline and the largest trial."
         out.print(Text(line), soft_wrap=True)
     if spec.execution.is_remote:
         signals.allow_cluster()
@@ -40,10 +40,10 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
 
 
 def built_lines(built: Built) -> Iterator[str]:
-    """Yields what the data is, what left the space, and what the two configurations' steps told."""
+    """Yields lines on the data, on what left the space, and on both configurations' steps."""
     yield from _data_lines(built)
     if built.removed:
-        yield "What is left out here:"
+        yield "Left out on this machine:"
         yield from (f"  {line}" for line in built.removed)
     if built.baseline is None:
         yield from _failure_lines(built, "The baseline")
@@ -64,9 +64,9 @@ def built_lines(built: Built) -> Iterator[str]:
 def _data_lines(built: Built) -> Iterator[str]:
     data = built.data
     if data["synthetic"]:
-        yield "Synthetic data: the speeds are this machine's, the losses mean nothing outside."
+        yield "Synthetic data: speeds are real, but losses mean nothing outside this check."
     else:
-        yield "Real data: nothing of it is made up."
+        yield "Real data: none of it is synthetic."
     yield from (f"  {note}" for note in data["notes"])
     if built.baseline is None:
         return
@@ -74,11 +74,11 @@ def _data_lines(built: Built) -> Iterator[str]:
     counts = f"{values['train_samples']:,} samples to train on, {values['val_samples']:,} to validate"
     held = values["data_bytes"]
     if held is None:
-        yield f"  {counts}; read as they are needed."
+        yield f"  {counts}; read on demand."
     else:
         each = size(held / values["train_samples"])
-        yield f"  {counts}; {size(held)} to train on, {each} a sample."
-    fits = f"cannot lie on the device: {built.not_resident}" if built.not_resident else "fits on the device"
+        yield f"  {counts}; {size(held)} of training data, {each} per sample."
+    fits = f"is not possible: {built.not_resident}" if built.not_resident else "fits on the device"
     yield f"  `loader.kind: {RESIDENT}` {fits}."
 
 
@@ -91,11 +91,11 @@ def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
 
 
 def _gpu_lines(built: Built) -> Iterator[str]:
-    """On a machine without a GPU these are notes: two steps there would be the proof."""
+    """Yields GPU findings; without a GPU they are notes, which only steps on one would prove."""
     count = len(built.checked)
     of = "the baseline" if count == 1 else f"{count} kinds of model or data"
     if not built.findings:
-        yield f"On a GPU nothing in {of} is expected to fail, or to make the host wait."
+        yield f"Nothing in {of} is expected to fail on a GPU or to make the host wait."
         return
     yield f"On a GPU ({of} checked without one):"
     words = {"fails": "fails", "waits": "waits for the GPU", "unknown": "not checked from here on"}
@@ -115,7 +115,7 @@ def _largest_lines(built: Built) -> Iterator[str]:
         yield f"  batch {most:,} was not run: {built.not_run}."
         expected = expected_gib(built.stepped, most)
         if expected is not None:
-            yield f"  batch {most:,}: about {_gib(built, expected)}, an estimate from the two batches before."
+            yield f"  batch {most:,}: about {_gib(built, expected)} (estimated from the two smaller batches)."
 
 
 def _model_line(stepped: Stepped) -> str:
@@ -142,7 +142,7 @@ def _failure_lines(built: Built, which: str) -> Iterator[str]:
 
 
 def built_json(built: Built) -> dict[str, Any]:
-    """Returns the same for programs; bytes and GiB as numbers, absent where there are none."""
+    """Returns the same as JSON values, with sizes as numbers."""
     return {
         "name": built.spec.name,
         "device": built.device,

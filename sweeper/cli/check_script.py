@@ -1,4 +1,4 @@
-"""`sweeper check --deep` for a script: shows what was understood of its output."""
+"""`sweeper check --deep` for a script: shows what was read from its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILED = 1
 
 
 def deep_command(spec: SweepSpec, *, as_json: bool) -> int:
-    """Runs the baseline for some seconds and prints what was understood; returns the exit code."""
+    """Runs the baseline for a few seconds and prints what was read; returns the exit code."""
     out = console()
     tried = try_out(spec)
     if as_json:
@@ -32,14 +32,14 @@ def deep_command(spec: SweepSpec, *, as_json: bool) -> int:
 
 
 def tried_lines(tried: Tried) -> Iterator[str]:
-    """Yields what ran, what was understood of it, and what came of that."""
+    """Yields what ran, what was read from its output, and the result."""
     outcome, heard = tried.outcome, tried.record.get("heard", {})
     if "command" in tried.record:
         yield f"Ran {shlex.join(tried.record['command'])} on {tried.device}."
     for name, (value, line) in heard.get("understood", {}).items():
         yield f"  {QUANTITIES[name]:<26} {figure(value):<12} in: {line.strip()}"
     if heard and not heard["understood"]:
-        yield f"  Nothing was understood of {heard['num_lines']} lines of output; the last ones:"
+        yield f"  Nothing was recognised in {heard['num_lines']} lines of output. The last ones:"
         yield from (f"    {line}" for line in heard["last_lines"])
     if isinstance(outcome, Failure):
         yield f"{outcome.kind}: {outcome.message}"
@@ -47,10 +47,10 @@ def tried_lines(tried: Tried) -> Iterator[str]:
             yield from (f"    {line}" for line in outcome.detail.splitlines()[-5:])
         return
     if per_step := heard.get("samples_per_step"):
-        yield f"  A step is taken to have {figure(per_step)} samples."
+        yield f"  Each step counts as {figure(per_step)} samples."
     startup = seconds(outcome.startup_seconds)
-    yield f"{rate(outcome.throughput)}, by {outcome.reported_by}; start-up {startup}."
+    yield f"{rate(outcome.throughput)}, reported by {outcome.reported_by}; start-up {startup}."
     yield from (f"  Left out: {each}." for each in outcome.left_out)
     both = heard["meter_samples_per_s"], heard["output_samples_per_s"]
     if all(both):
-        yield f"  By the meter {rate(both[0])}, by the output {rate(both[1])}."
+        yield f"  The meter reports {rate(both[0])}, the output {rate(both[1])}."

@@ -16,7 +16,7 @@ from rich.text import Text
 from sweeper.analysis import comparison
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.comparison import MAX_MOVED, Comparison, Side, Versus
-from sweeper.analysis.formatting import loss, seconds, times
+from sweeper.analysis.formatting import interval, loss, seconds, times
 from sweeper.cli.options import DEFAULT_HOME, Home, Json
 from sweeper.cli.screen import console, rate
 from sweeper.core.config import Scalar
@@ -29,32 +29,32 @@ from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 
 _DIGESTS = ("code", "data.files")
-"""Keys of a fingerprint whose values say nothing but whether they are the same."""
+"""Fingerprint keys whose values only tell whether they are equal."""
 _HOW = {"confirmed": "", "unconfirmed": " (one trial)", "baseline": " (nothing is faster)"}
 
 
 def compare(
     one: Annotated[str, typer.Argument(metavar="A", help="A sweep: NAME, HOME:NAME, or its folder.")],
-    other: Annotated[str, typer.Argument(metavar="B", help="The one to hold against it.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="The sweep to compare with A.")],
     home: Home = DEFAULT_HOME,
     fail_if_slower: Annotated[
         str | None,
         typer.Option(
-            "--fail-if-slower", metavar="5%", help="Exit with 1 where B is slower than A by more than that."
+            "--fail-if-slower", metavar="5%", help="Exit with 1 if B is slower than A by more than this."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare two sweeps: two GPUs, or before and after a change.
 
-    --fail-if-slower looks at the baselines and at the winners, and counts one as slower where its whole
-    95 % interval is: where that is wider, nothing is decided, which is said, and is no failure.
+    --fail-if-slower checks the baselines and the winners. One counts as slower only if its whole
+    95% interval does; an interval across the limit is reported as not decided and does not fail.
 
     --json: {"a", "b": {"name", "state", "device", "torch", "synthetic", "baseline": {...} | null,
     "winner": {"number", "how", "throughput", "epoch_seconds", "rounds", "val_loss", "verdict", ...} | null},
     "unfair": [...], "differences": [...], "baseline", "winner", "gain": {"ratio", "low", "high",
     "epoch_ratio", "check": "slower"|"not slower"|"not decided"} | null, "configuration": {name: [A, B]},
-    "searched": [...], "pairs": [{"a", "b", "ratio"}], "median"}. All ratios are B over A; "gain" is that of
+    "searched": [...], "pairs": [{"a", "b", "ratio"}], "median"}. All ratios are B over A; "gain" compares
     the winners' ratios to their own baselines.
 
     Example: sweeper compare stocks-a10 stocks-a10-2 --fail-if-slower 5%
@@ -63,7 +63,7 @@ def compare(
 
 
 def compare_command(home: Path, one: str, other: str, fail_if_slower: str | None, *, as_json: bool) -> int:
-    """Prints two sweeps side by side; returns 1 where B is slower by more than was allowed, else 0."""
+    """Prints two sweeps side by side; returns 1 if B is slower by more than allowed, else 0."""
     share = percentage(fail_if_slower) if fail_if_slower is not None else None
     found = comparison.compare(
         side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other)))
@@ -81,10 +81,10 @@ def compare_command(home: Path, one: str, other: str, fail_if_slower: str | None
 
 
 def percentage(text: str) -> float:
-    """Returns the share that `5%` is.
+    """Returns `5%` as 0.05.
 
     Raises:
-        UserError: It is no percentage below 100.
+        UserError: `text` is not a percentage below 100.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
     if found is None or float(found[1]) >= 100:
@@ -93,10 +93,10 @@ def percentage(text: str) -> float:
 
 
 def sweep_at(home: Path, text: str) -> Journal:
-    """Returns the sweep that a person means: by its name, as `HOME:NAME`, or by its folder.
+    """Returns a sweep by its name, `HOME:NAME` or folder.
 
     Raises:
-        UserError: There is none.
+        UserError: There is no such sweep.
     """
     for journal in (Journal(sweeps_folder(home) / text), Journal(Path(os.path.expanduser(text)))):
         if journal.begun:
@@ -112,7 +112,7 @@ def sweep_at(home: Path, text: str) -> Journal:
 
 
 def side_of(sweep: LoadedSweep) -> Side:
-    """Returns a sweep as one of the two that are compared."""
+    """Returns a sweep as one side of a comparison."""
     return Side(
         summary=summarise(sweep),
         rounds=[
@@ -124,36 +124,34 @@ def side_of(sweep: LoadedSweep) -> Side:
 
 
 def changes(found: Comparison) -> list[str]:
-    """Returns a line for every part of the fingerprints that differs."""
+    """Returns a line for each difference between the fingerprints."""
     lines = differences(found.a.fingerprint, found.b.fingerprint)
     keys = [line.partition(": ")[0] for line in lines]
-    return [
-        f"{key}: not the same" if key in _DIGESTS else line for key, line in zip(keys, lines, strict=True)
-    ]
+    return [f"{key}: differs" if key in _DIGESTS else line for key, line in zip(keys, lines, strict=True)]
 
 
 def shown(found: Comparison) -> Iterator[str | Table]:
-    """Yields what a person reads, the decision first."""
+    """Yields the comparison as text and tables, the decision first."""
     yield _decision(found)
     for title, side in (("A", found.a), ("B", found.b)):
         summary, counts = side.summary, sum(side.summary.counts.values())
         torch = f"torch {side.fingerprint.get('torch', 'unknown')}"
         yield f"  {title}: {summary.name}, {summary.state}, {counts} trials, {summary.device}, {torch}"
     if found.unfair:
-        yield "Where this is not fair:"
+        yield "Caveats:"
     yield from (f"  {line}" for line in found.unfair)
     yield ""
     yield _figures(found)
     if found.gain is not None:
-        yield "B / A: 95 % intervals (Welch) over rounds of confirmation. Whether the machine itself was"
-        yield "slower on the other day they cannot tell; in `over its baseline` that cancels."
+        yield "B / A with 95% intervals (Welch) over confirmation rounds. They include any change of the"
+        yield "machine between the two sweeps; `vs its baseline` does not."
     yield ""
     if found.winner is not None:
         yield from _configuration(found)
         yield ""
     yield from _trials(found)
     changed = changes(found)
-    yield "What else is not the same (A -> B):" if changed else "Code, data, space and device are the same."
+    yield "Other differences (A -> B):" if changed else "Code, data, space and device are the same."
     yield from (f"  {line}" for line in changed)
 
 
@@ -162,19 +160,17 @@ def _decision(found: Comparison) -> str:
     if a is None or b is None or versus is None:
         without = [title for title, best in (("A", a), ("B", b)) if best is None]
         return f"Nothing to compare: {' and '.join(without)} measured no baseline."
-    speeds = (
-        f"{rate(found.b.summary.throughput_of(b[0]))} in place of {rate(found.a.summary.throughput_of(a[0]))}"
-    )
+    speeds = f"{rate(found.b.summary.throughput_of(b[0]))} vs {rate(found.a.summary.throughput_of(a[0]))}"
     if versus.low is None or versus.high is None:
         return f"B's best runs at {_times(versus.ratio)} the speed of A's, without an interval: {speeds}."
-    within = f"95 % interval {_digits(versus.low)} to {_digits(versus.high)}"
+    within = f"95% interval {_interval(versus.low, versus.high)}"
     if versus.low <= 1 <= versus.high:
-        return f"No telling B's best from A's: {_times(versus.ratio)} its speed ({within}); {speeds}."
+        return f"B's best and A's cannot be told apart: {_times(versus.ratio)} ({within}), {speeds}."
     return f"B's best runs at {_times(versus.ratio)} the speed of A's ({within}): {speeds}."
 
 
 def _figures(found: Comparison) -> Table:
-    """Baselines and winners: A, B, and B over A."""
+    """Returns a table of baselines and winners: A, B, and B over A."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for name in ("A", "B", "B / A"):
@@ -191,10 +187,10 @@ def _figures(found: Comparison) -> Table:
         epochs = [side.summary.epoch_seconds(record) if record else None for side, record in both]
         if any(epochs):
             table.add_row(
-                "  an epoch", *map(seconds, epochs), _versus(versus.of_epochs() if versus else None)
+                "  per epoch", *map(seconds, epochs), _versus(versus.of_epochs() if versus else None)
             )
         if title == "winner":
-            table.add_row("  over its baseline", *map(_confirmed, sides), _versus(found.gain))
+            table.add_row("  vs its baseline", *map(_confirmed, sides), _versus(found.gain))
         losses = [record.metric("val_loss") if record else None for record in records]
         if any(value is not None for value in losses):
             table.add_row("  loss", *map(loss, losses), _quotient(losses[0], losses[1]))
@@ -215,7 +211,7 @@ def _speed(side: Side, record: TrialRecord | None) -> str:
 
 def _confirmed(side: Side) -> str:
     ratio = side.summary.ratio
-    return f"{times(ratio.ratio)} ({ratio.low:.3g} to {ratio.high:.3g})" if ratio else "–"
+    return f"{times(ratio.ratio)} {interval(ratio.low, ratio.high)}" if ratio else "–"
 
 
 def _verdict(record: TrialRecord | None) -> str:
@@ -223,8 +219,12 @@ def _verdict(record: TrialRecord | None) -> str:
 
 
 def _digits(ratio: float) -> str:
-    """Near 1 the third digit after the point counts."""
+    """Returns a ratio with three decimals near 1."""
     return f"{ratio:.3f}" if 0.5 <= ratio < 2 else f"{ratio:.3g}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"[{_digits(low)}, {_digits(high)}]"
 
 
 def _times(ratio: float) -> str:
@@ -236,7 +236,7 @@ def _versus(versus: Versus | None) -> str:
         return "–"
     if versus.low is None or versus.high is None:
         return _times(versus.ratio)
-    return f"{_times(versus.ratio)} ({_digits(versus.low)} to {_digits(versus.high)})"
+    return f"{_times(versus.ratio)} {_interval(versus.low, versus.high)}"
 
 
 def _quotient(a: float | None, b: float | None) -> str:
@@ -247,7 +247,7 @@ def _configuration(found: Comparison) -> Iterator[str | Table]:
     if not found.configuration:
         yield "The winners' configurations are the same."
         return
-    yield "The winners' configurations, where they differ:"
+    yield "Where the winners' configurations differ:"
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for name in ("", "A", "B"):
         table.add_column(name, justify="right" if name else "left")
@@ -255,7 +255,7 @@ def _configuration(found: Comparison) -> Iterator[str | Table]:
         table.add_row(f"  {name}", *map(_value, values))
     yield table
     if found.searched:
-        yield f"  Both searched {', '.join(found.searched)}: the best value has moved."
+        yield f"  Both sweeps searched {', '.join(found.searched)}; the best value changed."
 
 
 def _value(value: Scalar) -> str:
@@ -263,12 +263,12 @@ def _value(value: Scalar) -> str:
 
 
 def _trials(found: Comparison) -> Iterator[str]:
-    """What the trials say that both measured."""
+    """Yields how the configurations changed that both sweeps measured."""
     if found.median is None:
-        yield "No configuration was measured by both."
+        yield "No configuration was measured in both sweeps."
         return
     count = f"{len(found.pairs)} configuration{'s' * (len(found.pairs) > 1)}"
-    yield f"Both measured {count}: B / A is {_times(found.median)} in the median. Moved most:"
+    yield f"Measured in both: {count}, with a median B / A of {_times(found.median)}. Largest changes:"
     moved = found.pairs[:MAX_MOVED]
     names = [found.a.name_of(pair.a) for pair in moved]
     for name, pair in zip(names, moved, strict=True):
@@ -276,16 +276,16 @@ def _trials(found: Comparison) -> Iterator[str]:
 
 
 def check_lines(found: Comparison, share: float) -> Iterator[str]:
-    """Yields what came of `--fail-if-slower`: a line each for the baseline and the winner."""
+    """Yields the result of `--fail-if-slower` for the baseline and the winner."""
     yield ""
     for title, versus in (("baseline", found.baseline), ("winner", found.winner)):
-        allowed = f"more than {100 * share:g} %"
+        allowed = f"more than {100 * share:g}%"
         if versus is None:
-            yield f"The {title}: not decided, for one of the two was not measured."
+            yield f"The {title}: not decided, because one of the two was not measured."
             continue
         answer, why = str(versus.slower(share)), ""
         if answer == "not decided":
-            why = ", without an interval" if versus.low is None else f" lies on both sides of {1 - share:g}"
+            why = ", without an interval" if versus.low is None else f" crosses {1 - share:g}"
             answer += " whether slower"
         yield f"The {title}: {answer} by {allowed}: {_versus(versus)}{why}."
 

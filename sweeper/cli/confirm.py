@@ -32,16 +32,16 @@ def confirm(
     soak: Annotated[
         str | None,
         typer.Option(
-            "--soak", metavar="5m", help="Then run the winner for so long, and see whether it holds."
+            "--soak", metavar="5m", help="Then run the winner for this long and check that its speed holds."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a sweep's winner against its baseline again.
 
-    The sweep's own result stays as it is.
+    The sweep's own result does not change.
 
-    Exits with 1 where the winner is not faster today.
+    Exits with 1 if the winner is no longer faster.
 
     --json: {"name", "number", "holds", "before": {"ratio", "low", "high", "throughput"},
     "now": {...} | null, "soak": {"seconds", "throughput", "held"} | null}
@@ -55,7 +55,7 @@ def duration(text: str) -> float:
     """Returns the seconds of `90`, `90s`, `5m` or `1h`.
 
     Raises:
-        UserError: It is none of these, or nothing.
+        UserError: It is none of these, or 0.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     length = float(found[1]) * _UNITS[found[2]] if found else 0.0
@@ -65,11 +65,11 @@ def duration(text: str) -> float:
 
 
 def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -> int:
-    """Confirms a winner anew and prints what came of it; returns the exit code."""
+    """Confirms a winner again and prints the result; returns the exit code."""
     length = duration(soak) if soak is not None else 0.0
     if SweepSpec.from_dict(find_sweep(home, name).read()["spec"], is_stored=True).execution.is_remote:
         signals.allow_cluster()
-    # JSON is for programs: what is said on the way goes elsewhere.
+    # Only the JSON goes to standard output.
     with Screen(Console(file=sys.stderr) if as_json else console()) as screen:
         found = reconfirm(home, name, screen, soak_seconds=length)
     if as_json:
@@ -81,10 +81,10 @@ def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -
 
 
 def lines(found: Reconfirmation) -> list[str]:
-    """Returns what a person needs to know of a repeated confirmation."""
+    """Returns the result of a repeated confirmation in lines."""
     before, now = found.before, found.now
     if now is None:
-        return [f"{found.name}: too few processes ran to the end; their folders say why."]
+        return [f"{found.name}: too few processes finished; the logs in their folders say why."]
     today = f"is {now.ratio:.3g}x your baseline today"
     if not found.holds:
         today = f"is not faster than your baseline today: {now.ratio:.3g}x"
@@ -96,8 +96,8 @@ def lines(found: Reconfirmation) -> list[str]:
     if found.soak is not None:
         held = f"{100 * found.soak.held:.3g}%"
         said.append(
-            f"Over {seconds(found.soak.seconds)} in one process it ran at {found.soak.throughput:,.0f}/s; "
-            f"in the last third of the time at {held} of its speed in the first."
+            f"Soak test: {found.soak.throughput:,.0f}/s over {seconds(found.soak.seconds)} in one process; "
+            f"the last third ran at {held} of the speed of the first."
         )
     return said
 

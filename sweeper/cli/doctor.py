@@ -1,4 +1,4 @@
-"""`sweeper doctor`: prints the result of an examination for people and programs."""
+"""`sweeper doctor`: examines this machine and prints the result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def doctor(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
     Takes 10 to 60 s, with or without a GPU.
 
-    Exits with 1 where a check failed, each with its remedy; warnings are allowed.
+    Exits with 1 if a check failed, and prints a remedy for each; warnings are allowed.
 
     --json: {"ok": bool, "checks": [{"name", "state": "ok"|"warn"|"fail", "text", "remedy"}],
     "ceilings": [{"name", "value", "unit"}]}; ceilings are named cpu.matmul_fp32, cuda:0.memory_copy,
-    loader.rows, and so on, and are absent where nothing was measured.
+    loader.rows, and so on; those that were not measured are absent.
 
     Example: sweeper doctor
     """
@@ -39,7 +39,7 @@ def doctor(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
 
 def doctor_command(home: Path, *, as_json: bool) -> int:
-    """Examines this machine and prints what was found; returns the exit code."""
+    """Examines this machine and prints the result; returns the exit code."""
     out = console()
     with _waiting(out, as_json):
         found = examine(home)
@@ -58,7 +58,7 @@ def to_json(found: Examination) -> dict[str, object]:
 def _waiting(out: Console, as_json: bool) -> contextlib.AbstractContextManager[object]:
     if as_json or not out.is_terminal:
         return contextlib.nullcontext()
-    return out.status("Looking at this machine, and measuring what it can do (some 15 s) ...")
+    return out.status("Checking this machine and measuring what it can do (about 15 s) ...")
 
 
 def _print(out: Console, found: Examination) -> None:
@@ -73,7 +73,7 @@ def _print(out: Console, found: Examination) -> None:
             _say(out, Text(" " * (width + 9)), f"-> {check.remedy}.")
     if not found.ceilings:
         return
-    out.print("What it can do at best:")
+    out.print("Measured ceilings:")
     for group in dict.fromkeys(each.name.partition(".")[0] for each in found.ceilings):
         members = [each for each in found.ceilings if each.name.startswith(f"{group}.")]
         device = f"{found.devices[group]}: " if group in found.devices else ""
@@ -82,7 +82,7 @@ def _print(out: Console, found: Examination) -> None:
 
 
 def _say(out: Console, head: Text, body: str) -> None:
-    """Prints a line; on a terminal, what does not fit hangs below its beginning."""
+    """Prints a line, on a terminal wrapped with a hanging indent."""
     room = max(40, out.width - len(head))
     first, *more = textwrap.wrap(body, room, break_long_words=False) if out.is_terminal else [body]
     out.print(head + Text(first), soft_wrap=True)
@@ -91,19 +91,19 @@ def _say(out: Console, head: Text, body: str) -> None:
 
 
 def _advice(members: Sequence[Ceiling]) -> str:
-    """Returns what follows from how rows load; empty for other ceilings."""
+    """Returns advice on how rows load; empty for other ceilings."""
     rates = {each.name: each.value for each in members}
     rows, batches = rates.get("loader.rows"), rates.get("loader.whole_batches")
     if not rows or not batches or batches < 2 * rows:
         return ""
-    return f": one row at a time costs {batches / rows:.0f} times as much (`loader.kind`)"
+    return f": one row at a time is {batches / rows:.0f}x slower (`loader.kind`)"
 
 
 def decision(found: Examination) -> str:
-    """Returns the line that comes first: fit or not, and why not."""
+    """Returns the first line: whether the machine is fit, and what failed."""
     failed, warned = found.of(State.FAIL), found.of(State.WARN)
     warnings = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}"
-    after = f"(looked at in {found.seconds:.0f} s)"
+    after = f"(checked in {found.seconds:.0f} s)"
     if failed:
         names = ", ".join(dict.fromkeys(check.name for check in failed))
         return f"This machine is not fit for sweeps: {names} failed, {warnings} {after}."

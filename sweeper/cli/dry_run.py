@@ -25,33 +25,33 @@ def dry_run_command(space: Path, overrides: list[str], home: Path, *, new: bool)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yields a plan in lines."""
+    """Yields a plan line by line."""
     spec, names = plan.spec, varied(plan.spec)
-    yield f"{spec.name} on {plan.device}. This is a dry run: nothing is trained, nothing is kept."
+    yield f"Dry run of {spec.name} on {plan.device}: nothing is trained or stored."
     if plan.existing:
         yield plan.existing
-    yield "The space:"
+    yield "Search space:"
     yield from space_lines(spec, plan.size)
     if plan.removed:
-        yield "What is left out here:"
+        yield "Left out on this machine:"
         yield from (f"  {line}" for line in plan.removed)
-    yield "Measured as they are:"
+    yield "Reference trials:"
     for number, config in enumerate(plan.references):
         yield f"  {number:03d} {'baseline: ' if number == 0 else ''}{label(config, names)}"
-    yield "The first configurations, before anything is measured:"
+    yield "First configurations of the search:"
     for number, config in enumerate(plan.first, start=len(plan.references)):
         yield f"  {run_name(number, 'search', config, names)}"
-    yield f"It takes {expected(plan)}, without preparing the data."
+    yield f"Duration without data preparation: {expected(plan)}."
     if plan.script:
-        yield f"At most {plan.at_once} jobs at once, each with this script:"
+        yield f"At most {plan.at_once} jobs run at a time, each with this script:"
         yield from (f"  {line}" for line in plan.script.splitlines())
 
 
 def expected(plan: Plan) -> str:
-    """Returns how long the sweep takes, as far as its settings say so."""
+    """Returns how long the sweep takes, as far as its settings tell."""
     about = f"about {_minutes(plan.minutes)}"
     if plan.at_most_minutes is None:
-        return f"{about}, and no limit is set (`search.minutes`)"
+        return f"{about}; no limit is set (`search.minutes`)"
     return f"{about}, at most {plan.at_most_minutes:g}"
 
 

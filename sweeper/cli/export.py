@@ -39,39 +39,43 @@ def export(
         typer.Option("--format", help=f"{export_formats.described()}."),
     ] = export_formats.YAML,
     trial: Annotated[
-        int | None, typer.Option("--trial", metavar="N", help="Another trial than the winner.")
+        int | None, typer.Option("--trial", metavar="N", help="Export this trial instead of the winner.")
     ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
             "--rule",
-            help="Of several objectives: the trial that `knee` or `lowest_loss` picks from the front.",
+            help="With several objectives: `knee` or `lowest_loss` picks the trial from the front.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help=f"File to write; `-` prints, as {' and '.join(export_formats.printed())} do. "
-            "Default: the sweep's best.yaml.",
+            help="Output file, or `-` to print. Default: the sweep's best.yaml; "
+            f"{' and '.join(export_formats.printed())} are printed.",
         ),
     ] = None,
     flags: Annotated[
         Path | None,
         typer.Option(
-            "--map", metavar="FILE.yaml", help="With --format args: your own flags, as `batch_size: --bs`."
+            "--map",
+            metavar="FILE.yaml",
+            help="With --format args: your own flags, such as `batch_size: --bs`.",
         ),
     ] = None,
     patch: Annotated[
         Path | None,
         typer.Option(
-            "--patch", metavar="SCRIPT.py", help="With --format python: what to change in it, line by line."
+            "--patch",
+            metavar="SCRIPT.py",
+            help="With --format python: what to change in this script, line by line.",
         ),
     ] = None,
 ) -> None:
     """Export the winning configuration for production.
 
-    The file says where the configuration comes from and what it reached.
+    The file records where the configuration comes from and what it reached.
 
     Example: sweeper export stocks-a10 --format json --out best.json
     """
@@ -88,15 +92,15 @@ def export_command(
     flags: Path | None = None,
     rule: str | None = None,
 ) -> None:
-    """Writes a trial of a sweep, its winner by default, in a format.
+    """Writes a trial of a sweep, the winner by default, in a format.
 
     Args:
-        patch: A script in which a format that `takes_patch` says what to change.
-        flags: A file of one's own flags, for a format that `takes_map`.
-        rule: Of a sweep with several objectives: which trial of its front.
+        patch: A script to list changes for, in a format that `takes_patch`.
+        flags: A file of the user's own flags, for a format that `takes_map`.
+        rule: With several objectives: how to pick a trial from the front.
 
     Raises:
-        UserError: Options do not go together, or name what is not there.
+        UserError: Options contradict each other, or something they name does not exist.
         NothingFeasibleError: There is no trial to export.
         EnvironmentStopError: The file cannot be written.
     """
@@ -105,7 +109,7 @@ def export_command(
         raise UserError(f"`--patch` needs `--format {taking('takes_patch')}`, but got `--format {form}`.")
     if traits.runs_export and out is not None and out.suffix == BUILTIN[YAML].suffix:
         raise UserError(
-            f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the job reads that."
+            f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the job reads the YAML."
         )
     if flags is not None and not traits.takes_map:
         raise UserError(f"`--map` needs `--format {taking('takes_map')}`, but got `--format {form}`.")
@@ -167,20 +171,20 @@ def _picked(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) 
 
 
 def _setting(sweep: LoadedSweep) -> Setting:
-    """Returns what the sweep's set-up jobs reported, and what its trials had of it."""
+    """Returns the data size and the cores that the sweep's trials had."""
     prepared, probed = (read_outcome(sweep.journal.setup_folder(name)) for name in ("prepare", "probe"))
     held = prepared.values.get("bytes") if isinstance(prepared, Report) else None
     usable = probed.values.get("usable_cpus") if isinstance(probed, Report) else None
     return Setting(
-        # Of a source nothing is kept, and so nothing known.
+        # Unknown for a source, which keeps nothing.
         data_gib=held / GIB if held else None,
-        # Of several slots each has its share.
+        # With several slots, each has its share.
         usable_cpus=len(read_job(sweep.journal.trial_folder(BASELINE)).cpus) or usable,
     )
 
 
 def _reasons(summary: Summary, sweep: LoadedSweep, number: int) -> Mapping[str, str]:
-    """Returns what a neighbour of each of the winner's values costs, by dotted name."""
+    """Returns what changing each of the winner's values costs, by dotted name."""
     if summary.winner is None or summary.winner.number != number:
         return {}
     found: dict[str, str] = {}
@@ -188,5 +192,5 @@ def _reasons(summary: Summary, sweep: LoadedSweep, number: int) -> Mapping[str, 
         lost = round(100 * (1 - each.ratio))
         if each.ratio and lost > 0 and each.name not in found:
             how = "measured" if each.how == "measured" else "predicted from all trials"
-            found[each.name] = f"{shown(each.value)} in its place costs {lost} % of the speed ({how})"
+            found[each.name] = f"{shown(each.value)} instead costs {lost}% of the speed ({how})"
     return found

@@ -30,21 +30,21 @@ def init(
     command: Annotated[
         str | None,
         typer.Option(
-            "--command", help="In place of it, how you train: the command line of your script, in quotes."
+            "--command", help="Instead of a pipeline: the command line of your training script, in quotes."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="File to write; `-` prints. Default: NAME.yaml."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a first search space for a pipeline or for a training script.
 
     The space fits this machine's device.
 
-    Of a pipeline its source is read, for its options and what is worth searching (DATA, MODEL, SPACE); of
-    a script its command line and its --help.
+    A pipeline's options and what is worth searching are read from its source (DATA, MODEL, SPACE);
+    a script's, from its command line and --help.
 
     Example: sweeper init tabular --out first.yaml
     """
@@ -58,15 +58,15 @@ def init(
 
 
 def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
-    """Writes a search space for a pipeline and this machine's device, and says what to do with it.
+    """Writes a search space for a pipeline and this machine's device; prints the next steps.
 
     Args:
         name: A module's dotted name, or `x` for `pipelines.x`.
-        out: The file, `-` for standard output; by default it is called after the pipeline.
-        force: A file that is there already is overwritten.
+        out: The file, `-` for standard output; named after the pipeline by default.
+        force: Whether to overwrite an existing file.
 
     Raises:
-        UserError: It is no pipeline, or the file cannot be one or is in the way.
+        UserError: It is not a pipeline, or the file exists or cannot be written.
         EnvironmentStopError: The device cannot be probed.
     """
     offer = pipeline_options(name)
@@ -80,20 +80,21 @@ def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
 
 
 def init_command(command: str, out: Path | None, *, force: bool) -> None:
-    """Writes a search space for a command line, and says what to do with it.
+    """Writes a search space for a command line; prints the next steps.
 
     Args:
-        out: The file, `-` for standard output; by default it is called after the script.
-        force: A file that is there already is overwritten.
+        out: The file, `-` for standard output; named after the script by default.
+        force: Whether to overwrite an existing file.
 
     Raises:
-        UserError: It is no command line, its script is not there, or the file cannot be one or is in the way.
+        UserError: It is not a command line, its script does not exist, or the file exists or
+            cannot be written.
     """
     line = parted(command)
     if line.script.endswith(".py") and not Path(line.script).is_file():
         raise UserError(
-            f"`--command` must name a script that is there, but {line.script!r} is not in"
-            f" {str(Path.cwd())!r}. Go to its folder first, or name it with its path."
+            f"`--command` must name an existing script, but {line.script!r} is not in"
+            f" {str(Path.cwd())!r}. Change to its folder, or give its path."
         )
     path = _free(out or Path(f"{propose(line).name}.yaml"), force=force)
     proposal = propose(line, help_of(line))
@@ -101,12 +102,12 @@ def init_command(command: str, out: Path | None, *, force: bool) -> None:
         return
     said = [f"Written to {path}: it searches {_names(each.name for each in proposal.searched)}."]
     if proposal.undecided:
-        said.append(f"In comments, for you to decide: {_names(each.name for each in proposal.undecided)}.")
+        said.append(f"Commented out, for you to decide: {_names(each.name for each in proposal.undecided)}.")
     _say(path, said)
 
 
 def _written(path: Path, text: str) -> bool:
-    """Writes the file; returns whether it is one, and not standard output."""
+    """Writes `text`; returns False for standard output."""
     if path == STDOUT:
         sys.stdout.write(text)
         return False
@@ -119,7 +120,7 @@ def _written(path: Path, text: str) -> bool:
 
 def _say(path: Path, said: list[str]) -> None:
     name = shlex.quote(str(path))
-    after = ["Look it over, and then:", f"  sweeper check {name} --deep", f"  sweeper run {name}"]
+    after = ["Review it, then run:", f"  sweeper check {name} --deep", f"  sweeper run {name}"]
     for each in (*said, *after):
         console().print(Text(each), soft_wrap=True)
 
@@ -136,6 +137,6 @@ def _free(path: Path, *, force: bool) -> Path:
         raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
     if path.exists() and not force:
         raise UserError(
-            f"`--out` must not be there yet, but {str(path)!r} is. Name another file, or add --force."
+            f"`--out` must not exist yet, but {str(path)!r} does. Choose another file, or add --force."
         )
     return path

@@ -30,31 +30,31 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
 
 def list_command(home: Path, *, as_json: bool) -> None:
-    """Prints the sweeps of a home; a spoilt one costs an error at the end, and none of the others."""
-    sweeps, spoilt = [], []
+    """Prints the sweeps of a state folder; a damaged one raises after all others are printed."""
+    sweeps, damaged = [], []
     for journal in all_sweeps(home):
         try:
             sweeps.append(listed(journal))
         except EnvironmentStopError as error:
-            spoilt.append(error)
+            damaged.append(error)
     if as_json:
         found = [{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps]
         print(json.dumps(found, indent=1))
     else:
-        _print_list(home, sweeps, any_spoilt=bool(spoilt))
-    if spoilt:
-        raise spoilt[0]
+        _print_list(home, sweeps, any_damaged=bool(damaged))
+    if damaged:
+        raise damaged[0]
 
 
-def _print_list(home: Path, sweeps: Sequence[Listed], *, any_spoilt: bool) -> None:
+def _print_list(home: Path, sweeps: Sequence[Listed], *, any_damaged: bool) -> None:
     out = console()
     waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
     for folder in waiting:
-        out.print(Text(f"{folder.name:<24} not begun"), soft_wrap=True)
+        out.print(Text(f"{folder.name:<24} not started"), soft_wrap=True)
         for said in _job_lines(folder):
             out.print(Text(f"  {said}"), soft_wrap=True)
-    if not sweeps and not any_spoilt and not waiting:
-        out.print(f"No sweeps in {home} yet. `sweeper run quick` makes one.")
+    if not sweeps and not any_damaged and not waiting:
+        out.print(f"No sweeps in {home} yet. Start one with `sweeper run quick`.")
     for each in sweeps:
         confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
         line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"
@@ -67,9 +67,9 @@ def _job_lines(folder: Path) -> Iterator[str]:
     """Yields the jobs and workers of a sweep that runs on a cluster."""
     found = jobs_of(folder)
     if is_gone(folder):
-        # What it wrote last is no longer so.
+        # Its last status is out of date.
         if jobs := found.get("jobs"):
-            yield f"left behind, to end within a minute: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
+            yield f"left behind, ending within a minute: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
         return
     workers = found.get("workers", [])
     there = {each["job"] for each in workers}
@@ -78,4 +78,4 @@ def _job_lines(folder: Path) -> Iterator[str]:
         job = f"job {each['job']}: " if each["job"] else ""
         yield f"{job}{each['host']}{gpu}, {'busy' if each['busy'] else 'idle'}"
     if waiting := [job for job in found.get("jobs", []) if job not in there]:
-        yield f"waiting for a place: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"
+        yield f"waiting to start: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"

@@ -13,23 +13,25 @@ from sweeper.errors import UserError
 
 MAX_SHOWN = 80
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")
-"""What a state folder holds that is made when it is first needed."""
+"""Folders in a state folder, created when first needed."""
 
 
 def _folder(home: Path) -> Path:
-    """Returns a state folder that is there, or can be made.
+    """Returns a state folder that exists or can be created.
 
     Raises:
-        UserError: It is something else, or a file is in the place of one of its folders.
+        UserError: It is not a folder, or a file blocks one of its folders.
     """
     try:
         if not home.exists() or home.is_dir():
             _check_folders(home)
             return home
-        why = "which is no folder"
+        why = "which is not a folder"
     except OSError as error:
-        why = f"of which the system says: {error.strerror}"
-    raise UserError(f"`--home` must be a folder, but got {str(home)[:MAX_SHOWN]!r}, {why}. Name another one.")
+        why = f"which cannot be read: {error.strerror}"
+    raise UserError(
+        f"`--home` must be a folder, but got {str(home)[:MAX_SHOWN]!r}, {why}. Choose another one."
+    )
 
 
 def _check_folders(home: Path) -> None:
@@ -37,13 +39,13 @@ def _check_folders(home: Path) -> None:
         if os.path.lexists(path) and not path.is_dir():
             raise UserError(
                 f"`{path}` must be a folder, but got a file. "
-                "Move it away, or name another folder with --home."
+                "Move it away, or choose another folder with --home."
             )
 
 
 def _space(given: Path) -> Path:
     """Returns the file of a search space (`sweeper.spec.shipped.space_file`)."""
-    # pydantic, which reading it needs, takes longer to import than help may take.
+    # Not imported before: it needs pydantic, which would make help slow.
     from sweeper.spec.shipped import space_file
 
     return space_file(str(given))
@@ -82,5 +84,5 @@ DEFAULT_HOME = Path("mlruns")
 
 
 def home_option(home: Path) -> str:
-    """Returns ` --home DIR`, for a shell, where the home is not the default one."""
+    """Returns ` --home DIR`, quoted for a shell, unless it is the default."""
     return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"

@@ -25,7 +25,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="File to write, `-` to print it, a folder for png. Default: in the sweep's folder."
+            "--out", help="Output file, `-` to print, or a folder for png. Default: in the sweep's folder."
         ),
     ] = None,
 ) -> None:
@@ -39,7 +39,7 @@ def report(
 
 
 def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
-    """Writes the report of a sweep and prints the paths; or prints the report itself, for `-`."""
+    """Writes a sweep's report and prints its paths, or prints the report itself for `-`."""
     if form not in FORMATS:
         raise UserError(
             f"`--format` must be one of {', '.join(FORMATS)}, but got {form!r}.{did_you_mean(form, FORMATS)}"
@@ -60,4 +60,4 @@ def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
     for path in written:
         console().print(f"Written to {path}.", soft_wrap=True, markup=False)
     if not written:
-        console().print("There is nothing to draw yet: no trial has ended.", soft_wrap=True)
+        console().print("Nothing to draw yet: no trial has finished.", soft_wrap=True)

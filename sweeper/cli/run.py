@@ -34,7 +34,7 @@ def run(
     space: Space,
     overrides: Sets = None,
     home: Home = DEFAULT_HOME,
-    new: Annotated[bool, typer.Option("--new", help="Begin another sweep under a new name.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start another sweep under a new name.")] = False,
     extend: Annotated[
         int, typer.Option("--extend", metavar="N", min=0, help="Add N trials to a finished sweep.")
     ] = 0,
@@ -45,7 +45,7 @@ def run(
         ),
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done and for how long; nothing is trained.")
+        bool, typer.Option("--dry-run", help="Show what would run and for how long; train nothing.")
     ] = False,
     uri: Uri = None,
 ) -> None:
@@ -62,10 +62,10 @@ def run(
 
 
 def device_override(device: str | None) -> list[str]:
-    """Returns what `--device` stands for: an override of `execution.gpus`.
+    """Returns the override of `execution.gpus` that `--device` stands for.
 
     Raises:
-        UserError: It names no device.
+        UserError: It is not a device.
     """
     if device is None:
         return []
@@ -78,14 +78,14 @@ def device_override(device: str | None) -> list[str]:
 
 
 def _report(sweep: LoadedSweep) -> list[Path]:
-    # What draws takes its time to import, and is needed at the end alone.
+    # Slow to import, and needed only at the end.
     from sweeper.report import files
 
     return files(sweep)
 
 
 def _preload() -> None:
-    # What fails here fails again where it is needed, and is told there.
+    # A failure repeats, and is reported, where MLflow is needed.
     with contextlib.suppress(Exception):
         preload()
 
@@ -95,8 +95,7 @@ def run_command(
 ) -> int:
     """Runs a sweep and prints its summary; returns the exit code.
 
-    Where each model of device is to have a sweep of its own (`same_gpu: false`), those of the models that
-    turned up follow.
+    With `same_gpu: false`, each further GPU model that turned up gets a sweep afterwards.
     """
     spec = load(space, overrides)
     if spec.execution.is_remote:
@@ -119,10 +118,10 @@ def _in_a_name(model: str) -> str:
 def _run(
     spec: SweepSpec, home: Path, *, new: bool, extend: int, uri: str | None, model: str = ""
 ) -> tuple[int, Path]:
-    """Runs one sweep, on devices of one model where it is given; returns the exit code, and its folder."""
+    """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder."""
     tracker = MlflowTracker(home, uri)
     out = console()
-    # MLflow takes longer to import than the server to start; it does so meanwhile.
+    # MLflow takes longer to import than the server to start: import it in the background.
     threading.Thread(target=_preload, daemon=True).start()
     with Screen(out) as screen:
 
@@ -140,7 +139,7 @@ def _run(
             finish=_report,
         )
     if not ran.ran:
-        out.print(f"`{ran.sweep.journal.name}` has ended before; nothing was run.")
+        out.print(f"`{ran.sweep.journal.name}` is already finished; nothing was run.")
     sweep = ran.sweep
     said = sensitivity_line(sweep.sensitivity)
     print_summary(out, sweep.summary, home_option(home), [said] if said else [])

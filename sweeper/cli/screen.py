@@ -1,4 +1,4 @@
-"""The terminal: live progress, lines for files, the summary."""
+"""Terminal output: live progress, a line per trial, the summary."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sweeper.core.record import TrialRecord
 from sweeper.sweep.observer import Status
 
 STDOUT = Path("-")
-"""As a file to write to."""
+"""An output file of this name stands for standard output."""
 
 WIDE = 100
-"""Columns from which on a line has room for everything."""
+"""Columns from which a line has room for everything."""
 MAX_SHOWN = 3
-"""Trials that run, by name; of more, the number is enough."""
+"""Running trials listed by name; the rest are only counted."""
 
 
 class _Console(Console):
-    """Goes on in silence when the reader of its output has gone: a sweep does not end for that."""
+    """Falls silent when the reader of its output is gone; the sweep goes on."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -42,8 +42,8 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Returns the console all commands print to; a file gets plain lines, not cut."""
-    # A terminal that does not know how wide it is says 0.
+    """Returns the console for all commands. Output to a file is plain and never truncated."""
+    # A terminal of unknown width reports 0.
     width = None if os.environ.get("COLUMNS", "").strip() != "0" else 80
     made = _Console(highlight=False, soft_wrap=False, width=width)
     return made if made.is_terminal else _Console(highlight=False, width=120)
@@ -55,7 +55,7 @@ def columns(out: Console) -> int | None:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Returns a line broken between words, with what follows indented; None: of any length."""
+    """Returns a line broken between words, with an indent; `width` None: of any length."""
     if width is None or len(text) <= width:
         return text
     margin = " " * (len(text) - len(text.lstrip()) + 2)
@@ -70,25 +70,25 @@ def prose(out: Console, text: str) -> None:
 
 
 def rate(value: float | None) -> str:
-    """Returns samples per second with thousands separated."""
+    """Returns samples per second with a thousands separator."""
     return "–" if value is None else f"{value:,.0f}/s"
 
 
 class LiveScreen:
-    """Lines that stay, and below them on a terminal one that is brought up to date."""
+    """Prints lines and, on a terminal, keeps a live line below them."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
         self._live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
 
     def __enter__(self) -> Self:
-        """Begins the live line."""
+        """Starts the live line."""
         if self._live:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the live line."""
+        """Stops the live line."""
         if self._live:
             self._live.stop()
 
@@ -97,20 +97,20 @@ class LiveScreen:
         prose(self._out, text)
 
     def live(self, text: str) -> None:
-        """Brings the live line up to date."""
+        """Updates the live line."""
         if self._live:
             self._live.update(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 class Screen(LiveScreen):
-    """Watches a sweep for a person."""
+    """Shows the progress of a sweep."""
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
-        """Prints one line about a trial that has ended."""
+        """Prints a line for a finished trial."""
         self._out.print(Text(trial_line(record, name, x_baseline, columns(self._out))), soft_wrap=True)
 
     def status(self, status: Status) -> None:
-        """Shows where the sweep stands."""
+        """Updates the live line."""
         self.live(status_line(status))
 
 
@@ -121,18 +121,18 @@ def trial_line(
     width: int | None = None,
     equal: Collection[str] = (),
 ) -> str:
-    """Returns one line about a trial that has ended.
+    """Returns a line for a finished trial.
 
     Args:
         width: Columns of the terminal; what matters least is left out until the line fits. None for
-            a line with everything in it.
-        equal: Metrics that are equal in all trials and are left out.
+            a line with everything.
+        equal: Metrics to leave out because they are equal in all trials.
     """
     is_wide = width is None or width >= WIDE
     head = f"  {name:<{38 if is_wide else 30}} "
     if record.failure is not None:
         return wrapped(f"{head}{record.failure.kind}: {record.failure.message}", width)
-    # What the line says, each with its rank: the highest goes first.
+    # Parts of the line with their rank: the highest is dropped first.
     parts = [(0, f"{rate(record.metric('throughput')):>{14 if is_wide else 11}}")]
     if (epoch := record.metric("epoch_seconds")) is not None:
         parts.append((4, f"{seconds(epoch):>10} per epoch"))
@@ -141,7 +141,7 @@ def trial_line(
     parts.append((0, f"{times(x_baseline):>{7 if is_wide else 6}}{mark}"))
     if record.quality is not None:
         parts.append((2, f"loss {loss(record.quality.val_loss):<6}"))
-        # The first of them is the one to look at; `--trial N` has them all.
+        # Only the first; `--trial N` shows them all.
         first = [(name, value) for name, value in record.quality.metrics.items() if name not in equal][:1]
         parts += [(3, f"{name} {figure(value)}") for name, value in first]
     if (verdict := verdict_on(record)) is not None:
@@ -165,7 +165,7 @@ def _joined(head: str, parts: Sequence[tuple[int, str]]) -> str:
 
 
 def status_line(status: Status) -> str:
-    """Returns where a sweep stands, in one line."""
+    """Returns the progress of a sweep in one line."""
     parts = [status.phase]
     if status.total:
         parts.append(f"{status.done} of {status.total}")
@@ -182,10 +182,10 @@ def status_line(status: Status) -> str:
 def print_summary(
     out: Console, summary: Summary, home_option: str, matters: Sequence[Table | str] = ()
 ) -> None:
-    """Prints what a tired person needs to know.
+    """Prints the decision, the best trials and the next commands.
 
     Args:
-        matters: What else is to be shown between the results and how to go on.
+        matters: More to print between the results and the next commands.
     """
     out.print()
     for line in decision(summary):
@@ -204,7 +204,7 @@ def print_summary(
     counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
     prose(out, f"Searched trials: {counted or 'none'}. Ran on {summary.device}.")
     if summary.synthetic:
-        prose(out, "The data is synthetic: speeds are real, losses mean nothing outside of this sweep.")
+        prose(out, "The data is synthetic: speeds are real, but losses mean nothing outside this sweep.")
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
         prose(out, f"Not installed here, so not shown: {names}.")
@@ -220,14 +220,14 @@ def print_summary(
 
 
 def decision(summary: Summary) -> list[str]:
-    """Returns the decision: winner, interval, loss; or why there is none."""
+    """Returns the decision: winner, interval and loss, or why there is no winner."""
     found = decide(summary)
     base, best, ratio = found.baseline, found.best, found.ratio
     if base is None:
         return [f"{summary.name}: {summary.state}; the baseline has not been measured."]
     if summary.state == "unfinished":
         return [f"{summary.name} is unfinished; `sweeper run` with the same YAML continues it."]
-    stopped = ["  It was stopped: `sweeper run` with the same YAML continues it."] * (
+    stopped = ["  It was stopped; `sweeper run` with the same YAML continues it."] * (
         summary.state == "stopped"
     )
     if best is None or ratio is None:
@@ -264,7 +264,7 @@ def decision(summary: Summary) -> list[str]:
 
 
 def _undecided(found: Decision) -> str:
-    """Why there is no confirmed winner."""
+    """Returns why there is no confirmed winner."""
     assert found.baseline is not None
     if found.best is not None:
         return f"{found.best.name} is {times(found.speedup)} your baseline in a single trial, unconfirmed"
@@ -285,8 +285,8 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
         constant = yardstick.constant_loss
         lines.append(
             f"  {what} after the same {quality.samples:,} samples: {loss(best.loss)}, "
-            f"the baseline's {loss(base.loss)}"
-            + (f" (predicting a constant: {loss(constant)})." if constant is not None else ".")
+            f"baseline {loss(base.loss)}"
+            + (f" (constant predictor {loss(constant)})." if constant is not None else ".")
         )
     if not yardstick.loss_is_informative:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
@@ -294,7 +294,7 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
 
 
 def _pace(side: Side) -> str:
-    """`12.3 s per epoch`, or samples per second if the number of samples per epoch is unknown."""
+    """Returns `12.3 s per epoch`, or samples per second if an epoch's samples are unknown."""
     epoch = side.epoch_seconds
     return f"{seconds(epoch)} per epoch" if epoch is not None else rate(side.throughput)
 
@@ -307,14 +307,14 @@ def _data_share(best: Side, base: Side) -> str:
 
 def _paid_line(winner: TrialRecord, rival: int, steps: float) -> str:
     compiled = f"Compiling (`{winner.config.compile.mode}`)"
-    against = f"against trial {rival}, which is eager"
+    against = f"compared with eager trial {rival}"
     if math.isinf(steps):
         return f"{compiled} never pays off {against}."
     return f"{compiled} pays off from optimiser step {steps:,.0f} on, {against}."
 
 
 def why_lines(found: Decision) -> list[str]:
-    """Returns what limits the baseline, and what limits the trial to use; and what was not clean."""
+    """Returns what limits the baseline and the winner, and what disturbed their timings."""
     lines = []
     for title, side in (("Your baseline", found.baseline), ("The winner", found.best)):
         if side is None or side.verdict is None:
@@ -323,7 +323,7 @@ def why_lines(found: Decision) -> list[str]:
         if side.verdict.next:
             lines.append(f"  Next: {side.verdict.next}.")
         if side.disturbance:
-            lines.append(f"  Its timings were disturbed until the end: {side.disturbance}.")
+            lines.append(f"  Its timings stayed disturbed: {side.disturbance}.")
     return lines
 
 
@@ -331,7 +331,7 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     table.add_column("trial")
-    # Of a script it may not be known how many samples an epoch has.
+    # For a script, the samples per epoch may be unknown.
     epochs = any(row.epoch_seconds is not None for row in rows)
     for name in (*["epoch"] * epochs, "samples/s", "vs baseline", "loss"):
         table.add_column(name, justify="right")
@@ -380,7 +380,7 @@ def _front_table(summary: Summary) -> Table:
 
 
 def next_lines(summary: Summary, home_option: str) -> list[str]:
-    """Returns the commands to go on with."""
+    """Returns the commands to run next."""
     name = f"{summary.name}{home_option}"
     lines = [f"Look:    sweeper ui {name}", f"Details: sweeper show {name}"]
     if summary.winner is not None:

@@ -22,7 +22,7 @@ def sensitivity_json(found: Sequence[Sensitivity]) -> list[dict[str, Any]]:
 
 
 def sensitivity_line(found: Sequence[Sensitivity]) -> str:
-    """Returns what matters most, and whether the winner is on a plateau; empty where nothing is known."""
+    """Returns what mattered most and whether the winner is on a plateau; empty if unknown."""
     ran = by_parameter([each for each in found if each.ratio])
     expensive = [min(near, key=lambda each: each.ratio) for near in ran.values()]
     named = [f"{each.name} ({_shown(each.value)} {_cost(each)})" for each in expensive if _percent(each) > 0]
@@ -31,24 +31,24 @@ def sensitivity_line(found: Sequence[Sensitivity]) -> str:
 
 
 def _ground(found: Sequence[Sensitivity]) -> str:
-    """Whether the winner is on a plateau or a peak; empty where no number is beside it."""
+    """Returns whether the winner is on a plateau or a peak; empty without numeric neighbours."""
     ground = terrain(found)
     if ground is None:
         return ""
     worst = ground.costliest
     if ground.word == "plateau":
-        # Upwards: it is a bound.
+        # Rounded up, because it is a bound.
         most = math.ceil(100 * max(0.0, 1 - worst.ratio) - 1e-9)
-        return f"The winner is on a plateau: no neighbouring number costs more than {most} %."
+        return f"The winner is on a plateau: no neighbouring number costs more than {most}%."
     return f"The winner is on a peak: {worst.name} at {worst.value} {_cost(worst)}."
 
 
 def _cost(each: Sensitivity) -> str:
     if not each.ratio:
-        return "does not run or breaks a limit"
+        return "fails or breaks a limit"
     about = "about " if each.how == "predicted" else ""
     lost = _percent(each)
-    return f"costs {about}{lost} %" if lost > 0 else "costs nothing"
+    return f"costs {about}{lost}%" if lost > 0 else "costs nothing"
 
 
 def _percent(each: Sensitivity) -> int:
@@ -56,12 +56,12 @@ def _percent(each: Sensitivity) -> int:
 
 
 def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | str]:
-    """Returns a table of parameters, and what the winner stands on; empty where nothing is known."""
+    """Returns a table of parameters and a line on plateau or peak; empty if unknown."""
     if not found:
         return []
     made = Table(title="What matters", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column("")
-    made.add_column("against the winner's value")
+    made.add_column("vs the winner's value")
     for name, near in by_parameter(found).items():
         shown = [f"{_shown(each.value)} {_cost(each)}" for each in near[:MAX_SHOWN]]
         made.add_row(name, "; ".join([*shown, *["..."] * (len(near) > MAX_SHOWN)]))

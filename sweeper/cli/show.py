@@ -29,17 +29,23 @@ def show(
     name: Name,
     home: Home = DEFAULT_HOME,
     as_json: Json = False,
-    trial: Annotated[int | None, typer.Option("--trial", metavar="N", help="One trial in full.")] = None,
-    why: Annotated[bool, typer.Option("--why", help="Where each trial's configuration came from.")] = False,
+    trial: Annotated[int | None, typer.Option("--trial", metavar="N", help="Show one trial in full.")] = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show where each trial's configuration came from.")
+    ] = False,
     form: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="FORMAT", help="All trials with all metrics: csv, json, parquet, table."
+            "--format", metavar="FORMAT", help="Print all trials and metrics: csv, json, parquet, table."
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="File for --format; `-` prints, as all but parquet do."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="File for --format, or `-` to print; the default except for parquet.",
+        ),
     ] = None,
 ) -> None:
     """Show a sweep's summary and its trials.
@@ -47,9 +53,9 @@ def show(
     Example: sweeper show stocks-a10 --trial 7
     """
     if (out is not None and form is None) or (form is not None and (as_json or trial is not None)):
-        raise UserError("`--format` must stand without `--json` and `--trial`, and `--out` with `--format`.")
+        raise UserError("`--format` excludes `--json` and `--trial`, and `--out` needs `--format`.")
     if why and (as_json or trial is not None or form is not None):
-        raise UserError("`--why` must stand alone; `--trial N` and `--json` tell it as well.")
+        raise UserError("`--why` excludes other options; `--trial N` and `--json` show the same.")
     if why:
         why_command(home, name)
     elif form is not None:
@@ -75,7 +81,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         trial_line(each, sweep.name_of(each), sweep.table.x_baseline(each), width, equal) for each in ended
     ]
     if lines:
-        # In one call: rich takes its time for each.
+        # In one call, because each is slow in rich.
         out.print(Text("\n".join(lines)), soft_wrap=True)
     more = [*preflight_lines(sweep.journal), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
@@ -92,12 +98,12 @@ def why_command(home: Path, name: str) -> None:
     sweep = load_sweep(find_sweep(home, name))
     out = console()
     for _, record in sorted(sweep.table.records.items()):
-        line = f"  {sweep.name_of(record):<38} {record.origin or 'not kept: it was run by an older version'}"
+        line = f"  {sweep.name_of(record):<38} {record.origin or 'not recorded: run by an older version'}"
         out.print(Text(line), soft_wrap=True)
 
 
 def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
-    """Writes a sweep's trials as a table: to standard output, but for Parquet, which is no text."""
+    """Writes a sweep's trials as a table, to standard output unless it is Parquet."""
     sweep = load_sweep(find_sweep(home, name))
     content = written(frame(sweep), form)
     path = out or (sweep.journal.folder / "trials.parquet" if form == "parquet" else STDOUT)
@@ -118,7 +124,9 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
     sweep = load_sweep(find_sweep(home, name))
     record = sweep.table.records.get(number)
     if record is None:
-        raise UserError(f"`{name}` has no trial {number}; there are {len(sweep.table.records)}, from 0.")
+        raise UserError(
+            f"`{name}` has no trial {number}; it has {len(sweep.table.records)}, numbered from 0."
+        )
     if as_json:
         stage = sweep.stages()[number]
         print(json.dumps(encode({**trial_json(record, stage), "outcome": record.outcome}), indent=1))

@@ -1,12 +1,12 @@
 """Handles signals on the command line: an orderly exit if there is time for one, else a hard one.
 
-first SIGINT, a sweep waits   the sweep takes it itself (`sweep.stopping`), and has 25 s
-first signal otherwise        an exception unwinds, and has 4 s (`sweeper train`, which saves: 25 s)
-another one                   1.5 s are left
-a third one                   the end
+first SIGINT in a sweep       the sweep handles it (`sweep.stopping`) and has 25 s
+first signal otherwise        an exception unwinds and has 4 s (`sweeper train`, which saves: 25 s)
+second signal                 1.5 s are left
+third signal                  the process ends immediately
 
-The exit code is the first signal's. Whatever is late is ended by a thread: an exception may be swallowed
-on its way, or meet code that waits. Standard library alone: this is there before anything else is imported.
+The exit code is that of the first signal. A thread enforces the deadlines, because an exception may
+be swallowed or meet code that blocks. Standard library only: it is loaded before anything else.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from typing import Any, NoReturn
 from sweeper.sweep.stopping import EndedError
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-_NAMES = {signal.SIGHUP: "the terminal is gone", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_NAMES = {signal.SIGHUP: "terminal closed", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 BUG = 70
 UNWINDING_SECONDS = 4.0
 ORDERLY_SECONDS = 25.0
-"""What a sweep has that takes a Ctrl-C itself: 20 s for a confirmation, and to show what it has found."""
+"""For a sweep that handles Ctrl-C: 20 s for a confirmation, the rest to print the results."""
 CLUSTER_SECONDS = 20.0
-"""What there is where jobs are to be ended elsewhere; a batch system itself waits for 30 s, mostly."""
+"""Extra time to end jobs elsewhere; most batch systems themselves wait for 30 s."""
 AT_ONCE_SECONDS = 1.5
 _SHOW_CURSOR = b"\x1b[?25h\r"
 
 
 class Ending:
-    """Takes the signals of this process, for good; made in the main thread of a program alone.
+    """Handles the signals of this process for good. Create it in a program's main thread only.
 
     Attributes:
-        first: The first signal that came; 0 before.
-        count: How many have come.
+        first: The first signal received; 0 before one.
+        count: Number of signals received.
         unwinding: Whether an exception was raised here for one.
-        unwinding_seconds: What it has before the end is hard.
-        orderly_seconds: What a Ctrl-C has that something else takes, such as a sweep; None: any time.
+        unwinding_seconds: Time for that exception before a hard end.
+        orderly_seconds: Time for a Ctrl-C that is handled elsewhere, as by a sweep; None: no limit.
     """
 
     def __init__(self) -> None:
@@ -59,24 +59,24 @@ class Ending:
         self._wake, wake_end = os.pipe()
         os.set_blocking(wake_end, False)
         threading.Thread(target=self._watch, name="ending", daemon=True).start()
-        # A process forked off this one must not be taken for it: until it has given the signals back,
+        # A forked child must not act for this process: until it has given the signals back,
         # it would write to this one's pipe.
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
         sys.unraisablehook = self._on_unraisable
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         for number in CODES:
-            # `nohup` has a program started with SIGHUP ignored.
+            # `nohup` starts a program with SIGHUP ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
 
     def may_speak(self) -> bool:
-        """Whether the line about the end is still to be said; True once."""
+        """Returns whether the line about the end is still to be printed; True only once."""
         return self._saying.acquire(blocking=False)
 
     def end(self, code: int) -> NoReturn:
-        """Ends the process with `code`, which nothing changes any more.
+        """Ends the process with `code`, which nothing can change any more.
 
-        Python's own way to the end would take a signal for an error, and print it.
+        Python's own shutdown would print a late signal as an error.
         """
         self._code = code
         with contextlib.suppress(BaseException):
@@ -92,12 +92,12 @@ class Ending:
         self.first = self.first or number
         self.unwinding = True
         if (logging := sys.modules.get("logging")) is not None:
-            # Libraries log what unwinds through them, with a traceback.
+            # Libraries log exceptions that unwind through them, with a traceback.
             logging.disable(logging.CRITICAL)
         raise KeyboardInterrupt if number == signal.SIGINT else EndedError
 
     def _on_unraisable(self, unraisable: Any) -> None:
-        # Where an exception cannot go on, as in `__del__`, Python prints it; this one was asked for.
+        # Python prints an exception that cannot propagate, as in `__del__`; this one is expected.
         if not self.first:
             sys.__unraisablehook__(unraisable)
 
@@ -123,7 +123,7 @@ class Ending:
                     deadline = asked if deadline is None else min(deadline, asked)
 
     def _end_hard(self) -> NoReturn:
-        """Ends the process and has its children end; waits for nothing, the streams' buffers included."""
+        """Ends the process and its children without waiting for anything, even buffered output."""
         code = self._code
         if code is None:
             code = code_of(self.first)
@@ -141,23 +141,23 @@ _ending: Ending | None = None
 
 
 def current() -> Ending | None:
-    """Returns what takes this process's signals; None where it is no command line, as in a test."""
+    """Returns what handles this process's signals; None outside the command line, as in a test."""
     return _ending
 
 
 def code_of(number: int) -> int:
-    """Returns the exit code of a process that was told to end by the signal `number`."""
+    """Returns the exit code of a process that the signal `number` ended."""
     return CODES[signal.Signals(number)]
 
 
 def line_of(number: int) -> str:
-    """Returns the line about that end."""
+    """Returns the line to print about that end."""
     name = _NAMES[signal.Signals(number)]
-    return f"sweeper: stopped ({name}). What is finished is kept; the same command continues."
+    return f"sweeper: stopped ({name}). Finished work is kept; run the same command to continue."
 
 
 def stopped(number: int) -> int:
-    """Says that the signal `number`, or one before it, has ended the program; returns the exit code."""
+    """Prints that `number`, or an earlier signal, ended the program; returns the exit code."""
     number = _ending.first or number if _ending else number
     if _ending is None or _ending.may_speak():
         with contextlib.suppress(OSError):
@@ -166,24 +166,24 @@ def stopped(number: int) -> int:
 
 
 def allow(unwinding_seconds: float, orderly_seconds: float | None) -> None:
-    """Gives this program other times than usual: see `Ending`."""
+    """Changes the deadlines of this program: see `Ending`."""
     if _ending is not None:
         _ending.unwinding_seconds, _ending.orderly_seconds = unwinding_seconds, orderly_seconds
 
 
 def allow_cluster() -> None:
-    """Gives this program the time in which jobs and workers elsewhere are told to end."""
+    """Gives this program time to end jobs and workers elsewhere."""
     allow(CLUSTER_SECONDS, ORDERLY_SECONDS + CLUSTER_SECONDS)
 
 
 def run(program: Callable[[], object]) -> NoReturn:
-    """Runs `program`, which exits with its code, as all of this process."""
+    """Runs `program` as this whole process and exits with its code."""
     global _ending
     _ending = ending = Ending()
     try:
         code = _outcome(program)
     except BaseException:
-        # Between two lines of `_outcome`. A signal raises once only.
+        # Raised between two lines of `_outcome`. A signal raises only once.
         code = stopped(signal.SIGTERM)
     ending.end(code)
 
@@ -196,7 +196,7 @@ def _outcome(program: Callable[[], object]) -> int:
         return exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
     except BaseException as error:
         if _ending.first:
-            # Whatever it has become on its way: some libraries raise another error for it.
+            # Whatever the exception: some libraries raise another one in its place.
             return stopped(_ending.first)
         print(f"sweeper: cannot start: {type(error).__name__}: {error}", file=sys.stderr)
         return BUG
@@ -228,7 +228,7 @@ def _children() -> list[int]:
 
 
 def _write(descriptor: int, text: bytes) -> None:
-    """Writes unless nobody reads: a full pipe would be waited for."""
+    """Writes unless the pipe is full, which would block."""
     with contextlib.suppress(OSError):
         if select.select([], [descriptor], [], 0.2)[1]:
             os.write(descriptor, text)

@@ -14,9 +14,9 @@ from sweeper.spec.shipped import shipped_spaces, space_file
 def spaces(as_json: Json = False) -> None:
     """List the search spaces that come with sweeper.
 
-    A file of that name in the current folder, or in its search_spaces/, comes first.
+    A file of that name in the current folder, or in its search_spaces/, takes precedence.
 
-    --json: [{"name", "about", "file"}], the file being the one that `sweeper run NAME` reads.
+    --json: [{"name", "about", "file"}], with the file that `sweeper run NAME` reads.
 
     Example: sweeper spaces
     """
@@ -24,7 +24,7 @@ def spaces(as_json: Json = False) -> None:
 
 
 def spaces_command(*, as_json: bool) -> None:
-    """Prints one line for each, with what it is for."""
+    """Prints each space and its purpose."""
     spaces = shipped_spaces()
     if as_json:
         found = [

@@ -1,4 +1,4 @@
-"""`sweeper sync`: sends MLflow, and the copy of the study, what they lack; or names it."""
+"""`sweeper sync`: sends missing data to MLflow and the study's copy, or lists what is missing."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ MAX_LINES = 20
 
 
 def sync(
-    name: Annotated[str | None, typer.Argument(help="Sweep to send; all of them by default.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Sweep to send. Default: all of them.")] = None,
     home: Home = DEFAULT_HOME,
     uri: Uri = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Send nothing; name what lacks and what is too many.")
+        bool, typer.Option("--verify", help="Send nothing; list what is missing or extra.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Send MLflow the finished trials it does not have yet.
+    """Send finished trials that are missing from MLflow.
 
     Safe to repeat.
 
-    Exits with 7 where something could not be sent, and with --verify with 1 where anything differs.
+    Exits with 7 if something could not be sent. With --verify, exits with 1 if anything differs.
 
     --json: {"sweeps": [{"name", "runs", "pending": [numbers], "problem"}]}; with --verify
     {"sweeps": [{"name", "runs", "points", "lacking": [text], "extra": [text]}]}
@@ -50,30 +50,30 @@ def sync(
 
 
 def pending_line(count: int, problem: str, name: str, options: str) -> str:
-    """Returns one line on what is not shown; `options` are those that `sweeper sync` needs."""
+    """Returns a line on what is not in MLflow yet; `sweeper sync NAME` needs `options`."""
     runs = {0: "The experiment's description is", 1: "1 run is"}.get(count, f"{count} runs are")
     what = "it" if count < 2 else "them"
     return f"{runs} not in MLflow yet ({problem}). `sweeper sync {name}{options}` sends {what}."
 
 
 def study_line(journal: Journal, problem: str, options: str) -> str:
-    """Returns one line on what lacks in the study's copy; `options` as in `pending_line`."""
-    copies = f"`sweeper sync {journal.name}{options}` copies what lacks"
+    """Returns a line on what is missing from the study's copy; `options` as in `pending_line`."""
+    copies = f"`sweeper sync {journal.name}{options}` copies what is missing"
     return f"The study at {place_of_copy(journal)}: {problem}. {copies}."
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
-    """Returns ` --tracking-uri URI` where the environment does not say it."""
+    """Returns ` --tracking-uri URI` unless the environment sets it."""
     return f" --tracking-uri {tracker.place}" if tracker.place and os.environ.get(URI) != uri else ""
 
 
 def sync_command(
     home: Path, name: str | None, uri: str | None, home_option: str, *, verify: bool, as_json: bool
 ) -> int:
-    """Sends what lacks, or with `verify` names it; returns the exit code."""
+    """Sends what is missing, or lists it with `verify`; returns the exit code."""
     journals = [find_sweep(home, name)] if name else all_sweeps(home)
     if not journals:
-        raise UserError(f"There are no sweeps in {home}. `sweeper run SPACE.yaml` makes one.")
+        raise UserError(f"There are no sweeps in {home}. Start one with `sweeper run SPACE.yaml`.")
     found, code = [], 0
     for journal in journals:
         try:
@@ -96,7 +96,7 @@ def sync_command(
 
 def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[dict[str, Any], list[str]]:
     tracker = MlflowTracker(home, uri, thorough=True)
-    # What a supervisor sends meanwhile would be there twice.
+    # Whatever a running supervisor sends meanwhile would arrive twice.
     lock = SweepLock(journal.folder)
     try:
         sweep = load_sweep(journal)
@@ -110,7 +110,7 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
     finally:
         lock.release()
     runs = len(sweep.table.finished())
-    lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are in MLflow as they should be."]
+    lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are complete in MLflow."]
     if problem:
         lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
     lines += [study_line(journal, study, options)] if study else []
@@ -125,15 +125,15 @@ def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, 
     of_study = differences_of_copy(sweep)
     lacking, extra = [*found.lacking, *of_study[0]], [*found.extra, *of_study[1]]
     if not lacking and not extra:
-        lines = [f"{journal.name}: MLflow has what the folder says: {what}."]
+        lines = [f"{journal.name}: MLflow matches the folder: {what}."]
     else:
         lines = [
             f"{journal.name}: {'the study' if any(of_study) else 'MLflow'} differs from the folder ({what}):"
-            f" {len(lacking)} lacking, {len(extra)} too many."
+            f" {len(lacking)} missing, {len(extra)} extra."
         ]
-    for title, listed in (("lacking", lacking), ("too many", extra)):
+    for title, listed in (("missing", lacking), ("extra", extra)):
         lines += [f"  {title}: {each}" for each in listed[:MAX_LINES]]
         if len(listed) > MAX_LINES:
-            lines.append(f"  {title}: and {len(listed) - MAX_LINES} more (--json has all)")
+            lines.append(f"  {title}: and {len(listed) - MAX_LINES} more (--json lists all)")
     document = {"lacking": lacking, "extra": extra}
     return {"name": journal.name, "runs": found.runs, "points": found.points, **document}, lines

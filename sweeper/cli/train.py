@@ -1,4 +1,4 @@
-"""`sweeper train`: runs an exported configuration and holds it to the promised speed."""
+"""`sweeper train`: trains with an exported configuration and checks the promised speed."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ from sweeper.tracking.mlflow import MlflowTracker
 
 MISSED, PENDING, INTERRUPTED = 1, 7, 130
 SAVING_SECONDS = 25.0
-"""What a run that SIGTERM ends has for its last checkpoint and its end."""
+"""Time for a run to save its last checkpoint after SIGTERM."""
 LINE_SECONDS = 1.0
-"""Between two lines about epochs, where these are short."""
+"""Minimum time between two lines about epochs."""
 
 
 def train(
-    exported: Annotated[Path, typer.Argument(help="What `sweeper export` has written.", metavar="BEST.yaml")],
+    exported: Annotated[
+        Path, typer.Argument(help="A file written by `sweeper export`.", metavar="BEST.yaml")
+    ],
     epochs: Annotated[
         int | None, typer.Option("--epochs", metavar="N", min=1, help="Passes over the training samples.")
     ] = None,
     max_minutes: Annotated[
-        float | None, typer.Option("--max-minutes", metavar="M", help="End after so many minutes in all.")
+        float | None,
+        typer.Option("--max-minutes", metavar="M", help="Stop after this many minutes in total."),
     ] = None,
     overrides: Sets = None,
     require: Annotated[
@@ -55,22 +58,22 @@ def train(
     device: Annotated[
         str, typer.Option("--device", metavar="cpu|cuda:N", help="Default: the first GPUs, else the CPU.")
     ] = "auto",
-    new: Annotated[bool, typer.Option("--new", help="Begin another run, whatever is there.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start another run instead of continuing.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Of a command: overwrite files that differ.")
+        bool, typer.Option("--force", help="For a command: overwrite files that differ.")
     ] = False,
     home: Home = DEFAULT_HOME,
     tracking_uri: Uri = None,
     as_json: Json = False,
 ) -> None:
-    """Run an exported configuration to the end, with checkpoints.
+    """Train with an exported configuration, with checkpoints.
 
     Running the same command again continues from the last checkpoint.
 
-    With its own trainer for a pipeline, with validation, checkpoints and an MLflow run; at the end what was
-    promised is held against what was reached. `--set train.schedule=cosine` (or linear), train.patience,
-    train.validate_epochs, train.checkpoint_minutes, train.keep. A command is run as it won, in the current
-    directory.
+    A pipeline runs in sweeper's trainer, with validation, checkpoints and an MLflow run; at the end
+    its speed is compared with the promised one. Options: `--set train.schedule=cosine` (or linear),
+    train.patience, train.validate_epochs, train.checkpoint_minutes, train.keep. A command runs as
+    it won, in the current folder.
 
     --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss",
     "best_epoch", "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}
@@ -107,10 +110,10 @@ class Asked:
 
 
 def train_command(exported: Path, home: Path, asked: Asked) -> int:
-    """Runs what was exported: a pipeline by the trainer, a command by becoming it.
+    """Runs an export: a pipeline in the trainer, a command in place of this process.
 
     Raises:
-        UserError: It is no export, or the options do not go with it.
+        UserError: It is not an export, or the options do not fit it.
     """
     value = read(exported)
     if "command" in value:
@@ -121,12 +124,12 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
         raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {asked.device!r}.")
     want = wanted(exported, asked.overrides, asked.epochs, asked.max_minutes)
     out = Console(stderr=True, highlight=False) if asked.as_json else console()
-    # Ctrl-C waits for a checkpoint however long that takes: a person can press it again.
+    # Ctrl-C waits for a checkpoint, however long it takes: the user can press it again.
     signals.allow(SAVING_SECONDS, None)
     tracker = MlflowTracker(home, asked.tracking_uri)
     with _Screen(out) as screen:
         for name in want.changed:
-            screen.line(f"`{name}` was changed, so that nothing is promised for its speed.")
+            screen.line(f"`{name}` was changed, so no speed is promised.")
         ran = production.train(home, want, tracker, screen, device=asked.device, new=asked.new)
     if asked.as_json:
         print(json.dumps(_as_json(ran), indent=1))
@@ -138,15 +141,15 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
 def _code(ran: Trained, asked: Asked, out: Console) -> int:
     if ran.values["ended"] == "stopped":
         same = "the same command without --new" if asked.new else "the same command"
-        out.print(f"Stopped; {same} goes on from the last checkpoint.")
+        out.print(f"Stopped; {same} continues from the last checkpoint.")
         return INTERRUPTED
     ratio, require = ran.judgement.ratio, asked.require
     if require is not None and (ratio is None or ratio < require):
-        got = "it has none" if ratio is None else f"it is {ratio:.3f}"
-        out.print(f"--require {require:g} of the promised speed does not hold: {got}.")
+        got = "there is none" if ratio is None else f"reached {ratio:.3f}"
+        out.print(f"--require {require:g} of the promised speed was not met: {got}.")
         return MISSED
     if ran.pending:
-        said = f"The run is not in MLflow as it ended ({ran.pending}). The same command sends it."
+        said = f"The end of the run is not in MLflow yet ({ran.pending}). The same command sends it."
         out.print(Text(said), soft_wrap=True)
         return PENDING
     return 0
@@ -154,21 +157,21 @@ def _code(ran: Trained, asked: Asked, out: Console) -> int:
 
 _ENDED = {
     "epochs": "all epochs are done",
-    "patience": "the loss has not become better for as long as `train.patience` says",
-    "time": "its minutes are over",
+    "patience": "the loss stopped improving (`train.patience`)",
+    "time": "the time limit was reached",
     "stopped": "it was stopped",
 }
 
 
 def _print_end(out: Console, ran: Trained) -> None:
     values, judgement = ran.values, ran.judgement
-    said = [] if ran.ran else ["It had ended before; nothing was run."]
+    said = [] if ran.ran else ["The run was already finished; nothing was run."]
     said.append(
         f"Trained {figure(values['epochs'])} epochs, {values['samples']:,} samples,"
         f" in {seconds(values['seconds'])}: {_ENDED[values['ended']]}."
     )
     if values["val_loss"] is not None:
-        best = f", the best {loss(values['best_loss'])} after epoch {values['best_epoch']}"
+        best = f", best {loss(values['best_loss'])} after epoch {values['best_epoch']}"
         said.append(f"  loss {loss(values['val_loss'])}{best}")
         said += [f"  {name} {figure(value)}" for name, value in values["told"].items()]
     said.append(f"  {judgement.words}")
@@ -203,19 +206,19 @@ def _names_gpu(device: str) -> bool:
 
 
 class _Screen(LiveScreen):
-    """Shows a run to a person: a live line on a terminal, and a line for each epoch, or fewer."""
+    """Shows a run: a live line on a terminal, and at most a line per epoch."""
 
     _said_at = 0.0
 
     def now(self, now: Now) -> None:
-        """Shows where the run stands."""
+        """Updates the live line."""
         self.live(now_line(now))
 
     def validated(self, epoch: int, now: Now, *, better: bool) -> None:
-        """Prints a line about an epoch, unless there was one a moment ago."""
+        """Prints a line about an epoch, unless one was printed a moment ago."""
         if time.monotonic() - self._said_at >= LINE_SECONDS:
             self._said_at = time.monotonic()
-            best = "  the best so far" if better else ""
+            best = "  best so far" if better else ""
             self.line(
                 f"  epoch {epoch:>4} of {now.total}  {rate(now.throughput):>12}  loss {loss(now.loss)}"
                 f"  val {loss(now.val_loss)}{best}"
@@ -223,8 +226,8 @@ class _Screen(LiveScreen):
 
 
 def now_line(now: Now) -> str:
-    """Returns where a run stands, in one line."""
-    promised = f" ({times(now.ratio)} of the promised)" if now.ratio is not None else ""
+    """Returns the progress of a run in one line."""
+    promised = f" ({times(now.ratio)} the promised speed)" if now.ratio is not None else ""
     parts = [
         f"epoch {now.epochs:.2f} of {now.total}",
         f"{rate(now.throughput)}{promised}",
@@ -237,16 +240,16 @@ def now_line(now: Now) -> str:
 
 
 def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
-    """Writes the files of an exported command, and becomes it, in the current directory."""
+    """Writes the files of an exported command and replaces this process with it."""
     if asked != Asked(force=asked.force, tracking_uri=asked.tracking_uri):
         raise UserError(
-            "the options of `sweeper train` are for pipelines, but this is the export of a command,"
-            " which takes --force alone. Change the command itself."
+            "the options of `sweeper train` are for pipelines, but this is an exported command,"
+            " which takes only --force. Change the command itself."
         )
     for name, text in value["files"].items():
         path = Path(name)
         if path.exists() and path.read_text(encoding="utf-8") != text and not asked.force:
-            raise UserError(f"{name} is there already and differs; --force overwrites it.")
+            raise UserError(f"{name} already exists and differs; --force overwrites it.")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
     command = [str(item) for item in value["command"]]

@@ -25,8 +25,8 @@ _CHARTED = (
 )
 _FILES = {
     TELEMETRY_LOG: "utilisation, memory, power and temperature, second by second",
-    TRACE: "some steps under the profiler: open it in chrome://tracing or Perfetto",
-    LOG: "what the trial printed",
+    TRACE: "some profiled steps: open it in chrome://tracing or Perfetto",
+    LOG: "the trial's output",
 }
 _SOURCES = {
     "gpu_util_pct": "NVML: any kernel running",
@@ -40,7 +40,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
     """Yields the lines about one trial.
 
     Args:
-        operations: Milliseconds in a step by operation, where it was traced.
+        operations: Milliseconds per step by operation, if traced.
     """
     yield f"{name} ({stage})"
     if record.origin:
@@ -66,18 +66,18 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
             unit = "" if metric in record.pipeline_metrics else metric_row(metric).unit
             yield f"  {metric}: {value:g} {unit}".rstrip() + how
         if math.isinf(record.derived.get("time_to_loss_s", 0.0)):
-            yield "  time_to_loss_s: never; its curve does not come down to the baseline's loss"
+            yield "  time_to_loss_s: never; its loss does not reach the baseline's"
         yield ""
         yield from _times(measured)
         yield ""
         if operations:
-            yield "Operations that take the most (under the profiler, ms in a step)"
+            yield "Most expensive operations (under the profiler, ms per step)"
             yield from (f"  {name:<60} {ms:8.3f}" for name, ms in operations.items())
             yield ""
         yield from _statistics(measured)
         yield from _charts(Path(record.folder) / SERIES)
     yield ""
-    yield f"All of it is in {record.folder}."
+    yield f"All files are in {record.folder}."
     for file, what in _FILES.items():
         if (Path(record.folder) / file).exists():
             yield f"  {file:<16} {what}"
@@ -86,11 +86,11 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
 def _times(found: Measurement) -> Iterator[str]:
     yield "Times"
     yield f"  start-up {seconds(found.startup_seconds)}, first step {seconds(found.first_step_seconds)}" + (
-        f" (of it compiling {seconds(found.compile_seconds)}, cache {found.compile_cache or 'not used'})"
+        f" (compiling {seconds(found.compile_seconds)}, cache {found.compile_cache or 'not used'})"
         if found.compile_seconds
         else ""
     )
-    unsteady = "" if found.steady else ", and the step time had not become steady"
+    unsteady = "" if found.steady else ", and the step time was still unsteady"
     yield f"  warm-up {seconds(found.warmup_seconds)}, {found.warmup_steps} steps{unsteady}"
     for window in found.windows:
         flags = f"  disturbed: {', '.join(window.flags)}" if window.flags else ""
@@ -100,13 +100,13 @@ def _times(found: Measurement) -> Iterator[str]:
             f"({window.others_cpu_seconds / window.seconds:.2f} by others){flags}"
         )
     if found.repeated_windows:
-        yield f"  {found.repeated_windows} more were disturbed, and measured again"
+        yield f"  disturbed windows, measured again: {found.repeated_windows}"
     if found.quality is not None:
         yield f"  loss after {found.quality.samples:,} samples: {seconds(found.quality.seconds)}"
 
 
 def _statistics(found: Measurement) -> Iterator[str]:
-    yield f"{'Inside the windows':<28} {'mean':>9} {'median':>9} {'95 %':>9}"
+    yield f"{'Inside the windows':<28} {'mean':>9} {'median':>9} {'p95':>9}"
     for name, stats in sorted(found.telemetry.items()):
         source = f"  {_SOURCES[name]}" if name in _SOURCES else ""
         yield f"  {name:<26} {stats.mean:9.4g} {stats.p50:9.4g} {stats.p95:9.4g}{source}"
@@ -115,7 +115,7 @@ def _statistics(found: Measurement) -> Iterator[str]:
 
 
 def _charts(folder: Path) -> Iterator[str]:
-    """Yields utilisation over the whole trial, start-up included, a block of time a character."""
+    """Yields utilisation over the whole trial, one character per block of time."""
     moments = _read(folder / "time_s.npy")
     for name, title in _CHARTED:
         column = _read(folder / f"{name}.npy")
@@ -124,7 +124,7 @@ def _charts(folder: Path) -> Iterator[str]:
             continue
         begin, end = known[0][0], known[-1][0]
         yield ""
-        yield f"{title} over {seconds(end - begin)}, 0 to 100 %"
+        yield f"{title} over {seconds(end - begin)}, 0 to 100%"
         yield f"  {_bars([(t - begin) / max(end - begin, 1e-9) for t, _ in known], [v for _, v in known])}"
 
 

@@ -33,14 +33,14 @@ START_SECONDS = 90
 
 
 def ui(
-    name: Annotated[str | None, typer.Argument(help="Sweep to open; the latest by default.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Sweep to open. Default: the latest.")] = None,
     home: Home = DEFAULT_HOME,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Local port.")] = 5000,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; of this machine.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Local address to listen on.")] = "127.0.0.1",
     i_know: Annotated[
         bool,
         typer.Option(
-            "--i-know", help="Take any --host: whoever reaches it may read, change and delete every run."
+            "--i-know", help="Allow any --host: whoever reaches it can read, change and delete every run."
         ),
     ] = False,
     uri: Uri = None,
@@ -63,20 +63,20 @@ def ui_command(
     *,
     i_know: bool = False,
 ) -> int:
-    """Serves the interface until it is ended, or names the address on a server; returns the exit code.
+    """Serves the UI until it is stopped, or prints its address on a server; returns the exit code.
 
     Args:
-        i_know: That whoever reaches a `host` other than this machine's own may read, change and delete
-            everything, as MLflow asks nobody who they are.
+        i_know: Accepts that whoever reaches a `host` that is not local can read, change and delete
+            everything, as MLflow has no authentication.
     """
     if not (is_loopback(host) or i_know):
         raise UserError(
-            f"`--host` must be of this machine alone, such as 127.0.0.1, but got {host}: whoever reaches it"
-            " could read and delete every run, without a password. Use `ssh -L`, or add `--i-know`."
+            f"`--host` must be a loopback address such as 127.0.0.1, but got {host}: whoever reaches it"
+            " could read and delete every run without a password. Use `ssh -L`, or add `--i-know`."
         )
     sweeps = all_sweeps(home)
     if name is None and not sweeps:
-        raise UserError(f"There are no sweeps in {home}. `sweeper run quick` makes one.")
+        raise UserError(f"There are no sweeps in {home}. Start one with `sweeper run quick`.")
     chosen = find_sweep(home, name).name if name else sweeps[0].name
     tracker = MlflowTracker(home, uri)
     if tracker.place:
@@ -96,7 +96,7 @@ def ui_command(
     try:
         _wait(server, reached_at(host), port, log)
         out.print(f"{chosen}: {ui_url(port, experiment, host=host)}", soft_wrap=True)
-        out.print("Ctrl-C ends it.")
+        out.print("Press Ctrl-C to stop.")
         return server.wait()
     except KeyboardInterrupt:
         return 0
@@ -123,10 +123,10 @@ def _on_server(tracker: MlflowTracker, name: str) -> int:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Finds out whether somebody can listen there.
+    """Checks that the address is free.
 
     Raises:
-        UserError: Somebody does already, or the host is not of this machine.
+        UserError: It is in use, or not an address of this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -135,10 +135,10 @@ def _check_free(host: str, port: int) -> None:
             probe.bind(address)
     except (OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            raise UserError(f"`--port` must be free, but got {port}. Name another one.") from None
+            raise UserError(f"`--port` must be free, but {port} is in use. Choose another one.") from None
         raise UserError(
             f"`--host` and `--port` must be an address of this machine, but got {host}:{port}"
-            f" ({getattr(error, 'strerror', None) or 'not a name of one'}). Name another one."
+            f" ({getattr(error, 'strerror', None) or 'unknown host'}). Choose another one."
         ) from None
 
 
@@ -146,8 +146,8 @@ def _wait(server: subprocess.Popen[bytes], host: str, port: int, log: Path) -> N
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise EnvironmentStopError(f"MLflow ended at once ({server.returncode}); see {log}.")
+            raise EnvironmentStopError(f"MLflow exited immediately with code {server.returncode}; see {log}.")
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
         time.sleep(0.2)
-    raise EnvironmentStopError(f"MLflow did not answer on port {port} in {START_SECONDS} s; see {log}.")
+    raise EnvironmentStopError(f"MLflow did not answer on port {port} within {START_SECONDS} s; see {log}.")

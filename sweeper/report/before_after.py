@@ -12,7 +12,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table, cells, columns
 
-BESIDE = (
+COMPARED = (
     "throughput",
     "epoch_seconds",
     "val_loss",
@@ -28,28 +28,28 @@ BESIDE = (
     "startup_s",
     "compile_s",
 )
-"""Metrics of the table before and after, where a trial has them; those aimed for and limited join them."""
+"""Metrics of the before-and-after table, if known; objectives and limited metrics are added."""
 
 TITLES = {
     "throughput": "throughput",
     "epoch_seconds": "per epoch",
     "val_loss": "loss",
-    "projected_hours": "the production run",
+    "projected_hours": "production run",
     "time_to_loss_s": "time to the baseline's loss",
-    "step_ms": "a step",
-    "data_pct": "of it the data path",
+    "step_ms": "step",
+    "data_pct": "data path, share of a step",
     "gpu_sm_active_pct": "GPU: SMs active",
     "gpu_util_pct": "GPU utilisation",
     "gpu_power_w": "GPU power",
     "gpu_mem_peak_gib": "peak GPU memory",
     "cpu_util_pct": "CPU utilisation",
     "startup_s": "start-up",
-    "compile_s": "compiling",
+    "compile_s": "compilation",
 }
 
 
 def title_of(name: str) -> str:
-    """Returns what a metric is called above a column or before a row, with its unit."""
+    """Returns a metric's title for a column or row, with its unit."""
     unit = metric_row(name).unit
     return TITLES.get(name, name) + (f", {unit}" if unit not in ("", "s") else "")
 
@@ -64,7 +64,7 @@ def limits_in_words(m: ReportData) -> dict[str, str]:
 
 
 def changes(m: ReportData) -> Table | None:
-    """Returns in which settings the best trial differs from the baseline."""
+    """Returns the settings in which the best trial differs from the baseline."""
     if m.baseline is None or m.best is None:
         return None
     before, after = (each.config.canonical().flatten() for each in (m.baseline, m.best))
@@ -80,7 +80,7 @@ def changes(m: ReportData) -> Table | None:
         caption="What changes",
         columns=columns("setting", "~your baseline", f"~{m.best_word}"),
         rows=tuple(rows),
-        note="All else is as in the baseline.",
+        note="Everything else is as in the baseline.",
     )
 
 
@@ -89,7 +89,7 @@ def _setting(flat: Mapping[str, Scalar], name: str) -> str | None:
 
 
 def _learning_rate(config: TrialConfig) -> str | None:
-    """The rate that the rule gives; None of a script, whose own matter it is, and where there is no rule."""
+    """Returns the rate that the rule gives; None for a script or without a rule."""
     if config.args is not None or config.optimizer.lr_rule == "none":
         return None
     return f"{config.optimizer.lr_at(config.global_batch):.4g}"
@@ -101,7 +101,7 @@ def before_and_after(m: ReportData) -> Table | None:
         return None
     limits = limits_in_words(m)
     rows = []
-    for name in dict.fromkeys([*BESIDE, *m.summary.objectives, *limits]):
+    for name in dict.fromkeys([*COMPARED, *m.summary.objectives, *limits]):
         before, after = value_at(m, m.baseline, name), value_at(m, m.best, name)
         if not before and not after:
             continue
@@ -126,7 +126,7 @@ def before_and_after(m: ReportData) -> Table | None:
 
 
 def _change(m: ReportData, name: str, before: float | None, after: float | None) -> str | None:
-    """`12.3x`, or `1/12.3` of what has become less; of the speed the ratio that was confirmed."""
+    """Returns `12.3x`, or `1/12.3` for a decrease; for the speed, the confirmed ratio."""
     if name == "throughput" and m.decision.is_confirmed:
         return times(m.decision.speedup)
     if not before or after is None or after / before < 0:
@@ -136,7 +136,7 @@ def _change(m: ReportData, name: str, before: float | None, after: float | None)
 
 
 def value_at(m: ReportData, record: TrialRecord | None, name: str) -> float | None:
-    """Returns a metric of a trial, at the confirmed speed where there is one; None where it has none."""
+    """Returns a metric of a trial, at the confirmed speed if there is one; None if unknown."""
     if record is None:
         return None
     found = _at_confirmed_speed(m, record, name)

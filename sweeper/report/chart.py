@@ -1,4 +1,4 @@
-"""Charts as data: what is drawn where. The page and the PNG writer draw the same ones."""
+"""Charts as data, drawn by both the page and the PNG writer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Tone:
     """How one kind of mark looks, by colour and by shape.
 
     Attributes:
-        light: Colour on a light ground, `dark` on a dark one: at least 3:1 against it.
-        glyph: In a legend.
-        plotly: Name of the marker there, and in matplotlib as `plain`.
+        light: Colour on a light background, `dark` on a dark one; contrast at least 3:1.
+        glyph: Symbol in a legend.
+        plotly: Name of the marker in plotly, `plain` in matplotlib.
     """
 
     light: str
@@ -39,7 +39,7 @@ TONES: Mapping[str, Tone] = {
     "graph": Tone("#2c6f8f", "#5aa9c9"),
     "gap": Tone("#858c98", "#7d8592"),
 }
-"""Every mark of every figure; colour is never all that tells two of them apart."""
+"""Every mark of every figure; no two marks of a figure differ in colour alone."""
 
 Kind = Literal["points", "line", "steps", "bars"]
 
@@ -49,8 +49,8 @@ class Marks:
     """Marks of one kind.
 
     Attributes:
-        x: Numbers, as `y`: of a category its place in the axis's. Of bars the lengths.
-        texts: What is said of each when it is pointed at.
+        x: Numbers, like `y`; the index of a category. For bars, the lengths.
+        texts: Hover text of each.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Axis:
     """An axis.
 
     Attributes:
-        categories: What stands at 0, 1, 2 and so on; empty where it has numbers.
-        ticks: Where it is labelled; empty leaves that open.
-        most: It reaches from 0 to this; None leaves that open.
+        categories: Labels at 0, 1, 2 and so on; empty for numbers.
+        ticks: Positions of labels; empty for automatic ones.
+        most: The axis reaches from 0 to this; None for an automatic range.
     """
 
     title: str = ""
@@ -84,10 +84,10 @@ class Chart:
     """A figure.
 
     Attributes:
-        key: Names it, and its file.
-        alt: What it shows, for who does not see it.
-        upright: The `x` at which a thin line stands; None where there is none.
-        wide: It takes the width of the page.
+        key: Name of the chart and of its file.
+        alt: Alternative text.
+        upright: The `x` of a thin vertical line; None for no line.
+        wide: Whether it takes the width of the page.
         note: A sentence below it.
     """
 
@@ -103,12 +103,12 @@ class Chart:
 
     @property
     def rows(self) -> int:
-        """How many bars lie below each other; 0 where it has none."""
+        """Number of rows of bars; 0 without bars."""
         return len(self.y.categories) if any(each.kind == "bars" for each in self.marks) else 0
 
 
 def short(value: float) -> str:
-    """Returns a number as an axis has it: `250`, `20k`, `1.5M`."""
+    """Returns a number as an axis label: `250`, `20k`, `1.5M`."""
     for least, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / size:.3g}{letter}"
@@ -116,10 +116,10 @@ def short(value: float) -> str:
 
 
 def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float, ...]:
-    """Returns where a logarithmic axis is labelled: at tens (1, 2 and 5 of them in a short range).
+    """Returns ticks of a logarithmic axis: powers of ten (also 2 and 5 times, in a short range).
 
     Args:
-        doubling: At powers of two, as batch sizes are.
+        doubling: Whether to use powers of two, as for batch sizes.
     """
     found = [value for value in values if value > 0 and math.isfinite(value)]
     if not found:
@@ -135,10 +135,10 @@ def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float
 
 
 def _near(ticks: Sequence[float], low: float, high: float) -> tuple[float, ...]:
-    """Those within the range, or just outside; all where that leaves none to compare."""
-    near = tuple(tick for tick in ticks if low / BESIDE <= tick <= high * BESIDE)
+    """Returns the ticks within the range or just outside; all if fewer than two are left."""
+    near = tuple(tick for tick in ticks if low / MARGIN <= tick <= high * MARGIN)
     return near if len(near) > 1 else tuple(ticks)
 
 
-BESIDE = 1.5
+MARGIN = 1.5
 MAX_TICKS = 7

@@ -15,19 +15,19 @@ from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
 
 PLACES = ("setup", "confirm", "stopped")
-"""Folders of processes that are no trials."""
+"""Folders of processes that are not trials."""
 PAUSE_SECONDS = 60.0
-"""A longer gap between two processes is a sweep that was stopped and continued."""
+"""A longer gap between two processes means that the sweep was stopped and continued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a sweep has cost.
+    """What a sweep cost.
 
     Attributes:
-        seconds: In which something ran; pauses between two runs of the sweep are left out.
-        joules: Of the GPUs, over all processes; None where no power was measured.
-        began: Wall time of the first process, `ended` of the last one; None where nothing has ended.
+        seconds: Time in which something ran, without pauses between two runs of the sweep.
+        joules: Energy of the GPUs over all processes; None if no power was measured.
+        began: Wall time of the first process, `ended` of the last one; None if none has ended.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class Cost:
 
 
 def cost_of(sweep: LoadedSweep) -> Cost:
-    """Returns what a sweep has cost."""
+    """Returns what a sweep cost."""
     others = [folder for place in PLACES for folder in _folders(sweep.journal.folder / place)]
     ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
     spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]
@@ -56,7 +56,7 @@ _POWER = ("gpu_energy_j", "gpu_power_w")
 
 
 def _trials(sweep: LoadedSweep) -> Iterator[tuple[Path, float, float]]:
-    """Yields the folder of each trial that has ended, when it was asked for, and when it had ended."""
+    """Yields folder, start and end of each finished trial."""
     for record in sweep.table.finished():
         if record.outcome is not None:
             yield Path(record.folder), record.asked_at, record.outcome.finished_at
@@ -68,7 +68,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def _span(folder: Path) -> tuple[float, float]:
-    """When a process was asked for, and when it had ended; 0 where its files do not say."""
+    """Returns start and end of a process; 0 if its files do not say."""
     return _number(folder / CONFIG, "asked_at"), _number(folder / OUTCOME, "finished_at")
 
 
@@ -93,7 +93,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def joules_of(series: Series) -> float | None:
-    """Returns the energy of a trial: by the card's own counter, else its power over time."""
+    """Returns the energy of a trial from the card's counter, else from its power over time."""
     counted = series.get("gpu_energy_j")
     if counted is not None and len(counted.values) > 1:
         return max(0.0, float(counted.values[-1] - counted.values[0]))

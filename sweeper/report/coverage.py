@@ -1,4 +1,4 @@
-"""The coverage of a sweep: what left the space, what was never drawn, what is left of the budget."""
+"""The coverage of a sweep: what left the space, was never tried, or is left of the budget."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sweeper.spec.space import acts, same
 from sweeper.sweep.phases.preflight import preflight_lines
 
 MAX_VALUES = 16
-"""A range of at most so many values is looked at value by value."""
+"""A range of at most this many values is checked value by value."""
 EDGE = 0.1
-"""Share of a range that may be left out at an end without a word."""
+"""Share of a range that may stay untried at an end without being mentioned."""
 
 
 def coverage_lines(m: ReportData) -> Iterator[str]:
@@ -25,7 +25,7 @@ def coverage_lines(m: ReportData) -> Iterator[str]:
     flats = [r.config.canonical().flatten() for r in m.summary.records]
     for name, parameter in m.spec.space.items():
         if asked and any(record.params for record in asked) and name not in names:
-            yield f"`{name}` left the space: this machine decides it, so that it was not searched."
+            yield f"`{name}` was not searched: this machine decides it."
             continue
         seen = [flat[name] for flat in flats if name in flat and acts(name, m.spec.space, flat)]
         if asked and (missing := _missing(name, parameter, seen)):
@@ -41,23 +41,23 @@ def _missing(name: str, parameter: Parameter, seen: list[Scalar]) -> str:
     few = _values(parameter)
     if few:
         never = [value for value in few if not any(same(value, each) for each in seen)]
-        return f"`{name}` was never {_listed(never)}." if never else ""
+        return f"`{name}` was never set to {_listed(never)}." if never else ""
     numbers = [value for value in seen if is_number(value)]
     if isinstance(parameter, CategoricalParameter) or not numbers:
         return "" if numbers else f"`{name}` was never tried where it has an effect."
     low, high = min(numbers), max(numbers)
     width = parameter.high - parameter.low
-    beside = []
+    untried = []
     if (not parameter.log and low - parameter.low > EDGE * width) or (
         parameter.log and low > 2 * parameter.low
     ):
-        beside.append(f"below {figure(low)}")
+        untried.append(f"below {figure(low)}")
     if (not parameter.log and parameter.high - high > EDGE * width) or (
         parameter.log and 2 * high < parameter.high
     ):
-        beside.append(f"above {figure(high)}")
+        untried.append(f"above {figure(high)}")
     reach = f"(the space is {figure(parameter.low)} to {figure(parameter.high)})"
-    return f"`{name}` was never tried {' or '.join(beside)} {reach}." if beside else ""
+    return f"`{name}` was never tried {' or '.join(untried)} {reach}." if untried else ""
 
 
 def _values(parameter: Parameter) -> tuple[Scalar, ...]:
@@ -79,7 +79,7 @@ def _budget(m: ReportData, asked: int) -> Iterator[str]:
     wanted = m.spec.search.trials if raised is None else raised
     size = m.spec.size()
     if size is not None:
-        yield f"The space has {size:,} combinations (`when` left aside); {asked} trials were asked for."
+        yield f"The space has {size:,} combinations (ignoring `when`); {asked} trials were proposed."
     if asked < wanted:
         yield f"{wanted - asked} of {wanted} searched trials were not run."
     minutes = m.spec.search.minutes

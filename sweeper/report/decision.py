@@ -1,4 +1,4 @@
-"""The decision section: who won by how much, what changes, what to mind, what to do next."""
+"""The decision section: who won by how much, what changes, warnings, and what to do next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, tie_line, times
+from sweeper.analysis.formatting import figure, interval, joules, loss, metric, seconds, tie_line, times
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.report.before_after import TITLES, limits_in_words, value_at
@@ -20,7 +20,7 @@ from sweeper.report.table import Cell, Table, cells, columns
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A figure to see from afar: `50 ms`, with what it was before."""
+    """A headline figure such as `50 ms`, with a remark such as what it was before."""
 
     title: str
     value: str
@@ -44,8 +44,8 @@ def headline(m: ReportData) -> str:
             return "Nothing but the baseline ran within the limits."
         if found.ratio is not None:
             return (
-                f"Nothing is decided: {found.rival} is {times(found.ratio.ratio)} as fast as your baseline, "
-                f"give or take ({_interval(found.ratio)})."
+                f"Undecided: {found.rival} is {times(found.ratio.ratio)} as fast as your baseline "
+                f"({_interval(found.ratio)})."
             )
         return "Your baseline is as good as anything that was tried."
     name, speed = found.best.name, times(found.speedup)
@@ -54,18 +54,19 @@ def headline(m: ReportData) -> str:
     if len(goals) > 1:
         count = len(m.summary.front)
         return (
-            f"Of {count} trials that none beats, {name} is picked: {speed} as fast as your baseline, {known}."
+            f"Of {count} trials on the Pareto front, {name} is picked: "
+            f"{speed} as fast as your baseline, {known}."
         )
     if goals and goals[0] not in SPEEDS:
         goal = goals[0]
         values = (metric(goal, value_at(m, each, goal)) for each in (m.baseline, m.best))
         aim = f"{TITLES.get(goal, goal)} from {' to '.join(values)}"
-        return f"Trial {name}: {aim}; its speed, {speed}, is {known}."
+        return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
     return f"Trial {name} is {speed} as fast as your baseline, {known}."
 
 
 def facts(m: ReportData) -> Iterator[Fact]:
-    """Yields the figures to see from afar."""
+    """Yields the headline figures."""
     found = m.decision
     base, best = found.baseline, found.best
     if base is None:
@@ -75,29 +76,29 @@ def facts(m: ReportData) -> Iterator[Fact]:
             yield Fact("per epoch, baseline", seconds(base.epoch_seconds))
         yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
-    interval = _interval(found.ratio) if found.ratio else "one measurement, no interval"
-    yield Fact("against your baseline", times(found.speedup), interval)
+    known = _interval(found.ratio) if found.ratio else "one measurement, no interval"
+    yield Fact("vs your baseline", times(found.speedup), known)
     if base.epoch_seconds is not None and best.epoch_seconds is not None:
-        yield Fact("per epoch", seconds(best.epoch_seconds), f"before {seconds(base.epoch_seconds)}")
+        yield Fact("per epoch", seconds(best.epoch_seconds), f"was {seconds(base.epoch_seconds)}")
     else:
-        yield Fact("samples per second", figure(best.throughput), f"before {figure(base.throughput)}")
+        yield Fact("samples per second", figure(best.throughput), f"was {figure(base.throughput)}")
     if best.hours is not None and base.hours is not None:
-        yield Fact("your production run", seconds(3600 * best.hours), f"before {seconds(3600 * base.hours)}")
+        yield Fact("your production run", seconds(3600 * best.hours), f"was {seconds(3600 * base.hours)}")
     if best.record.quality is not None:
         limit = limits_in_words(m).get("val_loss", "no limit")
         yield Fact(
             "loss" if best.record.quality.of == "validation" else "training loss",
             loss(best.loss),
-            f"before {loss(base.loss)}, {limit}",
+            f"was {loss(base.loss)}, {limit}",
         )
 
 
 def _interval(ratio: Ratio) -> str:
     rounds = _count(len(ratio.rounds), "round")
-    # Of a single round the upper end is infinite, which a file has as null.
+    # With a single round the upper end is infinite, which is null in a file.
     if not ratio.high or not math.isfinite(ratio.high):
         return f"{rounds}: too few for an interval"
-    return f"{ratio.low:.3g} to {ratio.high:.3g} (95 %), {rounds}"
+    return f"95% interval {interval(ratio.low, ratio.high)}, {rounds}"
 
 
 def _count(number: int, what: str) -> str:
@@ -105,29 +106,29 @@ def _count(number: int, what: str) -> str:
 
 
 def costs(m: ReportData) -> Iterator[Fact]:
-    """Yields what the sweep has cost, and when it has paid for itself."""
+    """Yields what the sweep cost, and when it pays for itself."""
     cost = m.cost
     if not cost.processes:
         return
     yield Fact("the sweep took", seconds(cost.seconds), f"{cost.processes:,} processes")
-    yield Fact("energy of the GPUs", "not measured" if cost.joules is None else joules(cost.joules))
+    yield Fact("GPU energy", "not measured" if cost.joules is None else joules(cost.joules))
     base, best = m.decision.baseline, m.decision.best
     if base is None or best is None:
         return
     if not best.throughput > base.throughput > 0:
-        yield Fact("paid for itself", "never: it is no faster")
+        yield Fact("pays for itself", "never: the winner is no faster")
         return
-    # With the winner for so long, the baseline would have needed the sweep's time more.
+    # After this long with the winner, it has saved the sweep's time over the baseline.
     until = cost.seconds / (best.throughput / base.throughput - 1)
     epoch = best.epoch_seconds
     epochs = f", {_count(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
-    yield Fact("paid for itself after", seconds(until), f"of training with it{epochs}")
+    yield Fact("pays for itself after", seconds(until), f"of training with it{epochs}")
     if m.decision.break_even is not None:
         rival, steps = m.decision.break_even
         word = "never" if math.isinf(steps) else f"from optimiser step {steps:,.0f} on"
-        yield Fact("compiling pays", word, f"against trial {rival}, which is eager")
+        yield Fact("compiling pays off", word, f"compared with eager trial {rival}")
     if best.hours is not None and base.hours is not None and base.hours > best.hours:
-        yield Fact("saved by one production run", seconds(3600 * (base.hours - best.hours)))
+        yield Fact("saved per production run", seconds(3600 * (base.hours - best.hours)))
 
 
 def warnings(m: ReportData) -> Iterator[str]:
@@ -135,28 +136,28 @@ def warnings(m: ReportData) -> Iterator[str]:
     summary, found = m.summary, m.decision
     first = m.sweep.table.records.get(BASELINE)
     if first is not None and first.failure is not None:
-        yield f"The baseline: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
+        yield f"The baseline failed: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
     if summary.synthetic:
-        yield "The data is synthetic: speeds are real, losses mean nothing outside of this sweep."
+        yield "The data is synthetic: speeds are real, but losses mean nothing outside this sweep."
     if summary.state == "stopped":
         yield "The sweep was stopped; `sweeper run` with the same YAML continues it."
     if summary.state == "unfinished":
         yield "The sweep is unfinished; `sweeper run` with the same YAML continues it."
     if found.kind == "unconfirmed":
-        yield "Nothing is confirmed: one measurement may have been lucky."
+        yield "Nothing is confirmed: a single measurement may be luck."
     if found.tied:
         yield tie_line(found.tied)
     for title, side in (("baseline", found.baseline), (m.best_word, found.best)):
         if side is not None and side.disturbance:
-            yield f"Timings of the {title} were disturbed until the end: {side.disturbance}."
+            yield f"Timings of the {title} stayed disturbed: {side.disturbance}."
     if found.best is not None and found.best.record.quality is None:
         yield "The loss was not compared: the winner may train worse than your baseline."
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
         yield "The loss cannot tell configurations apart here: a constant predictor does as well."
     if found.best is not None and found.best.reported_by:
-        yield f"The speeds are what {found.best.reported_by} said."
+        yield f"The speeds are as reported by {found.best.reported_by}."
     if summary.unfit:
-        yield f"Faster, yet beyond a limit when it was confirmed: {', '.join(summary.unfit)}."
+        yield f"Faster, but beyond a limit in confirmation: {', '.join(summary.unfit)}."
 
 
 def verdicts(m: ReportData) -> Table | None:
@@ -181,14 +182,14 @@ def commands(m: ReportData) -> Iterator[tuple[str, str]]:
     )
     if m.best is not None:
         if not m.confirmed and m.summary.state != "finished":
-            yield "go on, and confirm it", "sweeper run SPACE.yaml"
+            yield "continue and confirm it", "sweeper run SPACE.yaml"
         exported = "" if m.confirmed else f" --trial {m.best.number}"
-        yield "write its configuration", f"sweeper export {name}{exported}"
+        yield "export its configuration", f"sweeper export {name}{exported}"
         yield "train with it", f"sweeper train {shlex.quote(str(folder / 'best.yaml'))}"
         if m.confirmed:
-            yield "measure it once more", f"sweeper confirm {name}"
+            yield "measure it again", f"sweeper confirm {name}"
     elif m.summary.state == "finished":
         yield "search further", "sweeper run SPACE.yaml --extend 20"
     else:
-        yield "go on", "sweeper run SPACE.yaml"
-    yield "see all trials", f"sweeper show {name}"
+        yield "continue", "sweeper run SPACE.yaml"
+    yield "show all trials", f"sweeper show {name}"

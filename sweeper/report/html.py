@@ -12,7 +12,7 @@ from sweeper.report.text import Html, as_html, element, join
 
 
 def table_block(table: Table | None, *, key: str = "", sortable: bool = False) -> Html:
-    """Returns a table that scrolls within itself, by keyboard, too; nothing where there is none."""
+    """Returns a table that scrolls on its own, also by keyboard; empty for None."""
     if table is None:
         return Html("")
     head = element("tr", *(_head(column, sortable) for column in table.columns))
@@ -54,7 +54,7 @@ def _glyph(tone: str) -> Html:
 
 
 def chart_block(chart: Chart | None) -> Html:
-    """Returns the place of a figure, which the page's script fills; nothing where there is none."""
+    """Returns the place of a figure, which the page's script fills; empty for None."""
     if chart is None:
         return Html("")
     return element(
@@ -67,7 +67,7 @@ def chart_block(chart: Chart | None) -> Html:
 
 
 def legend(*charts: Chart) -> Html | None:
-    """Returns what the marks mean, each once; None where there is one kind only."""
+    """Returns what the marks mean, each once; None if there is only one kind."""
     kinds = {
         (each.name, each.tone): "┅" if each.dashed else "━" if each.kind in ("line", "steps") else ""
         for chart in charts
@@ -87,7 +87,7 @@ def legend(*charts: Chart) -> Html | None:
 
 
 def facts_block(facts: Iterable[Fact], kind: str = "facts") -> Html:
-    """Returns figures to see from afar."""
+    """Returns headline figures."""
     return element(
         "dl",
         *(
@@ -106,7 +106,7 @@ def facts_block(facts: Iterable[Fact], kind: str = "facts") -> Html:
 def commands_block(commands: Iterable[tuple[str, str]]) -> Html:
     """Returns commands to copy, each below what it does."""
     lines = (part for what, command in commands for part in (_comment(what), as_html(command)))
-    # The line ends are ours; those of a name are spaces by now.
+    # The line ends are ours; those in a name have become spaces.
     return element("pre", element("code", Html("\n".join(lines))), class_="commands", tabindex=0)
 
 
@@ -115,13 +115,13 @@ def _comment(text: str) -> Html:
 
 
 def bullets(sentences: Iterable[str], kind: str | None = None, label: str | None = None) -> Html:
-    """Returns sentences as a list; nothing where there are none."""
+    """Returns sentences as a list; empty if there are none."""
     items = [element("li", words(each)) for each in sentences]
     return element("ul", *items, class_=kind, aria_label=label) if items else Html("")
 
 
 def words(text: str) -> Html:
-    """Returns a sentence with what stands between backticks as code."""
+    """Returns a sentence with text between backticks as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return join(text)

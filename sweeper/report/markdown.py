@@ -14,7 +14,7 @@ MAX_ROWS = 12
 
 
 def markdown(m: ReportData) -> str:
-    """Returns the report, under 60 lines or so."""
+    """Returns the report, in about 60 lines at most."""
     return "\n".join(_lines(m)) + "\n"
 
 

@@ -17,7 +17,7 @@
     Plotly.react(box, data, layout, { displayModeBar: false, responsive: true, showTips: false });
   };
   const drawAll = (scheme) => boxes.forEach((box) => draw(box, scheme));
-  // One after the other: the page can be read and scrolled meanwhile.
+  // One at a time, so that the page can be read and scrolled meanwhile.
   boxes.forEach((box) => setTimeout(() => draw(box)));
   dark.addEventListener("change", () => drawAll());
   addEventListener("beforeprint", () => drawAll("light"));
@@ -39,7 +39,7 @@
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const body = table.tBodies[0];
       const keyed = [...body.rows].map((row) => [key(row, column), row]);
-      // What is absent stays last, whichever way.
+      // Absent values stay last in either order.
       const absent = (value) => value === "–";
       keyed.sort(([a], [b]) => absent(a) - absent(b) || (down ? compare(b, a) : compare(a, b)));
       body.append(...keyed.map(([, row]) => row));

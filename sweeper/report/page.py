@@ -34,7 +34,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     "trials": ("All trials", "All trials"),
     "provenance": ("Provenance", "Where this comes from"),
 }
-"""What each section is called in the navigation, and above it."""
+"""The title of each section in the navigation, and its heading."""
 
 _INK = {
     "light": {"ink": "#16191d", "faint": "#5a6270", "line": "#dfe3e8"},
@@ -105,7 +105,9 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
         "machine": join(
             element("h3", "While it was measured") if lines else "",
             legend(*lines) if lines else "",
-            element("div", *map(chart, lines), class_="charts") if lines else _none("No telemetry is kept."),
+            element("div", *map(chart, lines), class_="charts")
+            if lines
+            else _none("No telemetry was recorded."),
             chart(steps),
             table_block(trial_tables.steps(m)),
             _none(_no_steps(m)) if steps is None else "",
@@ -113,19 +115,19 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
         "failures": join(
             element("p", f"Searched trials: {', '.join(_counted(m)) or 'none'}."),
             chart(trial_charts.outcomes(m)),
-            table_block(trial_tables.failures(m)) or _none("Every trial ran, within all limits."),
+            table_block(trial_tables.failures(m)) or _none("Every trial ran and met all limits."),
         ),
-        "untried": bullets(coverage_lines(m)) or _none("Nothing worth a word."),
+        "untried": bullets(coverage_lines(m)) or _none("Nothing to mention."),
         "trials": join(_filter(len(every.rows)), table_block(every, key="all-trials", sortable=True)),
         "provenance": join(
             table_block(trial_tables.provenance(m)),
-            element("p", "The whole specification: as a file it makes this sweep anew."),
+            element("p", "The full specification. Saved as a file, it repeats this sweep."),
             element(
                 "details",
                 element("summary", "Specification"),
                 element("pre", element("code", as_lines(to_yaml(m.spec.to_dict()))), tabindex=0),
             ),
-            commands_block([("the same sweep anew", "sweeper run SPECIFICATION.yaml --new")]),
+            commands_block([("run the same sweep again", "sweeper run SPECIFICATION.yaml --new")]),
         ),
     }
     sections = (
@@ -134,7 +136,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
     )
     links = (element("li", element("a", title, href=f"#{key}")) for key, (title, _) in SECTIONS.items())
     page = join(
-        element("a", "To the decision", class_="skip", href="#decision"),
+        element("a", "Skip to the decision", class_="skip", href="#decision"),
         element(
             "header",
             element("p", f"{m.summary.name} · {m.summary.device} · {m.summary.state}", class_="where"),
@@ -142,7 +144,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
             element("nav", element("ul", *links), aria_label="Sections"),
         ),
         element("main", _decision(m), *sections),
-        element("footer", element("p", "One file; it opens without a network and sends nothing.")),
+        element("footer", element("p", "A single file: it needs no network and sends nothing.")),
     )
     return page, drawn
 
@@ -153,9 +155,9 @@ def _decision(m: ReportData) -> Html:
         facts_block(decision.facts(m)),
         element(
             "noscript",
-            element("p", "Figures and sorting need JavaScript; every table is here.", class_="note"),
+            element("p", "Charts and sorting need JavaScript; the tables do not.", class_="note"),
         ),
-        bullets(decision.warnings(m), "warnings", "What to mind"),
+        bullets(decision.warnings(m), "warnings", "Warnings"),
         _pair(table_block(changes(m)), table_block(before_and_after(m))),
         table_block(decision.verdicts(m)),
         element("h3", "What it cost"),
@@ -168,7 +170,7 @@ def _decision(m: ReportData) -> Html:
 
 
 def _pair(left: Html, right: Html) -> Html:
-    """Two blocks beside each other where there is room."""
+    """Returns two blocks, side by side if there is room."""
     return element("div", *(element("div", each) for each in (left, right) if each), class_="pair")
 
 
@@ -178,8 +180,8 @@ def _none(text: str) -> Html:
 
 def _no_steps(m: ReportData) -> str:
     if m.spec.command:
-        return "A script's steps are not taken apart, so that there is no breakdown of a step."
-    return "No breakdown of a step is known."
+        return "A script's steps are not broken down."
+    return "No breakdown of a step is available."
 
 
 def _counted(m: ReportData) -> Iterator[str]:
@@ -222,7 +224,7 @@ def _text(name: str) -> str:
 def _library() -> str:
     from plotly.offline import get_plotlyjs
 
-    # Inside an element it must not end it.
+    # It must not end the element that it is in.
     return str(get_plotlyjs()).replace("</script", "<\\/script")
 
 

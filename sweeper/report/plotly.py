@@ -32,7 +32,7 @@ def plotly(chart: Chart) -> dict[str, Any]:
         "shapes": [],
     }
     if bars:
-        # Names stand above their bars: beside them they would take a phone's whole width.
+        # Names are above their bars: next to them they would fill a phone's width.
         layout["yaxis"] |= {"showticklabels": False, "showgrid": False, "zeroline": False}
         layout["annotations"] = [
             {
@@ -120,5 +120,5 @@ def _trace(marks: Marks) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Returns `text` as plotly shows it as it is: it reads some markup, and entities."""
+    """Escapes `text` for plotly, which interprets some markup and entities."""
     return html.escape(shown(text), quote=False)

@@ -22,20 +22,21 @@ MAX_LETTERS = 44
 
 
 def pngs(m: ReportData, folder: Path) -> list[Path]:
-    """Writes the figures into `folder`, which is made, and returns their paths.
+    """Writes the figures into `folder`, which is created, and returns their paths.
 
-    `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`: those there is something for.
+    These are `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`, without empty
+    ones.
     """
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, shown_charts in _groups(m):
-        # By the object, not by pyplot: no window, no state, and no backend is chosen for others.
+        # Figure, not pyplot: no window, no global state, and no backend is chosen for others.
         path = folder / f"{name}.png"
         temporary = folder / f".{name}.tmp.png"
         with warnings.catch_warnings():
-            # Of letters its font lacks; they are drawn as boxes.
+            # About letters that its font lacks; they are drawn as boxes.
             warnings.simplefilter("ignore", UserWarning)
             _drawn(Figure, shown_charts).savefig(temporary, dpi=DPI, facecolor="white")
         temporary.replace(path)
@@ -57,7 +58,7 @@ def _groups(m: ReportData) -> Iterator[tuple[str, Sequence[Chart]]]:
 
 
 def _drawn(figure: Any, group: Sequence[Chart]) -> Any:
-    """A figure of panels at fixed places: a layout that measures its texts draws each thing three times."""
+    """Draws panels at fixed places; a layout that measures texts would draw them three times."""
     across = min(3, len(group))
     down = math.ceil(len(group) / across)
     panel = 0.5 + ROW * group[0].rows if group[0].rows else 2.9 if across == 1 else 1.9
@@ -101,7 +102,7 @@ def _draw(place: Any, chart: Chart) -> None:
     _scale(place, "x", chart.x)
     _scale(place, "y", chart.y)
     if chart.rows:
-        # The names stand above their bars, as on the page.
+        # The names are above their bars, as on the page.
         place.set_yticks([])
         for i, name in enumerate(chart.y.categories):
             place.text(0, i + 0.33, _text(name), fontsize=8, color=INK)
@@ -158,7 +159,7 @@ def _marks(place: Any, chart: Chart, marks: Marks) -> None:
 
 
 def _before(chart: Chart, marks: Marks) -> Iterator[list[tuple[float, float]]]:
-    """The bars that stand to the left of `marks`: lengths, with their places."""
+    """Yields the bars to the left of `marks`: lengths with their places."""
     for each in chart.marks:
         if each is marks:
             return
@@ -170,8 +171,8 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 
 
 def _text(text: str, most: int = MAX_LETTERS) -> str:
-    """Returns `text` as matplotlib shows it as it is, and not longer than there is room for."""
+    """Escapes `text` for matplotlib and shortens it to `most` letters."""
     plain = shown(text)
     plain = (plain if len(plain) <= most else plain[: most - 1] + "…").replace("$", r"\$")
-    # A label that begins with it is left out of a legend.
+    # Matplotlib leaves labels that begin with it out of a legend.
     return "\u2009" + plain if plain.startswith("_") else plain

@@ -15,12 +15,12 @@ from sweeper.sweep.store.load import LoadedSweep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """A sweep, and what follows from it.
+    """A sweep and what follows from it.
 
     Attributes:
-        spec: As it was begun.
+        spec: The specification it was started with.
         ended: The trials with an outcome, in order.
-        sensitivity: What moving the best trial costs; empty where there is none.
+        sensitivity: What moving the best trial costs; empty if there is none.
     """
 
     sweep: LoadedSweep
@@ -33,12 +33,12 @@ class ReportData:
 
     @property
     def baseline(self) -> TrialRecord | None:
-        """None while it is not measured."""
+        """The baseline; None until it is measured."""
         return self.decision.baseline.record if self.decision.baseline else None
 
     @property
     def best(self) -> TrialRecord | None:
-        """The trial to use; None where the baseline stays."""
+        """The trial to use; None if the baseline is best."""
         return self.decision.best.record if self.decision.best else None
 
     @property

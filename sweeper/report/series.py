@@ -28,7 +28,7 @@ Series = Mapping[str, Column]
 
 
 def read_series(folder: Path, names: Iterable[str]) -> Series:
-    """Returns the series of a trial by name; what is absent, broken or without a number is left out."""
+    """Returns the series of a trial by name, without absent, broken or empty ones."""
     parent = folder / SERIES
     moments = _load(parent / "time_s.npy")
     if moments is None:

@@ -10,11 +10,11 @@ from sweeper.analysis.formatting import ABSENT
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a cell.
+    """A cell of a table.
 
     Attributes:
-        value: What it is sorted by; None sorts by the text, last where that is a dash.
-        tone: How it is marked (`sweeper.report.chart.TONES`); empty where it is not.
+        value: What it is sorted by; None sorts by the text, a dash last.
+        tone: How it is marked (`sweeper.report.chart.TONES`); empty if it is not.
     """
 
     text: str
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; numbers are aligned to the right, and only what `wraps` may take several lines."""
+    """A column. Numbers are right-aligned; only a column that `wraps` may take several lines."""
 
     title: str
     number: bool = False
@@ -37,8 +37,8 @@ class Table:
 
     Attributes:
         caption: What it shows, in a few words.
-        note: A sentence below it; empty where there is none.
-        strong: Rows to stand out, by their index.
+        note: A sentence below it, or empty.
+        strong: Indices of highlighted rows.
     """
 
     caption: str
@@ -48,7 +48,7 @@ class Table:
     strong: frozenset[int] = frozenset()
 
     def without_empty(self) -> Table:
-        """Returns the table less the columns in which no row has anything to say."""
+        """Returns the table without empty columns."""
         if not self.rows:
             return self
         kept = [

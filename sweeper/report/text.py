@@ -38,7 +38,7 @@ def as_html(text: object) -> Html:
 
 
 def as_lines(text: str) -> Html:
-    """Returns `text` as markup with its line ends, for a preformatted element."""
+    """Returns `text` as markup that keeps its line ends, for a preformatted element."""
     return Html("\n".join(as_html(line) for line in text.splitlines()))
 
 
@@ -63,20 +63,20 @@ _VOID = frozenset({"input", "meta", "br", "link"})
 
 
 def join(*parts: object) -> Html:
-    """Returns parts behind each other; what is not markup is escaped."""
+    """Concatenates parts; those that are not markup are escaped."""
     return Html("".join(as_html(part) for part in parts if part is not None))
 
 
 def as_json(value: Any) -> Html:
-    """Returns `value` as JSON that may stand inside a script element; NaN is null."""
+    """Returns `value` as JSON that is safe inside a script element; NaN is null."""
     text = json.dumps(encode(value), separators=(",", ":"), allow_nan=False)
     return Html(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def as_markdown(text: object) -> str:
-    """Returns `text` as Markdown that says just that, in a table's cell, too; it mentions nobody.
+    """Escapes `text` for Markdown, also in a table's cell, and keeps it from mentioning users.
 
-    What stands between two backticks is code.
+    Text between two backticks is code.
     """
     parts = shown(text).split("`")
     if len(parts) % 2 == 0:

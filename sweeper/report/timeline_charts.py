@@ -31,7 +31,7 @@ PARTS = (
 
 
 def timelines(m: ReportData) -> Iterator[Chart]:
-    """Yields what the machine did while the baseline was measured, and while the winner was."""
+    """Yields the machine's telemetry while the baseline and the winner were measured."""
     pair = [("baseline", "baseline", m.baseline), ("winner", m.best_word, m.best)]
     found = [(tone, word, r, _series(r)) for tone, word, r in pair if r is not None]
     for name, title in SHOWN.items():
@@ -66,14 +66,14 @@ def _series(record: TrialRecord) -> Series:
 
 
 def _start(record: TrialRecord, column: Column) -> float:
-    """When measuring began; the first value where there is no window in it."""
+    """Returns when measuring began, or the time of the first value if no window is known."""
     windows = record.measurement.windows if record.measurement else ()
     first = float(column.seconds[0])
     return windows[0].start_s if windows and first <= windows[0].start_s <= column.seconds[-1] else first
 
 
 def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
-    """Yields the trials whose steps are compared, by what they are: each once, where it has a breakdown."""
+    """Yields the trials whose steps are compared, with titles; each once, if it has a breakdown."""
     wanted = [("baseline", m.baseline), (m.best_word, m.best)]
     wanted += [(f"best of {row.title}", row.record) for row in m.summary.per_loader]
     taken: set[int] = set()
@@ -85,7 +85,7 @@ def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
 
 
 def breakdown(m: ReportData) -> Chart | None:
-    """Returns the shares of a step, of the baseline, the winner and the best of each loader kind."""
+    """Returns the shares of a step for the baseline, the winner and each loader kind's best."""
     # The first at the top.
     shown = list(compared(m))[::-1]
     if not shown:
@@ -104,7 +104,7 @@ def breakdown(m: ReportData) -> Chart | None:
                     x=tuple(100 * s / part.step_s for s, (part, _) in zip(spent, parts, strict=True)),
                     y=tuple(map(float, range(len(names)))),
                     texts=tuple(
-                        f"{title}: {seconds(s)}, {100 * s / part.step_s:.0f} % of a step"
+                        f"{title}: {seconds(s)}, {100 * s / part.step_s:.0f}% of a step"
                         for s, (part, _) in zip(spent, parts, strict=True)
                     ),
                 )

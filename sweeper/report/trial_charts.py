@@ -18,13 +18,13 @@ from sweeper.spec.space import acts
 
 MAX_MARKS = 300
 LOG_FROM = 20.0
-"""Where the fastest is so many times the slowest, the axis is logarithmic."""
+"""Ratio of the fastest to the slowest from which the axis is logarithmic."""
 
 SPEED = "samples/s"
 JITTER, GOLDEN = 0.5, 0.618034
 
 At = Callable[[TrialRecord], float | None]
-"""Where a trial stands on the axis to the right."""
+"""A trial's position on the x axis."""
 
 
 def history(m: ReportData) -> Chart | None:
@@ -58,12 +58,12 @@ def history(m: ReportData) -> Chart | None:
         y=_speed_axis(speeds.values()),
         marks=(*([line] if len(steps) > 1 else []), *marks),
         wide=True,
-        note="Failed trials stand at the bottom." if failed else "",
+        note="Failed trials are shown at the bottom." if failed else "",
     )
 
 
 def effects(m: ReportData) -> Iterator[Chart]:
-    """Yields, of each searched parameter, the throughput at its values, where it has an effect."""
+    """Yields the throughput by value of each searched parameter, where it has an effect."""
     speeds = _speeds(m)
     flats = {r.number: r.config.canonical().flatten() for r in m.ended if r.number in speeds}
     for name, parameter in m.spec.space.items():
@@ -87,7 +87,7 @@ def effects(m: ReportData) -> Iterator[Chart]:
 
 
 def outcomes(m: ReportData) -> Chart | None:
-    """Returns where trials failed or broke a limit, over the first two numbers of the space."""
+    """Returns where trials failed or broke a limit, over the first two numeric parameters."""
     flats = {r.number: r.config.flatten() for r in m.ended}
     names = [
         name
@@ -120,7 +120,7 @@ def outcomes(m: ReportData) -> Chart | None:
 
 
 def front(m: ReportData) -> Chart | None:
-    """Returns the first two objectives of all trials, with the front; None where there is one objective."""
+    """Returns the first two objectives of all trials, with the front; None for one objective."""
     if len(m.summary.objectives) < 2:
         return None
     first, second = m.summary.objectives[:2]
@@ -131,7 +131,7 @@ def front(m: ReportData) -> Chart | None:
         return None
     edge = sorted((row.record for row in m.summary.front), key=lambda r: r.metric(first) or 0.0)
     line = Marks(
-        name="nothing beats these",
+        name="Pareto front",
         tone="good",
         kind="line",
         x=tuple(r.metric(first) for r in edge),
@@ -140,8 +140,8 @@ def front(m: ReportData) -> Chart | None:
     places = {r.number: r.metric(first) or 0.0 for r in m.ended if r.number in heights}
     return Chart(
         key="front",
-        title="Objectives against each other",
-        alt=f"{first} against {second}; {len(edge)} trials are beaten by none.",
+        title="Objectives",
+        alt=f"{first} against {second}; {len(edge)} trials are on the Pareto front.",
         x=_wide_axis(_named(first), places.values()),
         y=_wide_axis(_named(second), heights.values()),
         marks=(*([line] if len(edge) > 1 else []), *_by_outcome(m, lambda r: r.metric(first), heights)),
@@ -205,7 +205,7 @@ def _speed_axis(speeds: Iterable[float]) -> Axis:
 
 
 def _wide_axis(title: str, values: Iterable[float]) -> Axis:
-    """An axis that is logarithmic where the largest value is many times the smallest."""
+    """Returns an axis that is logarithmic if the largest value is many times the smallest."""
     found = [value for value in values if math.isfinite(value)]
     wide = bool(found) and min(found) > 0 and max(found) / min(found) >= LOG_FROM
     return Axis(title, log=wide, ticks=log_ticks(found) if wide else ())
@@ -214,10 +214,10 @@ def _wide_axis(title: str, values: Iterable[float]) -> Axis:
 def _placed(
     parameter: Parameter, values: Mapping[int, Scalar], apart: Collection[int]
 ) -> tuple[Axis, dict[int, float | None]]:
-    """Returns the axis of a parameter, and where on it each trial stands, by its number.
+    """Returns the axis of a parameter, and each trial's position on it, by its number.
 
-    Beside each other over a category, so that many can be told apart: by the golden ratio, as
-    evenly as any number of them can stand. Those `apart` stand in the middle.
+    Trials of a category are spread evenly, by the golden ratio, so that many can be told apart;
+    those in `apart` stay in the middle.
     """
     numbers = {number: found for number, value in values.items() if (found := _number(value)) is not None}
     if not isinstance(parameter, CategoricalParameter) and len(numbers) == len(values):

@@ -1,4 +1,4 @@
-"""The outcome of a trial in one word and its mark, the same in all tables and charts."""
+"""The outcome of a trial in a word and a mark, the same in all tables and charts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sweeper.analysis.formatting import metric
 from sweeper.core.record import TrialRecord
 
 OUTCOMES = {"good": "feasible", "beyond": "beyond a limit", "failed": "failed"}
-"""The tones of outcomes, and what they mean."""
+"""The tones of outcomes and their meaning."""
 
 
 def tone_of(record: TrialRecord) -> str:
-    """Returns `good`, `beyond` or `failed`; empty of a trial that has not ended."""
+    """Returns `good`, `beyond` or `failed`; empty for an unfinished trial."""
     if record.outcome is None:
         return ""
     if record.failure is not None:
@@ -21,14 +21,14 @@ def tone_of(record: TrialRecord) -> str:
 
 
 def outcome_of(record: TrialRecord) -> str:
-    """Returns what became of a trial in a few words."""
+    """Returns the outcome of a trial in a few words."""
     if record.failure is not None:
         return str(record.failure.kind)
-    return "not ended" if record.outcome is None else "feasible" if record.feasible else "beyond a limit"
+    return "not finished" if record.outcome is None else "feasible" if record.feasible else "beyond a limit"
 
 
 def why_not(record: TrialRecord) -> str:
-    """Returns why a trial could not win; empty where it could."""
+    """Returns why a trial could not win; empty if it could."""
     if record.failure is not None:
         return record.failure.message
     over = [
@@ -46,7 +46,7 @@ def _value(record: TrialRecord, name: str) -> float | None:
 
 
 def evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:
-    """Returns at most `most` records: every so manieth, in their order."""
+    """Returns at most `most` records, evenly spaced and in order."""
     if len(records) <= most:
         return records
     return [records[i * len(records) // most] for i in range(most)]

@@ -20,9 +20,9 @@ from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.report.timeline_charts import PARTS, compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 
-MAX_BESIDE = 4
+MAX_NEIGHBOURS = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
-"""How busy the machine was, by the best figure there is."""
+"""Metrics of how busy the machine was, the best one first."""
 
 
 def best_of(m: ReportData) -> Iterator[Table]:
@@ -49,8 +49,8 @@ def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
                 Cell(loss(row.record.metric("val_loss")), row.record.metric("val_loss")),
             )
         )
-    notes = ["* confirmed by interleaved repeats"] if any(row.confirmed for row in rows) else []
-    notes += ["~ disturbed by something else"] if any(row.disturbed for row in rows) else []
+    notes = ["* confirmed in interleaved rounds"] if any(row.confirmed for row in rows) else []
+    notes += ["~ disturbed by other processes"] if any(row.disturbed for row in rows) else []
     best = m.best.number if m.best else None
     return Table(
         caption=caption,
@@ -71,10 +71,10 @@ def _front(m: ReportData) -> Table:
     ]
     titles = (f"#{name}, {metric_row(name).unit}".removesuffix(", ") for name in m.summary.objectives)
     return Table(
-        caption="Beaten by no other trial (Pareto front)",
+        caption="Pareto front: beaten by no other trial",
         columns=columns("trial", *titles),
         rows=tuple(rows),
-        note=f"Marked is {RULES[m.summary.rule]}.",
+        note=f"Marked: {RULES[m.summary.rule]}.",
         strong=frozenset(i for i, row in enumerate(m.summary.front) if row.record.number == picked),
     )
 
@@ -85,18 +85,18 @@ def _metric(record: TrialRecord, name: str) -> Cell:
 
 
 def sensitivity(m: ReportData) -> Table | None:
-    """Returns what the values beside those of the best trial cost, the parameter that costs most first."""
+    """Returns the cost of other values than the best trial's, the most costly parameter first."""
     rows = []
     for name, near in by_parameter(m.sensitivity).items():
-        said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MAX_BESIDE]]
-        said += ["..."] * (len(near) > MAX_BESIDE)
+        said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MAX_NEIGHBOURS]]
+        said += ["..."] * (len(near) > MAX_NEIGHBOURS)
         rows.append(cells(name, "; ".join(said)))
     if not rows:
         return None
     about = any(each.how == "predicted" for each in m.sensitivity)
     return Table(
         caption="What mattered",
-        columns=columns("parameter", f"~beside the value of the {m.best_word}"),
+        columns=columns("parameter", "~cost of other values"),
         rows=tuple(rows),
         note="about: predicted from all trials" if about else "",
     )
@@ -104,13 +104,13 @@ def sensitivity(m: ReportData) -> Table | None:
 
 def _cost(ratio: float, how: str) -> str:
     if not ratio or not math.isfinite(ratio):
-        return "does not run or breaks a limit"
+        return "fails or breaks a limit"
     lost = round(100 * (1 - ratio))
-    return f"costs {'about ' if how == 'predicted' else ''}{lost} %" if lost > 0 else "costs nothing"
+    return f"costs {'about ' if how == 'predicted' else ''}{lost}%" if lost > 0 else "costs nothing"
 
 
 def steps(m: ReportData) -> Table | None:
-    """Returns the parts of a step, of the baseline, the winner and the best of each loader kind."""
+    """Returns the parts of a step for the baseline, the winner and the best of each loader kind."""
     shown = [(title, r, r.measurement.breakdown) for title, r in compared(m) if r.measurement]
     if not shown:
         return None
@@ -121,7 +121,7 @@ def steps(m: ReportData) -> Table | None:
             Cell(m.sweep.name_of(record), record.number),
             Cell(seconds(parts.step_s), parts.step_s),
             *(
-                Cell(f"{100 * share:.0f} %", share)
+                Cell(f"{100 * share:.0f}%", share)
                 for share in (getattr(parts, field) / parts.step_s for _, _, field in used)
             ),
         )
@@ -129,7 +129,7 @@ def steps(m: ReportData) -> Table | None:
     ]
     return Table(
         caption="Shares of a step",
-        columns=columns("", "trial", "#a step", *(f"#{title}" for _, title, _ in used)),
+        columns=columns("", "trial", "#step", *(f"#{title}" for _, title, _ in used)),
         rows=tuple(rows),
     )
 
@@ -153,7 +153,7 @@ def failures(m: ReportData) -> Table | None:
 
 
 def all_trials(m: ReportData) -> Table:
-    """Returns every trial with what was asked of it and what it reached."""
+    """Returns every trial with its settings and results."""
     names = [n for n in m.sweep.varied() if any(n in r.config.flatten() for r in m.summary.records)]
     used = next((n for n in USED if any(r.metric(n) is not None for r in m.ended)), None)
     extra = [
@@ -211,18 +211,18 @@ def provenance(m: ReportData) -> Table:
         "state": m.summary.state + (f": {m.summary.reason}" if m.summary.reason else ""),
         "device": m.summary.device,
         **{name: str(value) for name, value in (found.versions if found else {}).items()},
-        "torch asked for": marks.get("torch"),
+        "torch requested": marks.get("torch"),
         "runs": m.spec.pipeline or " ".join(m.spec.command),
         "data": ", ".join(f"{key}: {value}" for key, value in m.spec.data.items()),
         "samples per epoch": f"{found.train_samples:,}" if found and found.train_samples else None,
-        "fingerprint of the code": marks.get("code"),
+        "code fingerprint": marks.get("code"),
         "seed": str(m.spec.search.seed),
         "began": _moment(m.cost.began),
         "ended": _moment(m.cost.ended),
-        "report made by": f"sweeper {__version__}",
+        "report written by": f"sweeper {__version__}",
     }
     if found and "torch" in found.versions:
-        facts.pop("torch asked for")
+        facts.pop("torch requested")
     rows = [cells(name, str(value)) for name, value in facts.items() if value]
     return Table(caption="Provenance", columns=columns("", "~"), rows=tuple(rows))
 

@@ -12,7 +12,7 @@ from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import write_atomic
 
 FORMATS = {"html": "report.html", "md": "report.md", "png": "report"}
-"""Formats, and what they are called in the sweep's folder; `png` is a folder of files."""
+"""Formats and their names in the sweep's folder; `png` is a folder of files."""
 
 
 def files(sweep: LoadedSweep) -> list[Path]:

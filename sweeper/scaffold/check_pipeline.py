@@ -1,6 +1,6 @@
 """`sweeper check --deep` for a pipeline: prepares data, steps its baseline and its largest trial.
 
-Before the steps its models are checked for what would fail on a GPU or wait for one, on any machine.
+Before that it checks the models, on any machine, for what would fail on a GPU or wait for one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from sweeper.sweep.store.fingerprint import prepared_folder
 
 LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0
-"""The longest that a step of the largest configuration may be expected to take for it to be run."""
+"""Longest expected step with which the largest configuration is still run."""
 FULL = (FailureKind.OOM, FailureKind.HOST_OOM)
 
 STEP = "the training step"
-"""As `sweeper.trainer.gpu_check` calls it."""
+"""The name that `sweeper.trainer.gpu_check` has for it."""
 
 BATCH, KIND, AMP = "batch_size", "loader.kind", "precision.amp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """A configuration that was built, and took its steps.
+    """A configuration that was built and took its steps.
 
     Attributes:
-        values: What the trying job reported (`sweeper.trainer.dry_step`).
+        values: What the job reported (`sweeper.trainer.dry_step`).
     """
 
     config: TrialConfig
@@ -51,23 +51,23 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What came of a pipeline's specification.
+    """The result of checking a pipeline's specification.
 
     Attributes:
-        spec: Less what this device cannot do.
+        spec: The specification without what this device cannot do.
         data: What the prepare job reported.
         removed: A line for each thing that left the space.
-        not_resident: Why the data cannot lie on the device; empty where it can.
-        on_gpu: Whether peaks are those of a GPU's allocator, and not of a process on the CPU.
-        room_gib: The device's memory, the host's of a CPU; 0 where unknown.
-        baseline: None where it failed.
+        not_resident: Why the data cannot be kept on the device; empty if it can.
+        on_gpu: Whether peaks are those of a GPU's allocator rather than of a CPU process.
+        room_gib: Memory of the device, of the host for a CPU; 0 if unknown.
+        baseline: None if it failed.
         checked: The configurations whose code was checked for a GPU.
-        findings: What came of it (`sweeper.trainer.gpu_check.Finding`), each line once; `unknown` is
-            also what is known of a configuration that could not be checked.
-        largest: The largest configuration; None where it is the baseline, or that failed.
-        stepped: Its steps at some batch sizes, ascending; the last is its own where that was run.
-        not_run: Why it was not run at its own batch size; empty where it was.
-        failure: What ended this early.
+        findings: The findings (`sweeper.trainer.gpu_check.Finding`), each line once; `unknown` also
+            stands for a configuration that could not be checked.
+        largest: The largest configuration; None if it is the baseline, or that failed.
+        stepped: Its steps at ascending batch sizes; the last is its own if that was run.
+        not_run: Why it was not run at its own batch size; empty if it was.
+        failure: What ended the check early.
     """
 
     spec: SweepSpec
@@ -87,20 +87,20 @@ class Built:
 
     @property
     def fails_here(self) -> bool:
-        """Whether this would fail on the device that it is for; on a CPU what a GPU refuses is a note."""
+        """Whether it would fail on this device; on a CPU, findings for a GPU are only notes."""
         refused = any(each["effect"] == "fails" for each in self.findings)
         return self.failure is not None or (self.on_gpu and refused)
 
 
 def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Built:
-    """Prepares a pipeline's data, and has its baseline and its largest configuration take two steps.
+    """Prepares a pipeline's data and takes two steps of its baseline and largest configuration.
 
-    The data stays in the home's cache, where a sweep finds it, and so does the log where it cannot be
-    prepared; nothing else is left on disk.
+    The data stays in the state folder's cache for the sweep, and so does the log if preparing it
+    fails; nothing else is left on disk.
 
     Raises:
         UserError: The data cannot be used, or the pipeline refuses a configuration.
-        EnvironmentStopError: The device cannot be probed, or the home takes no files.
+        EnvironmentStopError: The device cannot be probed, or the state folder cannot be written.
     """
     prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"])
     try:
@@ -132,14 +132,14 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
 
 
 class _Steps:
-    """Runs trying jobs, each in a process of its own: the peak of one is not that of another."""
+    """Runs the jobs that take steps, each in a fresh process so that their peaks do not mix."""
 
     def __init__(self, runner: JobRunner, folder: Path, template: Job) -> None:
         self._runner, self._folder, self._template = runner, folder, template
         self._count = 0
 
     def of(self, config: TrialConfig) -> Stepped | Failure:
-        """Returns what two steps of `config` tell, on one device.
+        """Takes two steps of `config` on one device.
 
         Raises:
             UserError: The pipeline refuses the configuration.
@@ -152,7 +152,7 @@ class _Steps:
         return Stepped(config=config, values=outcome.values)
 
     def gpu_findings(self, config: TrialConfig) -> list[Mapping[str, str]] | None:
-        """Returns what would fail on a GPU or wait for one; None where the pipeline refuses `config`."""
+        """Returns what would fail on a GPU or wait for one; None if `config` is refused."""
         outcome = self._run(GPU_CHECK_RUNNER, config)
         if isinstance(outcome, Failure):
             return [{"effect": "unknown", "part": "", "place": "", "what": outcome.message}]
@@ -174,7 +174,7 @@ class _Steps:
 
 
 def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Built:
-    """Adds what the baseline's code would do on a GPU, and that of each other word of the space."""
+    """Adds GPU findings for the baseline and for each other choice of the space."""
     checked: list[TrialConfig] = []
     findings: dict[tuple[str, str], Mapping[str, str]] = {}
     for config in _kinds(built.spec, baseline):
@@ -182,7 +182,7 @@ def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Buil
         if found is None:
             continue
         if built.on_gpu and config.key() == baseline.key():
-            # It has just taken two steps on one.
+            # It has just taken two steps on a GPU.
             found = [each for each in found if (each["effect"], each["part"]) != ("fails", STEP)]
         checked.append(config)
         for each in found:
@@ -191,9 +191,9 @@ def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Buil
 
 
 def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
-    """Returns the baseline, and what differs from it by one word or switch of the pipeline's own.
+    """Returns the baseline, and what differs from it in one word or switch of the pipeline's own.
 
-    Numbers are sizes: they rarely lead to other code.
+    Numbers are sizes, which rarely lead to other code.
     """
     configs = {baseline.key(): baseline}
     for name, parameter in spec.space.items():
@@ -206,7 +206,7 @@ def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
 
 
 def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
-    """Adds what is known of the largest configuration; smaller batches go before its own, and tell of it."""
+    """Adds what is known of the largest configuration, by steps at smaller batches first."""
     config = largest(built.spec, baseline.values["train_samples"])
     if config.key() == baseline.config.key():
         return built
@@ -225,10 +225,10 @@ def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
 
 
 def largest(spec: SweepSpec, samples: int) -> TrialConfig:
-    """Returns the configuration of the space that takes the most memory, as far as its numbers tell.
+    """Returns the configuration of the space that takes the most memory, judging by its numbers.
 
-    The largest batch (of at most `samples`) and the largest numbers of the pipeline's own (`model.*`,
-    `data.*`), in full precision; the rest as in the baseline, where the space has that.
+    It has the largest batch (at most `samples`) and the largest numbers of the pipeline (`model.*`,
+    `data.*`), in full precision; the rest is as in the baseline, if the space has that.
     """
     params = {name: _largest(name, parameter, spec.baseline) for name, parameter in spec.space.items()}
     config = spec.config(params)
@@ -251,9 +251,9 @@ def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) ->
 
 
 def _sizes(usual: int, most: int) -> list[int]:
-    """Returns the batches to run: from the usual one on, four times as large each, and `most` in the end.
+    """Returns the batches to run: from the usual one, each four times larger, and finally `most`.
 
-    Two are smaller than that, where there are such: a line needs them.
+    At least two are smaller than `most`, if possible: the estimate needs them.
     """
     sizes = [max(1, min(usual, most // 4))]
     while 4 * sizes[-1] <= most // 2:
@@ -264,7 +264,7 @@ def _sizes(usual: int, most: int) -> list[int]:
 
 
 def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
-    """Returns why a batch of `size` is not to be run after smaller ones; empty where it is."""
+    """Returns why a batch of `size` should not follow smaller ones; empty if it should."""
     if not stepped:
         return ""
     last = stepped[-1]
@@ -278,10 +278,10 @@ def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
 
 
 def expected_gib(stepped: Sequence[Stepped], size: int) -> float | None:
-    """Returns the peak to be expected with a batch of `size`: the line through the last two smaller ones.
+    """Returns the expected peak with a batch of `size`, on a line through two smaller ones.
 
-    None where there are no two. What is allocated whatever the batch is the line's beginning; that
-    allocators take blocks, and libraries more workspace for more, is not in it.
+    None without two of them. The line includes what is allocated at any batch, but neither the
+    allocator's blocks nor the growing workspaces of libraries.
     """
     points = [(e.config.batch_size, e.values["peak_gib"]) for e in stepped if e.config.batch_size < size]
     if len(points) < 2:

@@ -1,4 +1,4 @@
-"""`sweeper check --deep` for a script: runs its baseline for some seconds and listens."""
+"""`sweeper check --deep` for a script: runs its baseline for a few seconds and reads its output."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LIMIT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A script that was run for some seconds.
+    """A script that was run for a few seconds.
 
     Attributes:
-        device: In one line.
-        record: What exactly ran, and what was heard (`sweeper.core.job.RECORD`); empty where it
-            could not be started.
+        device: The device in one line.
+        record: What exactly ran, and what was read (`sweeper.core.job.RECORD`); empty if it could
+            not be started.
     """
 
     device: str
@@ -38,7 +38,7 @@ class Tried:
 
 
 def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
-    """Runs the baseline of a command's specification until it is measured, or `LIMIT_SECONDS` are over.
+    """Runs the baseline of a command until it is measured, for at most `LIMIT_SECONDS`.
 
     Nothing is left on disk.
     """

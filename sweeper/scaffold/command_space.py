@@ -34,7 +34,7 @@ HELP_BYTES = 256 * 1024
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _COUNT = "device.count"
 _COUNTING = frozenset({"nprocpernode", "numprocesses", "numgpus"})
-"""Options of launchers that say how many processes train together, one on each GPU."""
+"""Options of launchers for the number of processes, one per GPU."""
 
 _READS_ARGUMENTS = re.compile(r"arg(?:v|s|parse|ument)|click|typer|fire|tyro|hydra|absl", re.IGNORECASE)
 _BRACES = re.compile(r"\{([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)\}")
@@ -45,8 +45,8 @@ class Argument:
     """Words of the command that belong together.
 
     Attributes:
-        in_use: Whether they are no comment.
-        instead: Whether they would be in place of those before them.
+        in_use: Whether they are in use rather than a comment.
+        instead: Whether they would replace those before them.
     """
 
     words: tuple[str, ...]
@@ -56,16 +56,16 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a first search space holds.
+    """The content of a first search space.
 
     Attributes:
         source: The command line as it was given.
-        name: Of the sweep.
+        name: Name of the sweep.
         arguments: The command, with templates.
-        dimensions: What those speak of; some are for the user to decide, and are comments.
+        dimensions: The dimensions they use; those that the user must decide on are comments.
         fix: Values that are not searched.
         env: The script's own environment.
-        gpus: The GPUs it was meant for; None where nothing says it.
+        gpus: The GPUs it was meant for; None if not given.
     """
 
     source: str
@@ -88,9 +88,9 @@ class Proposal:
 
 
 def help_of(line: CommandLine) -> str:
-    """Returns what the script prints for `--help`; empty where it prints nothing in time, or is not asked.
+    """Returns what the script prints for `--help`; empty if nothing in time or it is not run.
 
-    A script that never looks at its arguments is not asked: it would begin to train.
+    A script that never reads its arguments is not run: it would start to train.
     """
     path = Path(line.script)
     if path.suffix == ".py":
@@ -132,7 +132,7 @@ def propose(line: CommandLine, help_text: str = "") -> Proposal:
     """Returns a search space for a command line.
 
     Args:
-        help_text: What its script prints for `--help`: more options, and what is known of those given.
+        help_text: What its script prints for `--help`: more options, and details of those given.
 
     Raises:
         UserError: A word looks like a template.
@@ -163,19 +163,19 @@ def _gpus(visible: str) -> list[str]:
 
 
 def _literal(words: Sequence[str]) -> tuple[str, ...]:
-    """Words as templates that give them back."""
+    """Returns words as templates that produce them unchanged."""
     found = tuple(_BRACES.sub(r"{{\1}}", word) for word in words)
     for word in found:
         if any(names_in(word)):
             raise UserError(
-                f"`--command` must be a command line as it is run, but {word!r} is a template. Write a value."
+                f"`--command` must be a plain command line, but {word!r} is a template. Write a value."
             )
     return found
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A proposal in the making: each option is looked at once, and the first of a name has it."""
+    """A proposal being built: each option is read once, and the first with a name wins."""
 
     helped: list[Option]
     arguments: list[Argument] = field(default_factory=list)
@@ -184,7 +184,7 @@ class _Draft:
     _given: set[str] = field(default_factory=set)
 
     def take_start(self, start: Sequence[str]) -> None:
-        """Takes what comes before the options: a launcher's number of processes is one of devices."""
+        """Takes what precedes the options; a launcher's process count becomes the device count."""
         found: list[str] = []
         for words in grouped(start):
             reading = next(readings(words))
@@ -211,10 +211,10 @@ class _Draft:
         option = Option(names=(reading.name,), value=reading.value, is_flag=is_flag)
         self._given.update(helped.names if helped else option.names)
         if helped and helped.is_flag and not is_flag:
-            # What follows a flag is no value of it.
+            # A flag takes no value.
             return None
         if is_flag and reading.after and not (helped and helped.is_flag):
-            # Nothing says that what follows is no value.
+            # What follows may be its value.
             return None
         if helped and helped.is_flag == is_flag:
             option = replace(helped, value=reading.value)
@@ -225,7 +225,7 @@ class _Draft:
         return self._added(found[0], reading.filled(found[1])) if found else None
 
     def take_helped(self) -> None:
-        """Takes the options that only the help names."""
+        """Takes the options that appear only in the help."""
         for option in self.helped:
             found = recognised(option) or recognised(replace(option, value=None))
             if found and not self._given & {*option.names}:
@@ -244,7 +244,7 @@ class _Draft:
 
 
 def _related(found: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
-    """The dimensions, so that a DataLoader without workers is never given a prefetch factor."""
+    """Returns the dimensions; a DataLoader without workers never gets a prefetch factor."""
     related = dict(found)
     workers, prefetch = found.get(WORKERS), found.get(PREFETCH)
     if workers and prefetch and workers.is_searched and prefetch.is_searched:

@@ -11,13 +11,13 @@ from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import BATCH, WORKERS, Dimension
 
 UNKNOWN = "DEFAULT"
-"""What stands in a comment where a value belongs that only the user knows."""
+"""Placeholder in a comment for a value that only the user knows."""
 
 _PLAIN = re.compile(r"(?:--?|\.{0,2}/)?[A-Za-z_][A-Za-z0-9_./=+@%-]*")
 _NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 _HEADER = """\
-# How fast it trains is known in one of three ways, the first of them the most exact (docs/scripts.md):
+# The speed is read in one of three ways, the first being the most exact (docs/scripts.md):
 #   three lines in the script:   import sweeper
 #                                meter = sweeper.meter()
 #                                meter.step(samples=len(batch), loss=loss)     after each training step
@@ -25,31 +25,31 @@ _HEADER = """\
 #   what it prints:              tqdm, steps, samples/s, s/it, tokens/s, ...; script.patterns, below"""
 
 _GOALS = """\
-# The loss may not become worse than this, where the script tells it (its meter, or what it prints).
+# Limit on the loss, if the script reports one (by its meter or in its output).
 # constraints: {val_loss: {max_ratio_to_baseline: 1.02}}
-# Of each trial so many windows of so many seconds, once its speed is steady, or after the cap.
+# Number and length of each trial's windows, which begin once its speed is steady, or after the cap.
 measure: {window_seconds: 3, repeats: 3, warmup_cap_seconds: 60}
-# At most so many trials and minutes, confirmation included.
+# Limits of the search; the minutes include confirmation.
 search: {trials: 40, minutes: 60, seed: 0}
-# The best so many take turns with the baseline, each time in a new process.
+# The best trials take turns with the baseline, each time in a new process.
 confirm: {top: 3, rounds: 8}"""
 
 _WIDTH = 24
 _OPTIONS = (
-    ("files", "{config.yaml: {template: config.yaml.in}}", "written before it starts, from templates"),
-    ("env", "{OMP_NUM_THREADS: '4'}", "environment variables, templates as well"),
-    ("workdir", "link", "a mirror of this folder for each trial; copy: all of it; here: the folder itself"),
-    ("stop", "when_measured", "at_end: it comes to its end, and its final loss counts"),
-    ("samples_per_step", "64", "where batch_size does not say it; also factors: '{batch_size}*2'"),
-    ("samples_per_epoch", "50000", "for output in seconds of an epoch"),
+    ("files", "{config.yaml: {template: config.yaml.in}}", "written from templates before it starts"),
+    ("env", "{OMP_NUM_THREADS: '4'}", "environment variables; they may have templates"),
+    ("workdir", "link", "each trial gets links to this folder; copy: a full copy; here: the folder itself"),
+    ("stop", "when_measured", "at_end: it runs until it ends, and its final loss counts"),
+    ("samples_per_step", "64", "if it is not batch_size; factors work too: '{batch_size}*2'"),
+    ("samples_per_epoch", "50000", "for output in seconds per epoch"),
     ("tokens_per_sample", "1024", "for output in tokens"),
-    ("mlflow", "steps", "or epochs: what it logs to MLflow is read"),
-    ("patterns", r"'it (?P<step>\d+) .* (?P<ms_per_step>[\d.]+) msec'", "for output in a form of its own"),
+    ("mlflow", "steps", "or epochs: reads what it logs to MLflow"),
+    ("patterns", r"'it (?P<step>\d+) .* (?P<ms_per_step>[\d.]+) msec'", "for output in any other form"),
 )
 
 
 def rendered(proposal: Proposal) -> str:
-    """Returns a search space that `sweeper.spec.load` reads, and that says what there is to decide."""
+    """Returns a search space that `sweeper.spec.load` reads, with comments on what to decide."""
     return "\n".join(_lines(proposal)) + "\n"
 
 
@@ -57,20 +57,19 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"# A first proposal for: {proposal.source}"
     yield _HEADER
     if all(each.name != BATCH for each in proposal.searched):
-        yield "# Its batch size is not known: without the meter, samples per second need"
-        yield "# `script.samples_per_step`, below."
+        yield "# Its batch size is unknown. Without the meter, set `script.samples_per_step` below."
     if proposal.undecided:
-        yield "# Of what is in comments below, lines of the same name come into use together."
+        yield "# To use a name that is in comments below, uncomment all of its lines."
     yield f"name: {_text(proposal.name)}"
     yield "command: ["
     for argument in proposal.arguments:
         mark = "" if argument.in_use else "# "
-        remark = "     # in place of the line above" if argument.instead else ""
+        remark = "     # instead of the line above" if argument.instead else ""
         yield f"  {mark}{', '.join(map(_text, argument.words))},{remark}"
     yield "  ]"
     yield from _space(proposal)
     if proposal.fix:
-        yield "# So many processes train together, each on `batch_size` samples a step."
+        yield "# Number of processes that train together, each on `batch_size` samples per step."
         yield f"fix: {{{', '.join(f'{name}: {shown(value)}' for name, value in proposal.fix.items())}}}"
     yield from _baseline(proposal)
     yield _GOALS
@@ -81,24 +80,24 @@ def _lines(proposal: Proposal) -> Iterator[str]:
 
 
 def _space(proposal: Proposal) -> Iterator[str]:
-    yield "space:" if proposal.searched else "space: {}     # without braces, once a line below is in use"
+    yield "space:" if proposal.searched else "space: {}     # remove the braces to use a line below"
     width = max((len(each.name) for each in proposal.searched), default=0) + 1
     for each in proposal.searched:
         yield f"  {each.name + ':':<{width}} {each}"
     if any(each.name == WORKERS and each.low for each in proposal.searched):
-        yield "  # Workers from 1 on: without any, a DataLoader takes no prefetch factor."
+        yield "  # At least 1 worker: without any, a DataLoader takes no prefetch factor."
     for each in proposal.undecided:
         yield f"  # {each.name}: {each}     # {_why(each)}"
 
 
 def _why(dimension: Dimension) -> str:
     if dimension.changes_work:
-        return "another training: needs the constraint on val_loss"
-    return "what it is now is not known: write it into the baseline"
+        return "changes what is trained: needs the constraint on val_loss"
+    return "its current value is unknown: write it into the baseline"
 
 
 def _baseline(proposal: Proposal) -> Iterator[str]:
-    yield "# What all is compared with, and measured first: the command as it was given."
+    yield "# The reference for all trials, measured first: the command as it was given."
     yield "baseline:" if proposal.searched else "baseline: {}"
     for each in proposal.searched:
         yield f"  {each.name}: {shown(each.value)}"
@@ -107,7 +106,7 @@ def _baseline(proposal: Proposal) -> Iterator[str]:
 
 
 def _script(proposal: Proposal) -> Iterator[str]:
-    """The section `script`, in comments but for the environment that was given."""
+    """Yields the section `script`, in comments except for the given environment."""
     env = ", ".join(f"{_text(name)}: {_quoted(value)}" for name, value in proposal.env.items())
     title, mark = ("script:", "  # ") if env else ("# script:", "#   ")
     yield title
@@ -119,7 +118,7 @@ def _script(proposal: Proposal) -> Iterator[str]:
 
 
 def _text(word: str) -> str:
-    """A string in YAML, in quotes only where it needs them."""
+    """Returns a string as YAML, quoted only if needed."""
     return word if _PLAIN.fullmatch(word) and word.lower() not in _NOT_TEXT else _quoted(word)
 
 

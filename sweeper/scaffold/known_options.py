@@ -44,7 +44,7 @@ _USUAL: Mapping[str, int] = {
     "model.num_layers": 4,
     "data.sequence_length": 512,
 }
-"""Dimensions that are numbers, and around what a range lies where nothing says the value."""
+"""Numeric dimensions, with the centre of their range if the value is unknown."""
 
 _LARGEST = 10**9
 _TRUTHS = (
@@ -64,11 +64,11 @@ _SPELLINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """A name of the space.
+    """A dimension of the space.
 
     Attributes:
-        value: The baseline's; None where nothing says it.
-        choices: Its values where they are few; else they go from `low` to `high`.
+        value: The baseline's value; None if unknown.
+        choices: Its values if they are few; otherwise they range from `low` to `high`.
         when: A condition, as YAML has it.
         is_shared: Whether other options may add choices, as `--bf16` does to those of `--fp16`.
     """
@@ -84,12 +84,12 @@ class Dimension:
 
     @property
     def changes_work(self) -> bool:
-        """Whether its values train something else, so that speed alone does not compare them."""
+        """Whether its values change what is trained, so that speeds alone do not compare."""
         return self.name.partition(".")[0] in OPEN_SECTIONS
 
     @property
     def is_searched(self) -> bool:
-        """Whether it can be searched as it is, and is not for the user to decide."""
+        """Whether it can be searched without a decision by the user."""
         return self.value is not None and not self.changes_work
 
     def __str__(self) -> str:
@@ -102,11 +102,11 @@ class Dimension:
 
 
 Found = tuple[Dimension, str]
-"""A dimension, and the template for the place of the option's value, or of the whole flag."""
+"""A dimension, and the template that replaces the option's value or the whole flag."""
 
 
 def recognised(option: Option) -> Found | None:
-    """Returns the dimension that an option is and its template, or None where it is none that is known."""
+    """Returns the dimension and the template of an option, or None if it is not a known one."""
     keys = (plain(each) for each in option.long_names)
     name = next((_KNOWN[key] for key in keys if key in _KNOWN), "")
     if name in _USUAL:
@@ -119,14 +119,14 @@ def recognised(option: Option) -> Found | None:
 
 
 def joined(first: Dimension, second: Dimension) -> Dimension | None:
-    """Returns the one dimension that two options of one name are; None where the second is one too many."""
+    """Returns two options of one name as one dimension; None if they do not combine."""
     choices = {*first.choices, *second.choices}
     if not (first.is_shared and second.is_shared) or choices == {*first.choices}:
         return None
     if first.value is None or second.value is None:
         return None
     if _PLAINEST not in (first.value, second.value):
-        # Both at once is what the script makes of it.
+        # What both together mean is up to the script.
         return None
     value = second.value if first.value == _PLAINEST else first.value
     return replace(first, value=value, choices=tuple(each for each in _FORMATS if each in choices))
@@ -178,7 +178,7 @@ def _half(half: str, option: Option) -> Found | None:
 
 
 def _words(option: Option) -> Mapping[str, str] | None:
-    """What an option is where it is `true` and `false`; None where it cannot be that."""
+    """Returns an option's words for `true` and `false`; None if it is not a switch."""
     names = option.long_names
     if option.is_flag:
         ways = {"true": [n for n in names if not is_negated(n)], "false": [n for n in names if is_negated(n)]}
@@ -194,7 +194,7 @@ def _is_on(option: Option, words: Mapping[str, str]) -> bool | None:
 
 
 def _format(option: Option) -> Found | None:
-    # Without a value it is the choices that tell what the option is.
+    # Without a value, the choices tell what the option is.
     if option.is_flag or not (option.value or option.choices):
         return None
     best: Mapping[str, str] = {}

@@ -22,16 +22,16 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """A pipeline, as its source has it.
+    """A pipeline's options, as in its source.
 
     Attributes:
         module: Its dotted name.
         summary: The first line of its docstring.
-        about_data: What the docstring of `prepare` says of its argument.
+        about_data: What the docstring of `prepare` says about its argument.
         data: The options of `prepare`, with their defaults.
         model: The options of the model, with their defaults.
         space: Values worth searching, by dotted name.
-        unread: Tables that are there, but no literals of the form asked for.
+        unread: Tables that exist, but are not literals of the right form.
     """
 
     module: str
@@ -43,22 +43,22 @@ class PipelineOptions:
     unread: tuple[str, ...] = ()
 
     def default(self, name: str) -> Any:
-        """Returns the default of `model.NAME` or `data.NAME`; None where the module has none."""
+        """Returns the default of `model.NAME` or `data.NAME`; None if the module has none."""
         section, _, key = name.partition(".")
         return {"model": self.model, "data": self.data}.get(section, {}).get(key)
 
 
 def pipeline_options(name: str) -> PipelineOptions:
-    """Returns what the pipeline `name` says: a module's dotted name, or `x` for `pipelines.x`.
+    """Returns the options of the pipeline `name`: a dotted name, or `x` for `pipelines.x`.
 
     Raises:
-        UserError: There is no such module, it is not Python, or it is no pipeline.
+        UserError: There is no such module, or it is not Python or not a pipeline.
     """
     module, path = _found(name)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: {error.msg}; it is not Python.") from None
+        raise UserError(f"{path}:{error.lineno}: {error.msg}. It is not valid Python.") from None
     bound = dict(_bound(tree))
     if missing := [each for each in NEEDED if each not in bound]:
         raise UserError(f"{module} must define `{'` and `'.join(missing)}`; see docs/pipelines.md.")
@@ -77,7 +77,7 @@ def pipeline_options(name: str) -> PipelineOptions:
 
 
 def _found(name: str) -> tuple[str, Path]:
-    """Returns the dotted name and the file of the module that is meant."""
+    """Returns the dotted name and the file of the module."""
     if _NAME.fullmatch(name):
         for module in (name, f"{PACKAGE}.{name}"):
             if found := find(module, import_paths()):
@@ -90,7 +90,7 @@ def _found(name: str) -> tuple[str, Path]:
 
 
 def _modules() -> Iterator[str]:
-    """Yields the names that could be meant: modules here; those of `pipelines` by both their names."""
+    """Yields names to suggest: modules here, and those of `pipelines` by both their names."""
     for root in map(Path, import_paths()):
         for folder, prefixes in ((root, ("",)), (root / PACKAGE, ("", f"{PACKAGE}."))):
             for path in sorted(folder.glob("*")):
@@ -117,7 +117,7 @@ def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _table(name: str, node: ast.AST) -> dict[str, Any] | None:
-    """Returns a table of options, or of values by dotted name; None where it is no literal of that form."""
+    """Returns a table of options, or of values by dotted name; None if it is no such literal."""
     try:
         found = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
@@ -135,7 +135,7 @@ def _is_choice(values: Any) -> bool:
 
 
 def _about_data(prepare: ast.FunctionDef) -> str:
-    """Returns what the docstring's `Args` say of the first argument, on one line."""
+    """Returns what the docstring's `Args` say about the first argument, on one line."""
     text = inspect.cleandoc(ast.get_docstring(prepare) or "")
     names = [each.arg for each in prepare.args.args]
     if not names:

@@ -22,7 +22,7 @@ from sweeper.sweep.setup import Machine
 
 MAX_WORKERS = 16
 MAX_BATCH = {"cuda": 4096, "cpu": 1024}
-"""Of a device for which there is no preset; with one, the range ends at `BATCHES` of its batches."""
+"""For a device without a preset; with one, the range ends at `BATCHES` times its batch."""
 BATCHES = 8
 _FIXED = {"optimizer.lr": "1e-3", "optimizer.lr_rule": "sqrt"}
 _WIDTH, _ROOM = 100, 40
@@ -30,7 +30,7 @@ _WIDTH, _ROOM = 100, 40
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A name with what stands behind it in YAML, and why."""
+    """A name with its YAML text, and why."""
 
     name: str
     text: str
@@ -38,7 +38,7 @@ class _Line:
 
 
 def machine_here(launch: Launch | None = None) -> Machine:
-    """Returns this machine as a sweep's probe finds it.
+    """Probes this machine as a sweep does.
 
     Raises:
         EnvironmentStopError: It cannot be probed.
@@ -54,7 +54,7 @@ def first_space(offer: PipelineOptions, machine: Machine, path: str) -> str:
     """Returns a search space that `sweeper.spec.load` reads.
 
     Args:
-        path: What the file will be called, as the next commands name it.
+        path: The file's name in the next commands.
     """
     return "\n".join(_lines(offer, machine, path)) + "\n"
 
@@ -65,56 +65,52 @@ def name_of(offer: PipelineOptions) -> str:
 
 
 def searched(offer: PipelineOptions, machine: Machine) -> tuple[str, ...]:
-    """Returns the names that it searches."""
+    """Returns the names that the search space searches."""
     return tuple(each.name for each in _space(offer, machine))
 
 
 def _lines(offer: PipelineOptions, machine: Machine, path: str) -> Iterator[str]:
-    yield f"# A first search space for {offer.module} on {machine.line}, to be looked over."
+    yield f"# A first search space for {offer.module} on {machine.line}. Review it before you use it."
     if offer.summary:
         yield f"# {offer.summary}"
     yield f"#   sweeper check {path} --deep     prepares the data and takes two steps"
     yield f"#   sweeper run {path}"
     for table in offer.unread:
-        yield f"# {table} in {offer.module} is no literal table, so that it was not read."
+        yield f"# {table} in {offer.module} is not a literal table, so it was not read."
     yield f"name: {name_of(offer)}"
     yield f"pipeline: {offer.module}"
     yield from _data(offer)
-    yield "# What is searched. Dimensions that this device cannot take are left out."
+    yield "# What is searched, without what this device does not support."
     yield "space:"
     yield from _aligned(_space(offer, machine))
     fixed = {name: text for name, text in _FIXED.items() if name not in offer.space}
-    yield "# The learning rate follows the batch: with its root for Adam, `linear` for SGD."
+    yield "# The learning rate scales with the batch: `sqrt` for Adam, `linear` for SGD."
     yield f"fix: {{{', '.join(f'{name}: {text}' for name, text in fixed.items())}}}"
-    yield "# What all is compared with, and measured first: write down how you train today."
+    yield "# The reference for all trials, measured first: write down how you train today."
     yield "baseline:"
     yield from _aligned(_baseline(offer))
-    yield "# More to be measured as it is: what you have tuned by hand, say."
+    yield "# More configurations to measure as they are, such as one tuned by hand."
     yield f"# also_try: [{{loader.kind: {ROWS}, loader.num_workers: 8, batch_size: 512}}]"
     yield "constraints:"
     yield from _aligned(_constraints(machine))
-    yield "# The run this is for, in training samples over all its epochs: the report then gives its hours."
+    yield "# Your production run, in training samples over all epochs: the report then gives its hours."
     yield "# production: {samples: 1.0e9}"
-    yield "# Of each trial so many windows of so many seconds, once its speed is steady; then its loss."
+    yield "# Number and length of each trial's windows, once its speed is steady; then comes its loss."
     yield "measure: {window_seconds: 1, repeats: 3, quality_samples: auto}"
-    yield "# At most so many trials and minutes, confirmation included."
+    yield "# Limits of the search; the minutes include confirmation."
     yield "search: {trials: 40, minutes: 20, seed: 0}"
-    yield "# The best so many take turns with the baseline, each time in a new process."
+    yield "# The best trials take turns with the baseline, each time in a new process."
     yield "confirm: {top: 3, rounds: 8}"
 
 
 def _data(offer: PipelineOptions) -> Iterator[str]:
-    """The options of `prepare` with their defaults, in comments but for the source."""
+    """Yields the options of `prepare` with their defaults, in comments except for the source."""
     wrapped = textwrap.wrap(offer.about_data, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-    yield (
-        "# Your data: a `path` takes the place of the made-up source."
-        if "path" in offer.data
-        else "# The data."
-    )
+    yield ("# Your data: a `path` replaces the synthetic source." if "path" in offer.data else "# The data.")
     yield from wrapped
     source = offer.data.get("source")
     if source is None:
-        yield f"data: {{}}{'     # without braces, once a line below is in use' if offer.data else ''}"
+        yield f"data: {{}}{'     # remove the braces to use a line below' if offer.data else ''}"
     else:
         yield "data:"
         yield f"  source: {_value(source)}"
@@ -136,38 +132,38 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
         most = preset.batch_size * BATCHES if preset else MAX_BATCH[kind]
         guess = f"; {preset.batch_size} is a good first guess on {preset.title}" if preset else ""
         batch = f"{{type: int, low: 32, high: {most}, log: true}}"
-        yield _Line("batch_size", batch, f"samples a step, on a logarithmic scale{guess}")
-    yield from among("loader.kind", (WORKERS, RESIDENT), "made in worker processes, or on the device")
+        yield _Line("batch_size", batch, f"samples per step, on a logarithmic scale{guess}")
+    yield from among("loader.kind", (WORKERS, RESIDENT), "batches from worker processes, or on the device")
     in_workers = f"{{loader.kind: {WORKERS}}}"
     if "loader.num_workers" not in own:
         cores = machine.usable_cpus
         text = f"{{type: int, low: 0, high: {min(MAX_WORKERS, cores)}, when: {in_workers}}}"
         rule = workers_for(cores, preset.batch_size if preset else MAX_BATCH[kind])
-        yield _Line("loader.num_workers", text, f"cores here: {cores}; the rule of half of them gives {rule}")
+        yield _Line("loader.num_workers", text, f"cores here: {cores}; the usual rule gives {rule}")
     workers = "{loader.num_workers: {min: 1}}"
     yield from among("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)
     yield from among("loader.pin_memory", (True, False), "copied while the GPU computes", in_workers)
-    yield from among("precision.amp", ("fp32", "bf16", "fp16"), "autocast: what this device computes in")
-    yield from among("precision.tf32", (True, False), "for the float32 products that remain")
+    yield from among("precision.amp", ("fp32", "bf16", "fp16"), "autocast to what this device supports")
+    yield from among("precision.tf32", (True, False), "for the remaining float32 products")
     if kind == "cuda":
         modes = ("eager", "default", "reduce-overhead", "graph")
         yield from among("compile.mode", modes, "torch.compile; graph: a whole step as one CUDA graph")
     for name, values in own.items():
         changes = name.partition(".")[0] in OPEN_SECTIONS
-        why = "changes what is trained: see constraints" if changes else "the pipeline proposes these"
+        why = "changes what is trained: see constraints" if changes else "proposed by the pipeline"
         if preset and name == "model.hidden_size":
             why += f"; {preset.hidden_size} is usual on {preset.title}"
         yield _Line(name, _choices(list(values)), why)
 
 
 def _baseline(offer: PipelineOptions) -> Iterator[_Line]:
-    """What most hand-written scripts have, and the pipeline's own defaults of what is searched."""
+    """Yields what most hand-written scripts use, and the pipeline's defaults for the rest."""
     usual: Mapping[str, tuple[Scalar, str]] = {
-        "loader.kind": (ROWS, "one Python item per sample, as most hand-written datasets have it"),
-        "loader.num_workers": (4, "of the DataLoader"),
-        "batch_size": (64, "yours"),
+        "loader.kind": (ROWS, "one Python item per sample, as in most hand-written datasets"),
+        "loader.num_workers": (4, "DataLoader workers"),
+        "batch_size": (64, "your batch size"),
         "precision.amp": ("fp32", "no autocast"),
-        "device.malloc": ("default", "as a plain script has it"),
+        "device.malloc": ("default", "as in a plain script"),
     }
     for name, (value, why) in usual.items():
         yield _Line(name, _value(value), why)
@@ -181,15 +177,15 @@ def _baseline(offer: PipelineOptions) -> Iterator[_Line]:
 
 
 def _constraints(machine: Machine) -> Iterator[_Line]:
-    yield _Line("val_loss", "{max_ratio_to_baseline: 1.02}", "faster, and no worse: after the same samples")
+    yield _Line("val_loss", "{max_ratio_to_baseline: 1.02}", "faster but no worse, after the same samples")
     if machine.devices[0].kind == "cuda":
         low, high = (round(100 * each) for each in MEMORY_TARGET)
-        why = f"of the GPU's memory: a good batch fills {low} to {high} %"
+        why = f"of the GPU's memory; a good batch fills {low} to {high}%"
         yield _Line("gpu_mem_peak_fraction", "{max: 0.9}", why)
 
 
 def _aligned(lines: Iterator[_Line]) -> Iterator[str]:
-    """Names, texts and comments in columns; a comment for which there is no room goes on a line before."""
+    """Yields names, texts and comments in columns, or long lines with the comment before."""
     found = list(lines)
     names = 1 + max(len(each.name) for each in found)
     texts = max(len(each.text) for each in found)
@@ -206,6 +202,6 @@ def _choices(values: list[Scalar], when: str = "") -> str:
 
 
 def _value(value: Any) -> str:
-    """Returns a value as YAML has it on one line."""
+    """Returns a value as YAML on one line."""
     text = " ".join(to_yaml([value]).split())
     return text.removeprefix("- ") if text.startswith("- ") else text[1:-1]

@@ -33,15 +33,15 @@ def judged(config: TrialConfig | None = None, **shares) -> Verdict:
 def test_waiting_for_data(gpu: bool):
     found = judged(ROWS, gpu=gpu, data=0.45, device_samples_s=DEVICE, loader_samples_s=7100.0)
     assert (found.kind, found.share, found.phase) == (Bottleneck.INPUT, pytest.approx(0.45), "data")
-    rates = "; the loader alone gives 7.1k samples/s, the device alone takes 25.6k"
-    assert found.why == "data wait 45 % of the step" + rates
+    rates = "; the loader alone delivers 7.1k samples/s, the device alone takes 25.6k"
+    assert found.why == "waiting for data takes 45% of the step" + rates
 
 
 def test_a_loader_whose_processes_take_the_cores():
     """Nothing waits, and yet the arithmetic alone would be four times as fast."""
     found = judged(ROWS, data=0.05, helpers=0.8, device_samples_s=DEVICE)
     assert (found.kind, found.share) == (Bottleneck.INPUT, pytest.approx(0.75))
-    assert found.why == "data path 75 % of the step: 5 % waiting, 70 % in cores it takes"
+    assert found.why == "the data path takes 75% of the step: 5% waiting, 70% in cores"
 
 
 def test_a_loader_in_the_same_process_costs_what_its_phase_takes():
@@ -67,13 +67,13 @@ def test_what_helpers_cost_is_no_less_than_the_wait_and_no_more_than_is_there():
 def test_copies_to_the_device():
     found = judged(**BUSY_GPU, h2d=0.4)
     assert (found.kind, found.share, found.phase) == (Bottleneck.TRANSFER, pytest.approx(0.4), "h2d")
-    assert found.why == "copies to the device take 40 % of the step"
+    assert found.why == "copies to the device take 40% of the step"
 
 
 def test_a_step_that_waits_on_a_cpu():
     found = judged(blocked=0.6, fixed=0.7)
     assert (found.kind, found.share) == (Bottleneck.SYNC, pytest.approx(0.6))
-    assert found.why == "60 % of the step is neither arithmetic nor data: it waits"
+    assert found.why == "60% of the step is spent waiting, and not for data"
     # A wait does not depend on the batch either, and is not counted twice.
     found = judged(blocked=0.3, fixed=0.7)
     assert (found.kind, found.share) == (Bottleneck.LAUNCH, pytest.approx(0.4))
@@ -100,20 +100,20 @@ def test_an_idle_gpu_that_waits_for_data_does_not_wait_for_anything_else():
 def test_calls_and_not_numbers_on_a_cpu():
     found = judged(data=0.1, fixed=0.6)
     assert (found.kind, found.share, found.phase) == (Bottleneck.LAUNCH, pytest.approx(0.54), "compute")
-    assert found.why == "60 % of the arithmetic does not depend on the batch: calls, not numbers"
+    assert found.why == "60% of the arithmetic does not depend on the batch: it is call overhead"
 
 
 def test_a_gpu_that_waits_for_launches():
     found = judged(gpu=True, idle=0.7, issue=1.0, sync_places=())
     assert (found.kind, found.share, found.phase) == (Bottleneck.LAUNCH, pytest.approx(0.7), "compute")
-    assert found.why == "the GPU waits 70 % of the step for the host to launch its kernels"
+    assert found.why == "the GPU waits 70% of the step for the host to launch its kernels"
 
 
 def test_a_gpu_that_is_idle_for_no_known_reason():
     """Nobody waits for data, the host is ahead, and no line of the user's waits."""
     found = judged(gpu=True, idle=0.7, issue=0.2, sync_places=())
     assert (found.kind, found.share) == (Bottleneck.INCONCLUSIVE, None)
-    assert found.why.startswith("the device is idle 70 % of the step, and nothing here explains it")
+    assert found.why.startswith("the device is idle 70% of the step, for no known reason")
     # Of less than a fifth nobody asks.
     assert judged(gpu=True, idle=0.19, issue=0.2, sync_places=()).kind is Bottleneck.COMPUTE
     assert judged(gpu=True, idle=0.3, data=0.15, issue=0.2, sync_places=()).kind is Bottleneck.COMPUTE
@@ -131,13 +131,13 @@ def test_without_the_devices_own_time_a_gpu_is_as_idle_as_nvml_says():
 def test_kernels_too_small_for_the_gpu():
     found = judged(**BUSY_GPU, telemetry={"gpu_sm_active_pct": 12.0})
     assert (found.kind, found.share) == (Bottleneck.LAUNCH, pytest.approx(0.88 - 0.02))
-    assert found.why == "kernels too small for the device: 12 % of its SMs are active"
+    assert found.why == "kernels too small for the device: 12% of its SMs are active"
 
 
 def test_without_counters_halves_tell_whether_kernels_are_too_small():
     found = judged(**BUSY_GPU, fixed=0.6)
     assert (found.kind, found.share) == (Bottleneck.LAUNCH, pytest.approx(0.6 - 0.02))
-    assert found.why == "kernels too small for the device: half a batch takes 80 % of the time"
+    assert found.why == "kernels too small for the device: half a batch takes 80% of the time"
     # Where there are counters, they say.
     assert judged(**BUSY_GPU, fixed=0.6, telemetry={"gpu_sm_active_pct": 90.0}).kind is Bottleneck.COMPUTE
 
@@ -145,7 +145,7 @@ def test_without_counters_halves_tell_whether_kernels_are_too_small():
 def test_a_full_device_that_is_not_busy():
     found = judged(**BUSY_GPU, memory=0.95, telemetry={"gpu_sm_active_pct": 30.0})
     assert (found.kind, found.share) == (Bottleneck.CAPACITY, pytest.approx(0.68))
-    assert found.why == "95 % of the device's memory is taken, and it is not busy"
+    assert found.why == "95% of the device's memory is used, and the device is not busy"
     launches = judged(gpu=True, idle=0.5, issue=1.0, sync_places=(), memory=0.95)
     assert (launches.kind, launches.share) == (Bottleneck.CAPACITY, pytest.approx(0.5))
     # One that is busy is full for a good reason.
@@ -155,7 +155,7 @@ def test_a_full_device_that_is_not_busy():
 def test_pages_that_are_mapped_again_and_again():
     found = judged(faults=0.35)
     assert (found.kind, found.share, found.phase) == (Bottleneck.BANDWIDTH, pytest.approx(0.35), "compute")
-    assert found.why == "the kernel maps and clears memory for 35 % of the step"
+    assert found.why == "the kernel maps and clears memory for 35% of the step"
     # On a GPU the host's pages are not what the step waits for.
     assert judged(**BUSY_GPU, faults=0.35).kind is Bottleneck.COMPUTE
 
@@ -163,7 +163,7 @@ def test_pages_that_are_mapped_again_and_again():
 def test_the_devices_memory_at_work():
     found = judged(**BUSY_GPU, telemetry={"gpu_sm_active_pct": 90.0, "gpu_dram_active_pct": 70.0})
     assert (found.kind, found.share) == (Bottleneck.BANDWIDTH, pytest.approx(0.7))
-    assert found.why == "the device's memory is active 70 % of the time"
+    assert found.why == "the device's memory is active 70% of the time"
 
 
 CLEAR = ({}, {"diagnosed": False}, {"fixed": 0.05, "blocked": 0.02}, BUSY_GPU)
@@ -173,7 +173,7 @@ CLEAR = ({}, {"diagnosed": False}, {"fixed": 0.05, "blocked": 0.02}, BUSY_GPU)
 def test_arithmetic(shares: dict):
     found = judged(**shares, data=0.1)
     assert (found.kind, found.share, found.phase) == (Bottleneck.COMPUTE, pytest.approx(0.9), "compute")
-    assert found.why == "arithmetic takes 90 % of the step"
+    assert found.why == "arithmetic takes 90% of the step"
 
 
 NOTHING = {"data": 0.15, "h2d": 0.15, "gap": 0.3}
@@ -184,7 +184,7 @@ def test_nothing_that_stands_out_is_inconclusive_and_names_what_is_not_told():
     assert (found.kind, found.share, found.next, found.changes) == (Bottleneck.INCONCLUSIVE, None, "", {})
     assert found.why.startswith("no cause takes a fifth of the step")
     bare = judged(**NOTHING, diagnosed=False).why
-    assert "the device's and the host's own time of a step" in bare
+    assert "the device's and the host's time for a step" in bare
     assert "processor time by phase, or the places that wait for the device" in bare
     gpu = judged(**NOTHING, gpu=True, memory=0.5, idle=0.1, issue=0.3, sync_places=()).why
     assert "performance counters (GPM)" in gpu

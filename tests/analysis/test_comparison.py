@@ -142,12 +142,12 @@ def test_unlike_is_said(a, tmp_path):
     )
     changed = {**b.fingerprint, "data": {"options": {"limit": 100}}}
     said = compare(a, dataclasses.replace(b, fingerprint=changed)).unfair
-    assert said[0] == "The devices differ: NVIDIA A10, 22.5 GiB against NVIDIA A100."
+    assert said[0] == "The devices differ: NVIDIA A10, 22.5 GiB and NVIDIA A100."
     assert any("do not do the same work (model.hidden_size)" in line for line in said)
-    assert any(line.startswith("The data may not be the same") for line in said)
+    assert any(line.startswith("The data may differ") for line in said)
     other = compare(a, dataclasses.replace(b, fingerprint={**changed, "pipeline": "mine"})).unfair
     assert "They do not run the same pipeline or command." in other
-    assert not any(line.startswith("The data may not") for line in other)
+    assert not any(line.startswith("The data may differ") for line in other)
 
 
 def of_measured(side, **changes):
@@ -166,10 +166,9 @@ def of_measured(side, **changes):
 def test_other_samples_and_who_timed_it_are_said_once_for_both(a):
     b = of_measured(a, train_samples=500_000, reported_by="the meter")
     said = compare(a, b).unfair
-    assert "The baselines and the winners were timed by sweeper itself against the meter." in said
+    assert "The baselines and the winners were timed by sweeper itself and by the meter." in said
     assert (
-        "The baselines and the winners saw other data: an epoch has 1,000,000 samples against 500,000."
-        in said
+        "The baselines and the winners saw different data: 1,000,000 and 500,000 samples per epoch." in said
     )
     found = compare(a, b).winner
     assert found is not None
@@ -190,7 +189,7 @@ def test_losses_after_other_samples_do_not_compare(a):
         a, summary=dataclasses.replace(a.summary, records=tuple(records), yardstick=yardstick)
     )
     (said,) = compare(a, b).unfair
-    assert said == "The baselines were looked at after 60,000 samples against 7: their losses do not compare."
+    assert said.startswith("The baselines had their loss measured after 60,000 and 7 samples: ")
 
 
 def test_made_up_data_and_disturbances_are_said(a):
@@ -199,9 +198,9 @@ def test_made_up_data_and_disturbances_are_said(a):
     )
     said = compare(a, dataclasses.replace(a, summary=summary)).unfair
     assert said == (
-        "The data of B was made up: on your own the speeds may be others.",
+        "The data of B is synthetic: speeds on your own data may differ.",
         "B is stopped.",
-        "B's winner was disturbed: 3 of 8 confirming processes.",
+        "B's winner was disturbed: 3 of 8 confirmation runs.",
     )
 
 

@@ -20,14 +20,14 @@ def lines(more: dict | None = None, **shares) -> list[str]:
 
 def test_a_card_says_what_and_where_and_what_next():
     assert lines(**INPUT) == [
-        "input-bound: data wait 45 % of the step",
+        "input-bound: waiting for data takes 45% of the step",
         "  a step of 10 ms",
-        "  ├─ waiting for data     45 % ██████████████████  ◄ the cause",
-        "  ├─ copy to the device   10 % ████",
-        "  ├─ forward              12 % █████",
-        "  ├─ backward             20 % ████████",
-        "  ├─ optimiser             8 % ███",
-        "  └─ host gap              5 % ██",
+        "  ├─ waiting for data     45% ██████████████████  ◄ the cause",
+        "  ├─ copy to the device   10% ████",
+        "  ├─ forward              12% █████",
+        "  ├─ backward             20% ████████",
+        "  ├─ optimiser             8% ███",
+        "  └─ host gap              5% ██",
         "next: `loader.kind: resident`: up to about 2x",
     ]
 
@@ -35,7 +35,7 @@ def test_a_card_says_what_and_where_and_what_next():
 def percentages(parts: Breakdown) -> dict[str, int]:
     found = {}
     for line in list(tree(parts, ""))[1:]:
-        name, percent = re.fullmatch(r"  .─ (.{18}) (.{4}) % .*", line).groups()
+        name, percent = re.fullmatch(r"  .─ (.{18}) (.{4})% .*", line).groups()
         found[name.strip()] = int(percent)
     return found
 
@@ -75,7 +75,7 @@ def test_a_cause_in_the_data_is_shown_where_nothing_waits_for_it():
     # The loader's processes take it in cores.
     parts = Breakdown(data_s=0.001, forward_s=0.999)
     assert [line for line in tree(parts, "data") if "◄" in line] == [
-        "  ├─ waiting for data      0 %   ◄ the cause"
+        "  ├─ waiting for data      0%   ◄ the cause"
     ]
     assert len(list(tree(parts, "compute"))) == 2
 
@@ -115,7 +115,7 @@ def test_what_was_disturbed_to_the_end_comes_before_what_was_repeated():
     said = [line for line in card(record_of(flagged)) if "disturbed" in line]
     assert said == [
         "disturbed until the end (other processes took cores, the host took cores (steal)): "
-        "do not rely on its figures"
+        "do not rely on these figures"
     ]
 
 

@@ -86,11 +86,11 @@ def test_what_a_person_is_told(deep: Callable[..., int], capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "Synthetic data" in said
     assert "300 rows of ones." in said
-    assert "300 samples to train on, 300 to validate; 3.52 KiB to train on, 12 B a sample." in said
+    assert "300 samples to train on, 300 to validate; 3.52 KiB of training data, 12 B per sample." in said
     assert "`loader.kind: resident` fits on the device." in said
     assert "a batch is x [20, 3] float32: 240 B" in said
     assert "4 parameters; loss " in said
-    assert "On a GPU nothing in the baseline is expected to fail, or to make the host wait." in said
+    assert "Nothing in the baseline is expected to fail on a GPU or to make the host wait." in said
     baseline, largest = said.split("The largest, bs200 width=5:")
     assert "batch 20: a step took" in baseline
     assert "20 parameters; loss " in largest
@@ -110,7 +110,7 @@ def test_what_was_not_run_is_estimated(
     assert deep() == 0
     largest = capsys.readouterr().out.partition("The largest")[2]
     assert "batch 200 was not run: so slow." in largest
-    assert "GiB, an estimate from the two batches before." in largest
+    assert "GiB (estimated from the two smaller batches)." in largest
 
 
 def test_real_data_is_called_so(deep: Callable[..., int], capsys: pytest.CaptureFixture[str]):
@@ -181,7 +181,7 @@ def test_what_is_refused_is_a_user_error(deep: Callable[..., int]):
 
 
 def test_json_needs_deep():
-    with pytest.raises(UserError, match="must stand with `--deep`"):
+    with pytest.raises(UserError, match="needs `--deep`"):
         check(Path("x.yaml"), as_json=True)
 
 

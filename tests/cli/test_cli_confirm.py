@@ -31,13 +31,16 @@ def test_what_a_person_reads():
         "toy: trial 3 is 2.4x your baseline today (95% interval [2.1, 2.7], 8 rounds); "
         "the sweep found 2.5x [2, 3]."
     )
-    assert "Over 5 min 00 s in one process it ran at 470/s; in the last third of the time at 98%" in soaked
+    assert "Soak test: 470/s over 5 min 00 s in one process; the last third ran at 98%" in soaked
     lost = Ratio(number=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
     assert (
         "trial 3 is not faster than your baseline today: 1x"
         in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=lost))[0]
     )
-    assert "too few processes ran" in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
+    assert (
+        "too few processes finished"
+        in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
+    )
 
 
 def test_mistakes_are_one_line(in_process):

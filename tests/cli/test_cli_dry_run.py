@@ -61,18 +61,18 @@ def test_conditions_are_spelled_out():
 def test_a_plan_in_lines():
     lines = list(plan_lines(plan(existing="`tiny` is there.", removed=("bf16 left.",))))
     assert lines[1] == "`tiny` is there."
-    assert lines[lines.index("What is left out here:") + 1] == "  bf16 left."
-    assert lines[lines.index("Measured as they are:") + 1].startswith("  000 baseline: bs32")
-    after = lines.index("The first configurations, before anything is measured:") + 1
+    assert lines[lines.index("Left out on this machine:") + 1] == "  bf16 left."
+    assert lines[lines.index("Reference trials:") + 1].startswith("  000 baseline: bs32")
+    after = lines.index("First configurations of the search:") + 1
     assert lines[after].startswith("  001 bs99")
-    assert lines[-1].startswith("It takes about 2 minutes, at most 5")
-    assert "What is left out here:" not in list(plan_lines(plan()))
+    assert lines[-1].startswith("Duration without data preparation: about 2 minutes, at most 5")
+    assert "Left out on this machine:" not in list(plan_lines(plan()))
 
 
 def test_minutes():
     assert expected(plan(minutes=1.04)) == "about 1 minute, at most 5"
     assert expected(plan(minutes=0.26)) == "about 0.3 minutes, at most 5"
-    assert expected(plan(at_most_minutes=None)) == "about 2 minutes, and no limit is set (`search.minutes`)"
+    assert expected(plan(at_most_minutes=None)) == "about 2 minutes; no limit is set (`search.minutes`)"
 
 
 @pytest.mark.slow

@@ -110,10 +110,10 @@ def test_lines_to_paste_say_what_was_measured(cli, home):
     assert code == 0
     compile(out, "lines", "exec")
     said = " ".join(line.removeprefix("# ") for line in out.splitlines())
-    assert "in its place costs" in said
+    assert "instead costs" in said
     assert "of the speed (" in said
     baseline = cli("export", "toy", "--home", home, "--format", "python", "--trial", "0")[1]
-    assert "in its place costs" not in baseline
+    assert "instead costs" not in baseline
     assert "num_workers=4," in baseline
 
 

@@ -36,7 +36,7 @@ def test_a_proposal_is_written_and_the_next_commands_take_it(sweeper):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "Written to with_argparse.yaml: it searches batch_size, amp."
-    assert lines[1] == "In comments, for you to decide: model.hidden_size, loader.num_workers."
+    assert lines[1] == "Commented out, for you to decide: model.hidden_size, loader.num_workers."
     assert lines[-2:] == ["  sweeper check with_argparse.yaml --deep", "  sweeper run with_argparse.yaml"]
     checked = sweeper(*lines[-2].split()[1:-1])
     assert checked.returncode == 0, checked.stderr
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_one_is_refused(here: Path, out: str):
 
 
 def test_a_script_that_is_not_there_is_refused(here: Path):
-    with pytest.raises(UserError, match=r"must name a script that is there, but 'trian\.py' is not in"):
+    with pytest.raises(UserError, match=r"must name an existing script, but 'trian\.py' is not in"):
         init_command("python trian.py --batch-size 64", None, force=False)
     assert [each.name for each in here.iterdir()] == ["train.py"]
 

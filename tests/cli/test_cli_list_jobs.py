@@ -35,9 +35,9 @@ def test_a_sweep_that_waits_in_the_queue_is_listed(
     lock.release()
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "far                      not begun",
+        "far                      not started",
         "job 4: node1, GPU 0, busy",
-        "waiting for a place: job 5",
+        "waiting to start: job 5",
     ]
 
 

@@ -161,7 +161,7 @@ def test_a_file_in_the_place_of_a_folder_of_the_home(tmp_path: Path, in_process,
     )
     for command in commands:
         done = in_process(*command, "--home", "home")
-        said = f"sweeper: `home/{name}` must be a folder, but got a file. Move it away, or name another"
+        said = f"sweeper: `home/{name}` must be a folder, but got a file. Move it away, or choose another"
         assert (done.returncode, done.stderr) == (2, f"{said} folder with --home.\n")
     assert (tmp_path / "home" / name).read_text() == "mine"
 
@@ -185,7 +185,7 @@ def test_a_folder_that_is_gone(tmp_path: Path):
         subprocess.run(["sh", "-c", command], env=environment, capture_output=True),
         2,
         "cd",
-        "has been removed",
+        "was removed",
     )
 
 

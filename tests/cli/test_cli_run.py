@@ -172,7 +172,7 @@ def test_a_whole_sweep_its_repetition_a_reader_that_goes_away_and_a_confirmation
     assert "mlflow ui --backend-store-uri sqlite:///" in done.stdout
     again = run()
     assert again.returncode == 0
-    assert again.stdout.splitlines()[0] == "`tiny` has ended before; nothing was run."
+    assert again.stdout.splitlines()[0] == "`tiny` is already finished; nothing was run."
     gone(started("show", "tiny"))
     gone(started("show", "tiny", "--json"))
     confirmed_again_and_soaked(sweeper("confirm", "tiny", "--json", "--soak", "2s"))

@@ -73,7 +73,7 @@ def test_deep_check_shows_what_was_understood(wild: Path, sweeper):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "milliseconds per step" in done.stdout
     assert "ms/batch" in done.stdout
-    assert "A step is taken to have 16 samples" in done.stdout
+    assert "Each step counts as 16 samples" in done.stdout
 
 
 @pytest.mark.slow

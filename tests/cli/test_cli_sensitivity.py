@@ -29,7 +29,7 @@ def printed(found: list[Sensitivity]) -> str:
     ("found", "said"),
     [
         ([], ""),
-        ([beside("loader.kind", "rows", 0.1)], "What mattered most: loader.kind (rows costs 90 %)."),
+        ([beside("loader.kind", "rows", 0.1)], "What mattered most: loader.kind (rows costs 90%)."),
         ([beside("loader.kind", "rows", 0.999)], ""),
         # Those that cost most, by measurement and not by the order of the space; two are enough.
         (
@@ -37,17 +37,17 @@ def printed(found: list[Sensitivity]) -> str:
                 *(beside("device.malloc", "default", 0.95), beside("loader.kind", "rows", 0.5, "predicted")),
                 *(beside("precision.amp", "fp32", 0.61), beside("precision.amp", "bf16", 0.97)),
             ],
-            "What mattered most: loader.kind (rows costs about 50 %), precision.amp (fp32 costs 39 %).",
+            "What mattered most: loader.kind (rows costs about 50%), precision.amp (fp32 costs 39%).",
         ),
         # A bound is rounded upwards.
         (
             [beside("batch_size", 256, 0.979), beside("batch_size", 64, 1.2)],
-            "What mattered most: batch_size (256 costs 2 %). "
-            "The winner is on a plateau: no neighbouring number costs more than 3 %.",
+            "What mattered most: batch_size (256 costs 2%). "
+            "The winner is on a plateau: no neighbouring number costs more than 3%.",
         ),
         (
             [beside("batch_size", 256, 0.0)],
-            "The winner is on a peak: batch_size at 256 does not run or breaks a limit.",
+            "The winner is on a peak: batch_size at 256 fails or breaks a limit.",
         ),
     ],
 )
@@ -65,11 +65,11 @@ def test_a_table():
     lines = [" ".join(text.split()) for text in printed(found).splitlines()]
     assert lines == [
         "What matters",
-        "against the winner's value",
-        "loader.pin_memory true does not run or breaks a limit",
-        "batch_size 256 costs 2 %; 1024 costs nothing",
+        "vs the winner's value",
+        "loader.pin_memory true fails or breaks a limit",
+        "batch_size 256 costs 2%; 1024 costs nothing",
         "about: predicted from all trials",
-        "The winner is on a plateau: no neighbouring number costs more than 3 %.",
+        "The winner is on a plateau: no neighbouring number costs more than 3%.",
     ]
     assert printed([]) == ""
 

@@ -76,7 +76,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     assert f"sweeper export toy --home {home}" in out
     assert "The data is synthetic" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
-    assert "Your baseline is compute-bound: arithmetic takes 100 % of the step." in out
+    assert "Your baseline is compute-bound: arithmetic takes 100% of the step." in out
     assert "The winner is compute-bound" in out
     assert "disturbed" not in out
 
@@ -97,7 +97,7 @@ def test_show_json_is_as_documented(cli, home):
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:
         assert set(trial) == TRIAL | VERDICT
-        assert (trial["verdict"], trial["why"]) == ("compute-bound", "arithmetic takes 100 % of the step")
+        assert (trial["verdict"], trial["why"]) == ("compute-bound", "arithmetic takes 100% of the step")
         assert trial["next"].startswith("the device is at its limit")
         assert (trial["next_changes"], trial["contamination"]) == ({}, [])
         assert trial["metrics"].keys() <= METRICS.keys()
@@ -135,8 +135,8 @@ def test_show_one_trial(cli, home):
     assert out.splitlines()[0] == "000 baseline (baseline)"
     lines = out.splitlines()
     assert "  loader.kind: rows" in lines
-    card = lines.index("compute-bound: arithmetic takes 100 % of the step")
-    assert lines[card + 2] == "  └─ forward             100 % " + 40 * "█" + "  ◄ the cause"
+    card = lines.index("compute-bound: arithmetic takes 100% of the step")
+    assert lines[card + 2] == "  └─ forward             100% " + 40 * "█" + "  ◄ the cause"
     assert card < lines.index("Result") < lines.index("  throughput: 64 samples/s") < lines.index("Times")
     assert "  window of 1 s: 64/s, 0.00 cores busy (0.00 by others)" in lines
     code, out, _ = cli("show", "toy", "--trial", "2", "--home", home, "--json")
@@ -151,8 +151,8 @@ def test_show_one_trial(cli, home):
     ("arguments", "code", "says"),
     [
         (["show", "tay"], 2, "Did you mean `toy`?"),
-        (["show", "toy", "--why", "--json"], 2, "`--why` must stand alone; `--trial N` and `--json` tell it"),
-        (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; there are 10, from 0."),
+        (["show", "toy", "--why", "--json"], 2, "`--why` excludes other options; `--trial N` and"),
+        (["show", "toy", "--trial", "99"], 2, "`toy` has no trial 99; it has 10, numbered from 0."),
         (["ui", "tay"], 2, "Did you mean `toy`?"),
         (["ui"], 2, "`toy` has no runs in MLflow yet"),
     ],
@@ -222,16 +222,16 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     assert "~ disturbed by other processes" in out
     # The best is only searched: what its own windows say.
     decision = out[out.index("toy: ") :]
-    assert "Your baseline is input-bound: data wait 60 % of the step." in decision
+    assert "Your baseline is input-bound: waiting for data takes 60% of the step." in decision
     assert "Next: `loader.kind: resident`; more than 4 workers cannot help." in decision
     assert "The winner is input-bound" in decision
-    assert decision.count("disturbed until the end: other processes took cores.") == 1
+    assert decision.count("stayed disturbed: other processes took cores.") == 1
 
     trials = json.loads(cli("show", "toy", "--home", "home", "--json")[1])["trials"]
     assert set(trials[2]) == TRIAL | {"verdict"}
     assert (trials[2]["outcome"], trials[2]["verdict"]) == ("oom", None)
     assert (trials[0]["verdict"], trials[0]["contamination"]) == ("input-bound", [])
-    assert trials[0]["why"] == "data wait 60 % of the step"
+    assert trials[0]["why"] == "waiting for data takes 60% of the step"
     assert trials[0]["next_changes"] == {"loader.kind": "resident"}
     assert {tuple(trial["contamination"]) for trial in trials[3:]} == {("other processes took cores",)}
     assert "disturbed" in cli("show", "toy", "--trial", "3", "--home", "home")[1]

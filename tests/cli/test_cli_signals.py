@@ -16,7 +16,7 @@ from sweeper.cli import app, signals
 from sweeper.sweep.stopping import EndedError
 
 REPOSITORY = Path(__file__).parents[2]
-CONTINUES = "What is finished is kept; the same command continues."
+CONTINUES = "Finished work is kept; run the same command to continue."
 PRELUDE = """\
 import atexit, os, signal, sys, threading, time
 from sweeper.cli import signals
@@ -276,9 +276,9 @@ def test_in_a_test_no_signal_is_taken_and_nothing_ends_the_process(monkeypatch):
     ("error", "code", "says"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "a/file"), 6, "cannot write a/file: No space left"),
-        (OSError(errno.EIO, "Input/output error"), 6, "cannot write: Input/output error. Mend the disk"),
+        (OSError(errno.EIO, "Input/output error"), 6, "cannot write: Input/output error. Check the disk"),
         (KeyboardInterrupt(), 130, CONTINUES),
-        (ValueError("odd"), 70, "a bug of sweeper's own (ValueError: odd). The traceback is in "),
+        (ValueError("odd"), 70, "a bug in sweeper (ValueError: odd). The traceback is in "),
     ],
 )
 def test_whatever_comes_up_is_one_line(monkeypatch, capsys, error, code, says, tmp_path):

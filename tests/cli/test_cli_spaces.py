@@ -30,7 +30,7 @@ def test_for_programs_with_the_file_that_would_be_run(in_process):
 def test_a_shipped_space_and_its_pipeline_are_found_by_name(in_process):
     done = in_process("check", "a10")
     assert done.returncode == 0, done.stderr
-    assert "a10.yaml is in order: stocks-a10, pipelines.stocks" in done.stdout
+    assert "a10.yaml is valid: stocks-a10, pipelines.stocks" in done.stdout
     done = in_process("run", "a11")
     assert done.returncode == 2
     assert "Did you mean `a10`?" in done.stderr

@@ -60,7 +60,7 @@ def test_a_study_that_is_copied_later(
     told = f"The study at postgresql://127.0.0.1:{postgres.port}/copied: "
     (line,) = (line for line in away.stdout.splitlines() if line.startswith(told))
     assert "trials are not in it yet (connection to server at" in line
-    assert line.endswith("`sweeper sync copied --home elsewhere` copies what lacks.")
+    assert line.endswith("`sweeper sync copied --home elsewhere` copies what is missing.")
     still = sweeper("sync", "copied", "--home", "elsewhere")
     assert still.returncode == 7
     assert line in still.stdout.splitlines()

@@ -65,9 +65,9 @@ def test_an_empty_store_is_rebuilt_and_a_second_time_nothing_changes(home: Path,
     assert "MLflow differs from the folder (10 runs" in said
     assert "000 baseline: the run" in said
     assert not (home / "mlflow.db").exists()
-    assert sync() == (0, "toy: 10 of 10 runs are in MLflow as they should be.\n")
+    assert sync() == (0, "toy: 10 of 10 runs are complete in MLflow.\n")
     code, said = sync("--verify")
-    assert (code, "MLflow has what the folder says: 10 runs with" in said) == (0, True)
+    assert (code, "MLflow matches the folder: 10 runs with" in said) == (0, True)
 
     def rows() -> list[object]:
         with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as db:
@@ -114,7 +114,7 @@ def test_what_is_too_many_is_named(synced: Path, sync) -> None:
         change(synced, statement)
         code, said = sync("--verify", home=synced)
         assert code == 1
-        assert says in said.partition("too many: ")[2]
+        assert says in said.partition("extra: ")[2]
 
 
 def test_json_of_what_was_sent_and_a_sweep_that_is_running(synced: Path, sync) -> None:

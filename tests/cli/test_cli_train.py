@@ -153,7 +153,7 @@ def test_asked_to_end_it_leaves_a_checkpoint_and_goes_on(here: Path):
     reached = 0
     for number, code, said in (
         (signal.SIGTERM, 143, "sweeper: stopped (SIGTERM)."),
-        (signal.SIGINT, 130, "Stopped; the same command goes on from the last checkpoint."),
+        (signal.SIGINT, 130, "Stopped; the same command continues from the last checkpoint."),
     ):
         program = Program(*asked)
         program.send(number)
@@ -203,7 +203,7 @@ def test_what_it_says_without_a_store_and_when_it_was_asked_before(here: Path):
     # A store that is away changes nothing of the training.
     code, out, complaint = Program("--epochs", "3", "--tracking-uri", "http://127.0.0.1:9").end()
     assert (code, complaint) == (7, "")
-    assert "The run is not in MLflow as it ended (" in out
+    assert "The end of the run is not in MLflow yet (" in out
     lines = out.splitlines()
     assert re.fullmatch(r"Training on .+\.", lines[0])
     assert re.search(r"epoch +\d of 3 .* loss .* val ", out)
@@ -257,12 +257,12 @@ def test_its_minutes_are_over_and_more_of_them_go_on(here: Path):
     asked = ("--epochs", "8", *SLOWLY)
     code, out, _ = Program(*asked, "--max-minutes", "0.02").end()
     assert code == 0
-    assert "its minutes are over" in out
+    assert "the time limit was reached" in out
     first = outcome()
     assert (first["ended"], first["steps"] < 160) == ("time", True)
     assert first["validated_at"] == first["steps"]
     code, out, _ = Program(*asked, "--max-minutes", "0.02").end()
-    assert "It had ended before; nothing was run." in out
+    assert "The run was already finished; nothing was run." in out
     assert outcome() == first
     code, out, _ = Program(*asked, "--max-minutes", "9").end()
     assert (code, outcome()["ended"], outcome()["steps"]) == (0, "epochs", 160)
@@ -321,14 +321,14 @@ def test_the_code_it_ends_with(asked: dict[str, Any], values: dict[str, Any], co
 
 def test_why_what_was_required_does_not_hold(ends: Any):
     _, out, _ = ends(Asked(require=0.95), timed_samples=94_000)
-    assert out.splitlines()[-1] == "--require 0.95 of the promised speed does not hold: it is 0.940."
+    assert out.splitlines()[-1] == "--require 0.95 of the promised speed was not met: reached 0.940."
     _, out, _ = ends(Asked(require=0.95, overrides=("config.batch_size=96",)))
-    assert out.splitlines()[0] == "`batch_size` was changed, so that nothing is promised for its speed."
-    assert out.splitlines()[-1] == "--require 0.95 of the promised speed does not hold: it has none."
+    assert out.splitlines()[0] == "`batch_size` was changed, so no speed is promised."
+    assert out.splitlines()[-1] == "--require 0.95 of the promised speed was not met: there is none."
     _, out, _ = ends(Asked(), pending="the store is away")
     assert (
         out.splitlines()[-1]
-        == "The run is not in MLflow as it ended (the store is away). The same command sends it."
+        == "The end of the run is not in MLflow yet (the store is away). The same command sends it."
     )
 
 
@@ -337,14 +337,14 @@ def test_the_end_is_said(ends: Any):
     assert out.splitlines() == [
         "",
         "Trained 3 epochs, 2,880 samples, in 12 s: all epochs are done.",
-        "  loss 0.25, the best 0.125 after epoch 2",
+        "  loss 0.25, best 0.125 after epoch 2",
         "  accuracy 0.9",
         "  missed: 9,400 samples/s, 0.94 of the promised 10,000",
         "  heat: 50% of the time",
         "Weights: run/best/model.safetensors (best), run/checkpoints (last)",
     ]
     _, out, _ = ends(Asked(), ran=False, val_loss=None)
-    assert out.splitlines()[1] == "It had ended before; nothing was run."
+    assert out.splitlines()[1] == "The run was already finished; nothing was run."
     assert "  loss" not in out
 
 
@@ -352,7 +352,7 @@ def test_one_begun_anew_is_gone_on_with_without_new(ends: Any):
     assert "without --new" not in ends(Asked(), ended="stopped")[1]
     _, out, _ = ends(Asked(new=True), ended="stopped")
     assert out.splitlines()[-1] == (
-        "Stopped; the same command without --new goes on from the last checkpoint."
+        "Stopped; the same command without --new continues from the last checkpoint."
     )
 
 
@@ -427,6 +427,6 @@ def test_the_export_of_a_command_takes_no_options(option: dict[str, Any], here: 
         "provenance": {},
     }
     (here / "best.yaml").write_text(json.dumps(value))
-    with pytest.raises(UserError, match="are for pipelines, but this is the export of a command"):
+    with pytest.raises(UserError, match="are for pipelines, but this is an exported command"):
         train_command(here / "best.yaml", here / "home", dataclasses.replace(Asked(force=True), **option))
     assert not (here / "written.txt").exists()

@@ -61,22 +61,22 @@ def test_a_trial_in_full(tmp_path: Path):
     lines = shown(a_trial(), tmp_path)
     assert lines[0] == "007 rows (search)"
     assert "  loader.kind: rows" in lines
-    card = lines.index("input-bound: data wait 50 % of the step")
+    card = lines.index("input-bound: waiting for data takes 50% of the step")
     assert lines[card + 2].endswith("◄ the cause")
     assert "next: `loader.kind: resident`" in lines
     assert "  throughput: 6400 samples/s" in after(lines, "Result")
     assert "  cpu_util_pct_p95: 50.5 %" in after(lines, "Result")
     assert after(lines, "Times") == [
-        "  start-up 500 ms, first step 200 ms (of it compiling 150 ms, cache cold)",
-        "  warm-up 1.5 s, 100 steps, and the step time had not become steady",
+        "  start-up 500 ms, first step 200 ms (compiling 150 ms, cache cold)",
+        "  warm-up 1.5 s, 100 steps, and the step time was still unsteady",
         "  window of 3 s: 6,400/s, 1.00 cores busy (0.50 by others)",
         "  window of 3 s: 6,400/s, 1.00 cores busy (0.50 by others)  disturbed: other processes took cores",
-        "  2 more were disturbed, and measured again",
+        "  disturbed windows, measured again: 2",
         "  loss after 60,000 samples: 2.5 s",
     ]
     places = [card, *(lines.index(title) for title in ("Result", "Times"))]
     assert places == sorted(places)
-    assert f"All of it is in {tmp_path}." in lines
+    assert f"All files are in {tmp_path}." in lines
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_trial_in_full(tmp_path: Path):
     [
         (31.25, "extrapolated", "  time_to_loss_s: 31.25 s (extrapolated)"),
         (31.25, "measured", "  time_to_loss_s: 31.25 s (measured)"),
-        (math.inf, None, "  time_to_loss_s: never; its curve does not come down to the baseline's loss"),
+        (math.inf, None, "  time_to_loss_s: never; its loss does not reach the baseline's"),
         (None, None, None),
     ],
 )
@@ -102,7 +102,7 @@ def test_statistics_have_their_columns_and_say_what_is_missing(tmp_path: Path):
     lines = shown(a_trial(), tmp_path)
     (title,) = (line for line in lines if line.startswith("Inside the windows"))
     below = after(lines, title)
-    assert title.split()[-4:] == ["mean", "median", "95", "%"]
+    assert title.split()[-4:] == ["windows", "mean", "median", "p95"]
     assert below[0] == "  cpu_util_pct                      41        40      50.5"
     assert below[1].startswith("  gpu_util_pct                   93.46        95        99")
     assert [line.index(" 50.5") + 5 for line in below[:1]] == [len(title)]
@@ -111,9 +111,9 @@ def test_statistics_have_their_columns_and_say_what_is_missing(tmp_path: Path):
 
 def test_operations_of_a_traced_trial(tmp_path: Path):
     lines = shown(a_trial(), tmp_path, **{"aten::mm": 1.25, "aten::add_": 0.5})
-    (title,) = (line for line in lines if line.startswith("Operations"))
+    (title,) = (line for line in lines if line.startswith("Most expensive operations"))
     assert [line.split() for line in after(lines, title)] == [["aten::mm", "1.250"], ["aten::add_", "0.500"]]
-    assert not any(line.startswith("Operations") for line in shown(a_trial(), tmp_path))
+    assert not any(line.startswith("Most expensive operations") for line in shown(a_trial(), tmp_path))
 
 
 def test_a_chart_is_of_the_whole_trial_a_block_of_time_a_character(tmp_path: Path):
@@ -121,7 +121,7 @@ def test_a_chart_is_of_the_whole_trial_a_block_of_time_a_character(tmp_path: Pat
     ramp = [100 * i / (count - 1) for i in range(count)]
     series(tmp_path, time_s=[0.5 * i for i in range(count)], cpu_util_pct=ramp)
     lines = shown(a_trial(), tmp_path)
-    at = lines.index("CPU over 1 min 11 s, 0 to 100 %")
+    at = lines.index("CPU over 1 min 11 s, 0 to 100%")
     bars = lines[at + 1][2:]
     assert len(bars) == 72
     assert bars == "".join(sorted(bars))
@@ -137,7 +137,7 @@ def test_a_chart_has_gaps_where_nothing_was_read_and_keeps_to_its_scale(tmp_path
         gpu_util_pct=[math.nan, math.nan, math.nan, 50.0, math.nan],
     )
     lines = shown(a_trial(), tmp_path)
-    at = lines.index("GPU, SMs active over 10 s, 0 to 100 %")
+    at = lines.index("GPU, SMs active over 10 s, 0 to 100%")
     # Two readings in the first of four blocks, one in the second and in the last.
     assert lines[at + 1] == "   █·▄"
     # Of a single reading there is no chart.
@@ -151,14 +151,14 @@ def test_a_torn_series_costs_its_chart_alone(tmp_path: Path, torn: str):
     path.write_bytes(path.read_bytes()[:90])
     lines = shown(a_trial(), tmp_path)
     assert not any(line.startswith("CPU over") for line in lines)
-    assert f"All of it is in {tmp_path}." in lines
+    assert f"All files are in {tmp_path}." in lines
 
 
 def test_files_are_named_where_they_are(tmp_path: Path):
     (tmp_path / "telemetry.log").touch()
     (tmp_path / "worker.log").touch()
     said = shown(a_trial(), tmp_path)
-    below = said[said.index(f"All of it is in {tmp_path}.") + 1 :]
+    below = said[said.index(f"All files are in {tmp_path}.") + 1 :]
     assert [line.split()[0] for line in below] == ["telemetry.log", "worker.log"]
 
 

@@ -34,7 +34,7 @@ def test_an_address_that_others_reach_is_refused(host: str, finished_home: Path)
     from sweeper.cli.ui import ui_command
 
     assert not is_loopback(host)
-    with pytest.raises(UserError, match=r"`--host` must be of this machine alone.*--i-know"):
+    with pytest.raises(UserError, match=r"`--host` must be a loopback address.*--i-know"):
         ui_command(finished_home, "toy", 5000, host=host)
 
 

@@ -196,19 +196,19 @@ def test_a_fit_machine(cli):
     code, out = cli(examination(FINE))
     assert code == 0
     assert out.splitlines() == [
-        "This machine is fit for sweeps (looked at in 12 s).",
+        "This machine is fit for sweeps (checked in 12 s).",
         "  ok   cores  all 2 cores are usable",
-        "What it can do at best:",
+        "Measured ceilings:",
         "  cpu         CPU, 2 cores: matmul fp32 1.23 TFLOP/s, small operations 412k/s",
         "  loader      rows 187k samples/s, whole batches 9.1M samples/s: "
-        "one row at a time costs 49 times as much (`loader.kind`)",
+        "one row at a time is 49x slower (`loader.kind`)",
     ]
 
 
 def test_warnings_are_allowed(cli):
     code, out = cli(examination(FINE, SMALL))
     assert code == 0
-    assert out.splitlines()[0] == "This machine is fit for sweeps, with 1 warning (looked at in 12 s)."
+    assert out.splitlines()[0] == "This machine is fit for sweeps, with 1 warning (checked in 12 s)."
     assert "  warn shared memory  /dev/shm has 64 MiB\n" + " " * 22 + "-> Docker: `--shm-size=8g`.\n" in out
 
 
@@ -216,7 +216,7 @@ def test_a_failure_is_named_first_and_in_the_exit_code(cli):
     code, out = cli(examination(FINE, SMALL, BROKEN, BROKEN))
     assert code == 1
     assert out.splitlines()[0] == (
-        "This machine is not fit for sweeps: home failed, 1 warning (looked at in 12 s)."
+        "This machine is not fit for sweeps: home failed, 1 warning (checked in 12 s)."
     )
     # Square brackets are no markup.
     assert "  fail home           cannot write [there]\n" in out

@@ -125,8 +125,8 @@ def test_a_captured_step_is_one_that_can_be_captured():
 
 def test_lines_have_their_reasons():
     value = export_of({"batch_size": 512, "optimizer.lr_rule": "sqrt", "optimizer.lr_batch_size": 128})
-    text = rendered(value, "python", Options(reasons={"batch_size": "256 in its place costs 12 %"}))
-    assert "# batch_size 512: samples in one step; 256 in its place costs 12 %.\n" in text
+    text = rendered(value, "python", Options(reasons={"batch_size": "256 instead costs 12%"}))
+    assert "# batch_size 512: samples in one step; 256 instead costs 12%.\n" in text
     assert "# optimizer.lr 0.002: 0.001 is for a batch of 128, taken to 512 by the rule sqrt.\n" in text
 
 

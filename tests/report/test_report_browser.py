@@ -129,7 +129,7 @@ def test_the_table_of_trials_sorts_and_filters_by_keyboard(browser: Page, report
 def test_a_keyboard_and_a_screen_reader_find_their_way(browser: Page, report: Path) -> None:
     browser.open(report)
     browser.press("Tab", TAB)
-    assert browser.ask("document.activeElement.textContent") == "To the decision"
+    assert browser.ask("document.activeElement.textContent") == "Skip to the decision"
     assert browser.ask("document.activeElement.getBoundingClientRect().left >= 0") is True
     headings = "[...document.querySelectorAll('h1, h2')].map(e => e.tagName).join()"
     assert browser.ask(headings) == "H1,H2,H2,H2,H2,H2,H2,H2"
@@ -146,5 +146,5 @@ def test_without_javascript_every_table_is_there(report: Path, tmp_path: Path) -
         assert page.ask("document.querySelectorAll('#all-trials tbody tr').length") == 40
         assert page.ask("document.querySelector('.filter').offsetHeight") == 0
         assert page.ask("document.querySelector('noscript').textContent") == (
-            "Figures and sorting need JavaScript; every table is here."
+            "Charts and sorting need JavaScript; the tables do not."
         )

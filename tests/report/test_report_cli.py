@@ -43,7 +43,7 @@ def test_a_dash_prints_the_report_alone(
 def test_nothing_to_draw_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd.begun(tmp_path)
     report_command(tmp_path, "toy", "png", tmp_path / "figures")
-    assert capsys.readouterr().out == "There is nothing to draw yet: no trial has ended.\n"
+    assert capsys.readouterr().out == "Nothing to draw yet: no trial has finished.\n"
 
 
 def test_a_wrong_format_or_place_is_one_line(home: Path, tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ FIRST = {
     "in a single measurement, unconfirmed.",
     "unfinished": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
     "in a single measurement, unconfirmed.",
-    "two_objectives": "Of 2 trials that none beats, 002 bs3583 res fp32 comp h64 is picked: "
+    "two_objectives": "Of 2 trials on the Pareto front, 002 bs3583 res fp32 comp h64 is picked: "
     "89.2x as fast as your baseline, confirmed.",
 }
 SAID = {
-    "baseline_failed": "The baseline: no such file: data.csv. Its output is in ",
-    "unconfirmed": "Nothing is confirmed: one measurement may have been lucky.",
+    "baseline_failed": "The baseline failed: no such file: data.csv. Its output is in ",
+    "unconfirmed": "Nothing is confirmed: a single measurement may be luck.",
     "stopped": "The sweep was stopped; `sweeper run` with the same YAML continues it.",
     "unfinished": "The sweep is unfinished; `sweeper run` with the same YAML continues it.",
     "nothing_known": "The loss was not compared: the winner may train worse than your baseline.",
@@ -89,8 +89,8 @@ def test_what_was_not_tried_names_choices_ranges_and_what_is_left(tmp_path: Path
     (journal.setup_folder("preflight.json")).write_text(json.dumps(tried))
     (journal.folder / "budget.json").write_text(json.dumps({"trials": 9}))
     said = list(coverage_lines(gather(odd.loaded(journal))))
-    assert "`precision.amp` was never bf16 or fp16." in said
+    assert "`precision.amp` was never set to bf16 or fp16." in said
     assert "`batch_size` was never tried above 104 (the space is 64 to 4,096)." in said
-    assert "`compile.mode` left the space: this machine decides it, so that it was not searched." in said
+    assert "`compile.mode` was not searched: this machine decides it." in said
     assert "precision.amp: fp16 removed from the space (no fp16)." in said
     assert "5 of 9 searched trials were not run." in said

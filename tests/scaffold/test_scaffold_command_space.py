@@ -152,7 +152,7 @@ def test_what_changes_the_work_is_left_to_the_user(loaded: Loaded):
     (line,) = (
         each for each in rendered(propose(parted(command))).splitlines() if "{model.hidden_size}" in each
     )
-    assert line.endswith("# in place of the line above")
+    assert line.endswith("# instead of the line above")
     # The later of the two holds.
     last = dict(zip(baseline_of(spec)[:-1], baseline_of(spec)[1:], strict=True))
     assert (last["--hidden-size"], last["--seq-len"]) == ("128", "512")
@@ -343,7 +343,7 @@ def test_what_is_no_command_line_is_refused(command: str, words: str):
 
 def test_a_missing_batch_size_is_spoken_of(loaded: Loaded):
     def said(command: str, help_text: str = "") -> bool:
-        return "Its batch size is not known" in rendered(propose(parted(command), help_text))
+        return "Its batch size is unknown" in rendered(propose(parted(command), help_text))
 
     assert not said("python train.py --bs 8")
     assert not said("python train.py", HELP)

@@ -119,7 +119,7 @@ def test_a_pipeline_that_says_little_gets_the_general_dimensions(
     assert {"batch_size", "loader.kind", "loader.num_workers"} <= spec.space.keys()
     assert not any(name.startswith(("model.", "data.")) for name in spec.space)
     text = (tmp_path / "weather.yaml").read_text()
-    assert ("DATA in mine is no literal table" in text) == bool(offer.unread)
+    assert ("DATA in mine is not a literal table" in text) == bool(offer.unread)
 
 
 def test_the_pipelines_own_word_on_a_general_dimension_holds(tmp_path: Path):

@@ -126,7 +126,7 @@ def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):
     baseline = shelf.shown[0]
     assert (baseline.verdict, baseline.contamination) == ("input-bound", "")
     lines = baseline.note.splitlines()
-    assert "input-bound: data wait 50 % of the step" in lines
+    assert "input-bound: waiting for data takes 50% of the step" in lines
     assert any(line.startswith("next: `loader.kind: resident`") for line in lines)
     # The tree as it stands, words as words.
     fence, end = (number for number, line in enumerate(lines) if line == "```")
@@ -140,7 +140,7 @@ def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):
         if view.verdict is not None:
             assert view.verdict == "compute-bound"
             assert view.contamination == "other processes took cores, the host took cores (steal)"
-            assert "do not rely on its figures" in view.note
+            assert "do not rely on these figures" in view.note
 
 
 def test_what_is_not_feasible_says_that_before_its_card():

@@ -349,8 +349,8 @@ def disturbed_in(*turns: int, canary_ms: float = 0.0):
 @pytest.mark.parametrize(
     ("turns", "said"),
     [
-        ((0, 1, 2, 3), "3 of 3 confirming processes"),
-        ((2,), "1 of 3 confirming processes"),
+        ((0, 1, 2, 3), "3 of 3 confirmation runs"),
+        ((2,), "1 of 3 confirmation runs"),
         # What counts are the rounds.
         ((0,), ""),
     ],
@@ -363,7 +363,7 @@ def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, 
     assert summary.disturbance_of(summary.winner) == said
     assert summary.disturbance_of(summary.yardstick.baseline) == ""
     lines = [line.strip() for line in decision(summary) if "disturbed" in line]
-    assert lines == ([f"Its timings were disturbed until the end: {said}."] if said else [])
+    assert lines == ([f"Its timings stayed disturbed: {said}."] if said else [])
     for row in summary.per_size:
         assert row.disturbed == bool(said)
     warnings = exported(summary, spec_of())["warnings"]
@@ -375,7 +375,7 @@ def test_an_unconfirmed_best_says_what_disturbed_its_search(bench):
     summary = summarise(load_sweep(Journal(folder_of(bench))))
     lines = decision(summary)
     assert [line.strip() for line in lines if "disturbed" in line] == [
-        f"Its timings were disturbed until the end: {BUSY}."
+        f"Its timings stayed disturbed: {BUSY}."
     ]
     # Of the best and not of the baseline, whose line comes first.
     where = next(i for i, line in enumerate(lines) if "disturbed" in line)
