@@ -109,7 +109,7 @@ def test_what_is_no_folder_and_what_is_no_file(folder, how):
 def test_what_is_removed_as_told_runs_again(bench, folder):
     (folder / "result.json").unlink()
     (folder / "trials/0004/outcome.json").write_bytes(b"")
-    with pytest.raises(EnvironmentStopError, match="runs again") as caught:
+    with pytest.raises(EnvironmentStopError, match="run that job again") as caught:
         bench.run()
     assert str(folder / "trials/0004/outcome.json") in str(caught.value)
     (folder / "trials/0004/outcome.json").unlink()
