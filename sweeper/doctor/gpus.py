@@ -102,7 +102,7 @@ def _gpu(gpu: GpuFacts) -> Check:
 def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
     """Returns whether a build of torch has code for a device.
 
-    `sm_XY` is machine code: it runs where the major version is the same and the minor no less.
+    `sm_XY` is machine code: it runs if the major version is equal and the minor at least as high.
     `compute_XY` is PTX, which the driver compiles for any device from X.Y on. (CUDA C++ Programming
     Guide: Binary Compatibility, PTX Compatibility.) `sm_XYa` is for that device alone.
 

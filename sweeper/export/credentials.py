@@ -14,7 +14,7 @@ def without_credentials(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     found: list[str] = []
     stripped: dict[str, Any] = _stripped(tree, "", found)
     return stripped, [
-        f"The credentials in the URL of `{path}` were removed. Supply them where it runs." for path in found
+        f"The credentials in the URL of `{path}` were removed. Supply them at run time." for path in found
     ]
 
 

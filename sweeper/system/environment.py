@@ -70,12 +70,12 @@ _CLOUD = (
     ),
     *("WANDB_*", "COMET_*", "NEPTUNE_*", "KAGGLE_*", "CLEARML_*", "PG*", "DATABASE_URL", "REDIS_URL"),
 )
-"""Of services that a trial may use; the user gets a note when they are withheld."""
+"""Variables of services that a trial may use; the user gets a note when they are withheld."""
 
 _STORE = ("MLFLOW_*", "PGCONNECT_TIMEOUT")
-"""Of the tracking store, which only the supervisor uses; `sweeper.tracking.mlflow` sets some of them."""
+"""Variables of the tracking store, which only the supervisor uses; `sweeper.tracking.mlflow` sets some."""
 _DESKTOP = ("SSH_*", "GPG_*", "DBUS_*", "XAUTHORITY", "*KEYRING*", "PGDATA", "OLDPWD", *_STORE)
-"""Of no use to training."""
+"""Variables that no training needs."""
 
 _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT|TOKEN(?!IZ)|AUTH(?!OR(?!IZ))"

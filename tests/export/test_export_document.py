@@ -220,7 +220,7 @@ def test_no_credentials_are_written():
     value = export_of({}, spec)
     assert value["data"] == {"path": "s3://store.example/bucket", "mirror": ["http://host/x", "ssh://git@h"]}
     assert [each for each in value["warnings"] if "credentials" in each] == [
-        f"The credentials in the URL of `{path}` were removed. Supply them where it runs."
+        f"The credentials in the URL of `{path}` were removed. Supply them at run time."
         for path in ("data.path", "data.mirror[0]")
     ]
 

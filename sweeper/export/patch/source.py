@@ -235,7 +235,7 @@ class Source:
     def differs(
         self, call: ast.Call, name: str, want: object, default: object, position: int | None = None
     ) -> str:
-        """Returns how an argument of a call must change to be `want`; empty where it need not."""
+        """Returns how an argument of a call must change to be `want`; empty if it need not."""
         given = argument(call, name, position)
         if given is not None:
             return self.must_be(given, name, want)
@@ -257,7 +257,7 @@ class Source:
         return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
     def advice(self, node: ast.expr | ast.stmt, changes: Sequence[str], why: str) -> Iterator[Advice]:
-        """Yields the advice to make these changes at a place, where there are any."""
+        """Yields the advice to make these changes at a place, if there are any."""
         if change := ", ".join(filter(None, changes)):
             keywords = node.keywords if isinstance(node, ast.Call) else []
             for spread in (each.value for each in keywords if each.arg is None):
