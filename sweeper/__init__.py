@@ -2,7 +2,7 @@
 
 from sweeper import Pipeline, Prepared, Samples, Source, TrialConfig, UserError    # a pipeline
 from sweeper import meter                                                          # a training script
-from sweeper import load                                                           # a notebook
+from sweeper import load, run                                                      # a notebook
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ from sweeper._version import __version__
 from sweeper.metering import Meter, meter
 
 if TYPE_CHECKING:
+    from sweeper.api import Sweep, run
     from sweeper.core.config import TrialConfig
     from sweeper.errors import UserError
     from sweeper.tables import load
@@ -23,11 +24,13 @@ __all__ = [
     "Prepared",
     "Samples",
     "Source",
+    "Sweep",
     "TrialConfig",
     "UserError",
     "__version__",
     "load",
     "meter",
+    "run",
 ]
 
 _HOMES = {
@@ -35,9 +38,11 @@ _HOMES = {
     "Prepared": "sweeper.trainer.pipeline",
     "Samples": "sweeper.trainer.pipeline",
     "Source": "sweeper.trainer.pipeline",
+    "Sweep": "sweeper.api",
     "TrialConfig": "sweeper.core.config",
     "UserError": "sweeper.errors",
     "load": "sweeper.tables",
+    "run": "sweeper.api",
 }
 
 

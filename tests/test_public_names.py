@@ -11,7 +11,7 @@ import sweeper
 
 NAMES = {
     *("Pipeline", "Prepared", "Samples", "Source", "TrialConfig", "UserError"),
-    *("Meter", "__version__", "load", "meter"),
+    *("Meter", "Sweep", "__version__", "load", "meter", "run"),
 }
 
 

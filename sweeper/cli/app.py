@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -100,9 +101,11 @@ def main() -> NoReturn:
     if not sys.platform.startswith("linux"):
         print(f"sweeper runs on Linux only (this is {sys.platform}).", file=sys.stderr)
         sys.exit(2)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # In a locale without UTF-8 a dash is no reason to end, nor is a path that is not text.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    # In a locale without UTF-8 a dash is no reason to end, nor is a path that is not text.
+    codecs.register_error("sweeper.ascii", _as_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="sweeper.ascii")
     code: int
     try:
         _stand_somewhere()
@@ -120,6 +123,19 @@ def main() -> NoReturn:
         # Such as the output's own disk being full.
         code = code or _complain(_of_disk(error))
     sys.exit(code)
+
+
+_ASCII = dict(zip("–·…×◄►─│├└▁▂▃▄▅▆▇█", "-|~x<>-||`_.-=+*%#", strict=True))
+"""What stands for the characters we print on a terminal without Unicode."""
+
+
+def _as_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Replaces a character that the terminal's encoding lacks; a handler of `codecs.register_error`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    plain = _ASCII.get(character, character.encode("ascii", "backslashreplace").decode())
+    return plain, error.start + 1
 
 
 def _stand_somewhere() -> None:

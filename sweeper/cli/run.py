@@ -143,7 +143,7 @@ def _run(
         out.print(f"`{ran.sweep.journal.name}` has ended before; nothing was run.")
     sweep = ran.sweep
     said = sensitivity_line(sweep.sensitivity)
-    print_summary(out, sweep.summary, home_option(home), [Text(said)] if said else [])
+    print_summary(out, sweep.summary, home_option(home), [said] if said else [])
     for page in (path for path in made_files(sweep) if path.endswith(".html")):
         out.print(Text(f"Report:  {page}"), soft_wrap=True)
     place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +27,8 @@ from sweeper.sweep.observer import Status
 STDOUT = Path("-")
 """As a file to write to."""
 
+WIDE = 100
+"""Columns from which on a line has room for everything."""
 MAX_SHOWN = 3
 """Trials that run, by name; of more, the number is enough."""
 
@@ -44,6 +47,26 @@ def console() -> Console:
     width = None if os.environ.get("COLUMNS", "").strip() != "0" else 80
     made = _Console(highlight=False, soft_wrap=False, width=width)
     return made if made.is_terminal else _Console(highlight=False, width=120)
+
+
+def columns(out: Console) -> int | None:
+    """Returns the width of a terminal; None for a file, whose lines may be of any length."""
+    return out.width if out.is_terminal else None
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Returns a line broken between words, with what follows indented; None: of any length."""
+    if width is None or len(text) <= width:
+        return text
+    margin = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.fill(
+        text, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def prose(out: Console, text: str) -> None:
+    """Prints a line of words so that it fits a terminal."""
+    out.print(Text(wrapped(text, columns(out))), soft_wrap=True)
 
 
 def rate(value: float | None) -> str:
@@ -71,7 +94,7 @@ class LiveScreen:
 
     def line(self, text: str) -> None:
         """Prints one line."""
-        self._out.print(Text(text), soft_wrap=True)
+        prose(self._out, text)
 
     def live(self, text: str) -> None:
         """Brings the live line up to date."""
@@ -84,35 +107,61 @@ class Screen(LiveScreen):
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
         """Prints one line about a trial that has ended."""
-        self.line(trial_line(record, name, x_baseline))
+        self._out.print(Text(trial_line(record, name, x_baseline, columns(self._out))), soft_wrap=True)
 
     def status(self, status: Status) -> None:
         """Shows where the sweep stands."""
         self.live(status_line(status))
 
 
-def trial_line(record: TrialRecord, name: str, x_baseline: float | None) -> str:
-    """Returns one line about a trial that has ended."""
+def trial_line(
+    record: TrialRecord,
+    name: str,
+    x_baseline: float | None,
+    width: int | None = None,
+    equal: Collection[str] = (),
+) -> str:
+    """Returns one line about a trial that has ended.
+
+    Args:
+        width: Columns of the terminal; what matters least is left out until the line fits. None for
+            a line with everything in it.
+        equal: Metrics that are equal in all trials and are left out.
+    """
+    is_wide = width is None or width >= WIDE
+    head = f"  {name:<{38 if is_wide else 30}} "
     if record.failure is not None:
-        return f"  {name:<38} {record.failure.kind}: {record.failure.message}"
-    parts = [
-        f"{rate(record.metric('throughput')):>14}",
-        f"{times(x_baseline):>7}",
-    ]
+        return wrapped(f"{head}{record.failure.kind}: {record.failure.message}", width)
+    # What the line says, each with its rank: the highest goes first.
+    parts = [(0, f"{rate(record.metric('throughput')):>{14 if is_wide else 11}}")]
     if (epoch := record.metric("epoch_seconds")) is not None:
-        parts.insert(1, f"{seconds(epoch):>10} per epoch")
+        parts.append((4, f"{seconds(epoch):>10} per epoch"))
+    reasons = record.measurement.contamination if record.measurement is not None else ()
+    mark = "~" if reasons else " "
+    parts.append((0, f"{times(x_baseline):>{7 if is_wide else 6}}{mark}"))
     if record.quality is not None:
-        parts.append(f"loss {loss(record.quality.val_loss)}")
+        parts.append((2, f"loss {loss(record.quality.val_loss):<6}"))
         # The first of them is the one to look at; `--trial N` has them all.
-        parts += [f"{name} {figure(value)}" for name, value in list(record.quality.metrics.items())[:1]]
+        first = [(name, value) for name, value in record.quality.metrics.items() if name not in equal][:1]
+        parts += [(3, f"{name} {figure(value)}") for name, value in first]
     if (verdict := verdict_on(record)) is not None:
-        parts.append(verdict.kind.value)
-    if record.measurement is not None and record.measurement.contamination:
-        parts.append(f"disturbed ({', '.join(record.measurement.contamination)})")
+        parts.append((1, verdict.kind.value))
+    if reasons and is_wide:
+        parts.append((5, f"disturbed ({', '.join(reasons)})"))
     over = [name for name, amount in record.violations.items() if amount > 0]
     if over:
-        parts.append(f"beyond the limit on {', '.join(over)}")
-    return f"  {name:<38} {'  '.join(parts)}"
+        parts.append((1, f"beyond the limit on {', '.join(over)}"))
+    while (
+        width is not None and len(_joined(head, parts)) > width and (rank := max(rank for rank, _ in parts))
+    ):
+        parts = [part for part in parts if part[0] != rank]
+    line = _joined(head, parts)
+    # A long name leaves no room for columns.
+    return line if width is None or len(line) <= width else f"  {' '.join(line.split())}"
+
+
+def _joined(head: str, parts: Sequence[tuple[int, str]]) -> str:
+    return (head + "  ".join(text for _, text in parts)).rstrip()
 
 
 def status_line(status: Status) -> str:
@@ -131,7 +180,7 @@ def status_line(status: Status) -> str:
 
 
 def print_summary(
-    out: Console, summary: Summary, home_option: str, matters: Sequence[Table | Text] = ()
+    out: Console, summary: Summary, home_option: str, matters: Sequence[Table | str] = ()
 ) -> None:
     """Prints what a tired person needs to know.
 
@@ -140,24 +189,31 @@ def print_summary(
     """
     out.print()
     for line in decision(summary):
-        out.print(Text(line), soft_wrap=True)
+        prose(out, line)
     base = summary.yardstick
     if base is not None:
         out.print()
         out.print(_table("Best of each model size", summary.per_size, base.baseline))
         if len(summary.per_loader) > 1:
+            out.print()
             out.print(_table("Best of each loader kind", summary.per_loader, base.baseline))
         if summary.front:
+            out.print()
             out.print(_front_table(summary))
+        out.print()
     counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
-    out.print(Text(f"Searched trials: {counted or 'none'}. Ran on {summary.device}."), soft_wrap=True)
+    prose(out, f"Searched trials: {counted or 'none'}. Ran on {summary.device}.")
     if summary.synthetic:
-        out.print("The data is synthetic: speeds are real, losses mean nothing outside of this sweep.")
+        prose(out, "The data is synthetic: speeds are real, losses mean nothing outside of this sweep.")
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
-        out.print(f"Not installed here, so not shown: {names}.", soft_wrap=True)
+        prose(out, f"Not installed here, so not shown: {names}.")
     for each in matters:
-        out.print(each, soft_wrap=isinstance(each, Text))
+        if isinstance(each, str):
+            prose(out, each)
+        else:
+            out.print(each)
+            out.print()
     out.print()
     for line in next_lines(summary, home_option):
         out.print(Text(line), soft_wrap=True)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from sweeper.analysis.sensitivity import Sensitivity, by_parameter, terrain
 from sweeper.core.codec import encode
@@ -56,20 +55,20 @@ def _percent(each: Sensitivity) -> int:
     return round(100 * (1 - each.ratio))
 
 
-def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | Text]:
+def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | str]:
     """Returns a table of parameters, and what the winner stands on; empty where nothing is known."""
     if not found:
         return []
     made = Table(title="What matters", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column("")
-    made.add_column("beside the winner's value")
+    made.add_column("against the winner's value")
     for name, near in by_parameter(found).items():
         shown = [f"{_shown(each.value)} {_cost(each)}" for each in near[:MAX_SHOWN]]
         made.add_row(name, "; ".join([*shown, *["..."] * (len(near) > MAX_SHOWN)]))
     if any(each.how == "predicted" for each in found):
         made.caption, made.caption_justify = "about: predicted from all trials", "left"
     said = _ground(found)
-    return [made, *([Text(said)] if said else [])]
+    return [made, *([said] if said else [])]
 
 
 def _shown(value: object) -> str:

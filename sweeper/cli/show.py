@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,11 @@ from rich.text import Text
 
 from sweeper.analysis.summary import to_json, trial_json
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name, home_option
-from sweeper.cli.screen import STDOUT, console, print_summary, trial_line
+from sweeper.cli.screen import STDOUT, columns, console, print_summary, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial_view import trial_lines
 from sweeper.core.codec import encode
+from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError
 from sweeper.sweep.phases.preflight import preflight_lines
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
@@ -68,12 +70,21 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         return
     out = console()
     ended = [record for record in summary.records if record.outcome is not None]
-    lines = [trial_line(each, sweep.name_of(each), sweep.table.x_baseline(each)) for each in ended]
+    width, equal = columns(out), _equal_metrics(ended)
+    lines = [
+        trial_line(each, sweep.name_of(each), sweep.table.x_baseline(each), width, equal) for each in ended
+    ]
     if lines:
-        # At once: rich takes its time for each call.
+        # In one call: rich takes its time for each.
         out.print(Text("\n".join(lines)), soft_wrap=True)
-    more = [*map(Text, preflight_lines(sweep.journal)), *sensitivity_table(sweep.sensitivity)]
+    more = [*preflight_lines(sweep.journal), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
+
+
+def _equal_metrics(records: Sequence[TrialRecord]) -> set[str]:
+    """Returns the pipeline's metrics that tell no trial from another."""
+    found = [each.quality.metrics for each in records if each.quality is not None]
+    return {name for name in (found[0] if found else ()) if len({each.get(name) for each in found}) == 1}
 
 
 def why_command(home: Path, name: str) -> None:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sweeper.spec.mistakes import SpecError
 from sweeper.spec.overrides import override
-from sweeper.spec.reader import read_file
+from sweeper.spec.reader import Document, Place, read_file
 from sweeper.spec.sweep_spec import SweepSpec
 from sweeper.system.environment import secrets
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Returns the specification in `path` (YAML or JSON) with each `key=value` of `overrides` applied.
+def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepSpec:
+    """Returns a specification with each `key=value` of `overrides` applied.
 
     Nothing of the user's code is imported.
 
+    Args:
+        source: A YAML or JSON file, or its content.
+
     Raises:
-        UserError: One line `file:line:column: rule, but got value. remedy` for each mistake.
+        UserError: One line `file:line:column: rule, but got value. remedy` for each mistake; of a
+            mapping, `the specification: rule, ...`.
     """
-    document = read_file(path)
+    document = read_file(source) if isinstance(source, Path) else _document(source)
     if isinstance(document.value, dict):
         for item in overrides:
             override(document, item)
@@ -33,6 +38,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     if document.mistakes:
         raise document.error()
     return spec
+
+
+def _document(value: Mapping[str, Any]) -> Document:
+    here = Place(0, 0, "the specification")
+    return Document(here.origin, copy.deepcopy(dict(value)), {(): (here, here)})
 
 
 def read_yaml(path: Path, overrides: Sequence[str] = (), *, times: int = 1) -> Any:

@@ -65,7 +65,7 @@ def test_a_table():
     lines = [" ".join(text.split()) for text in printed(found).splitlines()]
     assert lines == [
         "What matters",
-        "beside the winner's value",
+        "against the winner's value",
         "loader.pin_memory true does not run or breaks a limit",
         "batch_size 256 costs 2 %; 1024 costs nothing",
         "about: predicted from all trials",

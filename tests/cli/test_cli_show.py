@@ -74,7 +74,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     assert out.count("\n  0") >= 9
     assert "toy: 70.4x your baseline, confirmed (95% interval" in out
     assert f"sweeper export toy --home {home}" in out
-    assert "The data was made up" in out
+    assert "The data is synthetic" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
     assert "Your baseline is compute-bound: arithmetic takes 100 % of the step." in out
     assert "The winner is compute-bound" in out
@@ -219,7 +219,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     assert "oom: CUDA out of memory" in lines[2]
     said = [line.partition("input-bound")[2] for line in lines]
     assert said == ["", "", ""] + ["  disturbed (other processes took cores)"] * 7
-    assert "~ disturbed by something else" in out
+    assert "~ disturbed by other processes" in out
     # The best is only searched: what its own windows say.
     decision = out[out.index("toy: ") :]
     assert "Your baseline is input-bound: data wait 60 % of the step." in decision

@@ -291,7 +291,7 @@ def ends(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[.
             judgement = judged(found, wanted.promise, {})
             return Trained(path=Path("run"), values=found, judgement=judgement, ran=ran, pending=pending)
 
-        monkeypatch.setattr(training, "train", train)
+        monkeypatch.setattr(training.production, "train", train)
         code = train_command(export_in(here), here / "home", asked)
         said = capsys.readouterr()
         return code, said.out, said.err

@@ -176,5 +176,5 @@ def test_a_failure_has_neither_card_nor_times(tmp_path: Path):
 def test_in_one_line_it_has_the_first_of_what_its_pipeline_tells():
     quality = dataclasses.replace(MORE["quality"], metrics={"accuracy": 0.9123456, "auc": 0.75})
     line = trial_line(dataclasses.replace(record_of(a_trial()), quality=quality), "007 rows", 2.0)
-    assert "loss 0.25  accuracy 0.9123  " in line
+    assert "loss 0.25    accuracy 0.9123  " in line
     assert "auc" not in line

@@ -183,5 +183,5 @@ def test_a_renamed_field_keeps_its_name_in_files():
     assert encode(value) == stored
     assert decode(Renamed, stored) == value
     assert decode(Renamed, {"reported_by": "nobody"}) == Renamed()
-    with pytest.raises(DecodeError, match=r"`reported_by` must be str, but got 1"):
+    with pytest.raises(DecodeError, match=r"`told_by` must be str, but got 1"):
         decode(Renamed, {"told_by": 1})

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2] / "sweeper"
 OWNERS = ("core/loaders.py", "trainer/data/")
 NOT_A_LOADER = {
     ("cli/check_pipeline.py", "resident"): "a key of `check --deep --json`",
-    ("cli/show.py", "workers"): "a key of a cluster's jobs.json",
+    ("cli/list.py", "workers"): "a key of a cluster's jobs.json",
     ("execution/dask.py", "workers"): "a key of Dask's own",
     ("execution/cluster.py", "workers"): "a thread's name, and a key of jobs.json",
     ("testing/pipelines.py", "rows"): "an option of the data",

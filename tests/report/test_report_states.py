@@ -11,7 +11,7 @@ import odd_sweeps as odd
 import pytest
 
 from sweeper.report import files, write
-from sweeper.report.coverage import untried
+from sweeper.report.coverage import coverage_lines
 from sweeper.report.decision import costs, facts, headline, warnings
 from sweeper.report.page import html
 from sweeper.report.report_data import gather
@@ -38,7 +38,7 @@ SAID = {
     "unconfirmed": "Nothing is confirmed: one measurement may have been lucky.",
     "stopped": "The sweep was stopped; `sweeper run` with the same YAML continues it.",
     "unfinished": "The sweep is unfinished; `sweeper run` with the same YAML continues it.",
-    "nothing_known": "The loss was not looked at: the winner may train worse than your baseline.",
+    "nothing_known": "The loss was not compared: the winner may train worse than your baseline.",
 }
 
 
@@ -88,7 +88,7 @@ def test_what_was_not_tried_names_choices_ranges_and_what_is_left(tmp_path: Path
     tried = {"tried": [{"name": "precision.amp", "value": "fp16", "failed": "no fp16"}]}
     (journal.setup_folder("preflight.json")).write_text(json.dumps(tried))
     (journal.folder / "budget.json").write_text(json.dumps({"trials": 9}))
-    said = list(untried(gather(odd.loaded(journal))))
+    said = list(coverage_lines(gather(odd.loaded(journal))))
     assert "`precision.amp` was never bf16 or fp16." in said
     assert "`batch_size` was never tried above 104 (the space is 64 to 4,096)." in said
     assert "`compile.mode` left the space: this machine decides it, so that it was not searched." in said

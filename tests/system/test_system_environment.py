@@ -135,7 +135,7 @@ def test_one_line_says_what_is_missed_and_no_value():
     assert held_back_line(environ, ["AWS_*", "AWS_SECRET_ACCESS_KEY"]) == ""
     many = held_back_line({f"TOKEN_{i:02}": "12345678" for i in range(10)})
     assert many.startswith("Trials do not see TOKEN_00, ")
-    assert "TOKEN_07 and 2 more." in many
+    assert "TOKEN_07 and 2 more. " in many
 
 
 class Changing(Mapping[str, str]):

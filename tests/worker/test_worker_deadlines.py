@@ -137,7 +137,7 @@ def test_words_and_pauses_are_signs_of_life():
     assert bench.run(5, step_seconds=0.1) is None
     for _ in range(10):
         assert bench.run(8) is None
-        bench.overdue.heard(bench.now)
+        bench.overdue.heard_from(bench.now)
     bench.paused = True
     assert bench.run(100) is None
     bench.paused = False

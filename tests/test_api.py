@@ -1,0 +1,117 @@
+"""`sweeper.run`: a real sweep from Python, its result as a notebook shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from productions import PIPELINE
+from thousand import write_sweep
+
+import sweeper
+from sweeper import api
+from sweeper.errors import UserError
+from sweeper.sweep.observer import Status
+from sweeper.sweep.store.load import load_sweep
+
+SPEC = {
+    "name": "lines",
+    "pipeline": "line_pipeline",
+    "space": {"batch_size": {"type": "categorical", "choices": [48, 480]}},
+    "baseline": {"batch_size": 48},
+    "search": {"trials": 2},
+    "measure": {"window_seconds": 0.2, "quality_samples": 0},
+    "confirm": {"rounds": 0},
+}
+PROGRAM = """\
+import json, sys
+import sweeper
+
+sweep = sweeper.run(json.loads(sys.argv[1]), ["search.trials=1"], home="home", progress=sys.argv[2] == "bar")
+print(json.dumps([sweep.name, sweep.state, str(sweep.folder), len(sweep.frame()), sweep.lines]))
+"""
+
+
+@pytest.mark.slow
+def test_a_program_runs_a_sweep_and_continues_it(tmp_path: Path):
+    (tmp_path / "line_pipeline.py").write_text(PIPELINE)
+
+    def run(progress: str) -> tuple[list[object], str]:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, json.dumps(SPEC), progress],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        *before, last = done.stdout.splitlines()
+        return json.loads(last), "\n".join(before) + done.stderr
+
+    found, said = run("bar")
+    name, state, folder, trials, lines = found
+    assert (name, state, folder) == ("lines", "finished", str(tmp_path / "home/sweeps/lines"))
+    assert trials == 2
+    assert "000 baseline" in said
+    assert str(lines[0]).startswith("lines: ")
+    # It has ended: nothing is run again, and the answer is the same.
+    assert run("none") == (found, "")
+
+
+def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Sweep:
+    """A finished sweep, loaded as `run` would."""
+    journal = write_sweep(tmp_path / "home", "toy", trials=12, with_series=False)
+    sweep = load_sweep(journal)
+    monkeypatch.setattr(api, "run_sweep", lambda *_, **__: type("Ran", (), {"sweep": sweep}))
+    monkeypatch.setattr(api, "MlflowTracker", lambda *_: None)
+    return sweeper.run(SPEC, home=tmp_path / "home", progress=False)
+
+
+def test_a_notebook_shows_the_decision_and_the_fastest_trials(tmp_path, monkeypatch):
+    found = replayed(tmp_path, monkeypatch)
+    assert found.ratio is not None
+    assert f"{found.ratio.ratio:.3g}x your baseline, confirmed" in repr(found)
+    shown = found._repr_html_()
+    assert shown.startswith("<p>toy: ")
+    # Two rows of headings: the index has a name.
+    assert shown.count("<tr") == 2 + api.MAX_ROWS
+    table = found.frame()
+    assert isinstance(table, pd.DataFrame)
+    fastest = table.sort_values("x_baseline", ascending=False).iloc[0]
+    assert shown.index(fastest["name"]) < shown.index(table.sort_values("x_baseline").iloc[-3]["name"])
+    winner = table.loc[table["stage"] == "confirmed"].iloc[0]
+    assert found.config["batch_size"] == winner["param.batch_size"]
+
+
+def test_a_bad_specification_is_one_error_with_a_line_per_mistake():
+    with pytest.raises(UserError) as caught:
+        sweeper.run({**SPEC, "serach": {}, "search": {"trials": "many"}}, ["confirm.rounds=-1"])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert any("`serach`" in line and "search" in line for line in lines)
+    assert any(line.startswith("--set confirm.rounds=-1: ") for line in lines)
+    assert SPEC["search"] == {"trials": 2}
+    with pytest.raises(UserError, match="nowhere"):
+        sweeper.run("nowhere")
+
+
+def test_the_bar_counts_each_phase_of_its_own(capsys):
+    def status(**changes: object) -> Status:
+        values: dict[str, object] = {
+            "phase": "searching", "done": 0, "total": 4, "best": "", "best_ratio": None,
+            "running": (), "seconds_left": None,
+        }  # fmt: skip
+        return Status(**{**values, **changes})  # type: ignore[arg-type]
+
+    with api._Bar() as bar:
+        bar.status(status(done=3, best="002 bs64", best_ratio=2.5))
+        bar.line("a note")
+        bar.status(status(phase="confirming", done=1, total=8))
+    said = capsys.readouterr()
+    assert "a note" in said.out
+    assert re.search(r"searching: \S+ +\S* *3/4 \[00:00, best 2.5x: 002 bs64\]", said.err)
+    assert re.search(r"confirming: \S+ +\S* *1/8", said.err)
