@@ -17,7 +17,13 @@ def run(folder: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"},
+        # As in a shell where the environment is active: the script's `python` is this one.
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(REPOSITORY),
+            "COLUMNS": "120",
+        },
         capture_output=True,
         text=True,
     )

@@ -1,4 +1,4 @@
-"""Workers as jobs of a batch system through dask-jobqueue: submitted, counted, replaced, cancelled."""
+"""Workers as jobs of a batch system, through dask-jobqueue: submits, replaces, cancels them."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
 
 ASK_SECONDS = 15.0
-"""How often the batch system is asked which jobs there still are, while workers are missing."""
+"""How often to ask the batch system for its jobs while workers are missing."""
 SUBMIT_SECONDS = 120.0
 MAX_REFUSALS = 20
-"""Of the batch system in a row, so far apart as it is asked, while no job is there."""
+"""Consecutive refusals by the batch system before the sweep stops, if there is no job."""
 MAX_IN_VAIN = 3
 MAX_WORDS = 60
 STALE_SECONDS = 20.0
-"""A job so young may not be listed yet."""
+"""A younger job may not be listed yet."""
 
 _SETTINGS = {
-    # A worker that is gone took its trial along: the supervisor runs it again, and nobody else.
+    # A lost worker takes its trial along; only the supervisor runs it again.
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.work-stealing": False,
-    # A machine that has lost its power closes no connection.
+    # A machine without power closes no connection.
     "distributed.scheduler.worker-ttl": "60s",
-    # So long a nanny may take to start its worker anew, before the job is given up.
+    # How long a nanny may take to restart its worker before the job is given up.
     "distributed.deploy.lost-worker-timeout": "15s",
 }
 
 
 LOGS = "jobs"
-"""In the sweep's folder: what the jobs print."""
+"""In the sweep's folder: the jobs' output."""
 
 
 def launch(request: LaunchRequest) -> RemoteLauncher:
-    """Returns the launcher of a batch system; jobs that an earlier supervisor left are cancelled."""
+    """Returns the launcher of a batch system, after cancelling an earlier supervisor's jobs."""
     chosen, folder = request.execution, request.folder
 
     def pool() -> BatchPool:
@@ -57,7 +57,7 @@ def launch(request: LaunchRequest) -> RemoteLauncher:
 
 
 def script_of(execution: Execution, gpus: int, sweep: str) -> str:
-    """Returns the script of one job of the sweep `sweep`, with the GPUs of a job.
+    """Returns the script of one job of the sweep `sweep`, with `gpus` GPUs.
 
     Raises:
         UserError: dask-jobqueue is not installed.
@@ -66,9 +66,9 @@ def script_of(execution: Execution, gpus: int, sweep: str) -> str:
 
 
 def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
-    """Returns the script of one job, as it would be submitted; nothing is asked of the batch system."""
+    """Returns the script of one job as it would be submitted, without asking the batch system."""
     arguments = _arguments(
-        kind, job, gpus, None, sweep, ["# Here: keys by which worker and supervisor know each other."]
+        kind, job, gpus, None, sweep, ["# Here: keys by which worker and supervisor authenticate each other."]
     )
     made = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
     script: str = made.job_script()
@@ -90,22 +90,22 @@ class BatchPool(DaskPool):
     stays = False
 
     def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path, sweep: str = "") -> None:
-        """Starts a scheduler in this process; no job yet.
+        """Starts a scheduler in this process, but no job yet.
 
         Args:
-            gpus: Of one job; 0 for none.
-            logs: Folder for what the jobs print; the nodes may have no such folder.
-            sweep: Its name, by which the jobs are called.
+            gpus: GPUs per job; 0 for none.
+            logs: Folder for the jobs' output, which may not exist on the nodes.
+            sweep: The sweep's name, which becomes part of the jobs' name.
 
         Raises:
             UserError: dask-jobqueue is not installed, or no scheduler can be started here.
         """
         dask, distributed = load("dask"), load("distributed")
         dask.config.set(_SETTINGS)
-        # Whoever reaches a scheduler may run code through it: these keys are this one's alone.
+        # Anyone who can reach a scheduler can run code through it, so each has its own keys.
         security = distributed.Security.temporary()
         arguments = _arguments(kind, job, gpus, logs, sweep, _exports(security))
-        # None would be a page of Dask's for everybody.
+        # Without an address, Dask would serve its dashboard to everybody.
         scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
             scheduler["interface"] = job.interface
@@ -124,27 +124,27 @@ class BatchPool(DaskPool):
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"the scheduler of {self._kind} jobs cannot be started here: {_inner(error)}. See"
+                f"cannot start the scheduler of {self._kind} jobs here: {_inner(error)}. See"
                 " `execution.job.interface`."
             ) from error
         self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
 
     def want(self, count: int) -> None:
-        """Has so many jobs there; lost ones are replaced.
+        """Submits or cancels jobs to have `count`; lost ones are replaced.
 
         Raises:
-            UserError: The batch system takes not even the first.
-            EnvironmentStopError: It takes none any more.
+            UserError: The batch system rejects the first job.
+            EnvironmentStopError: It no longer accepts jobs.
         """
         cluster, now = self._cluster, time.monotonic()
         self._forget_ended()
         asked = cluster.worker_spec
         if len(asked) > count:
-            # Those whose worker has not come go first.
+            # Jobs without a worker go first.
             cluster.scale(count)
         try:
             if cluster.workers.keys() - asked.keys():
-                # Before others are asked for: these take the names that are free.
+                # Before more are requested: these take the free names.
                 cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
             while len(asked) < count:
                 asked.update(cluster.new_worker_spec())
@@ -152,34 +152,34 @@ class BatchPool(DaskPool):
                 return
             cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
         except (RuntimeError, TimeoutError, OSError) as error:
-            # It would keep them as if they were there.
+            # Dask would keep them as if they existed.
             for name in [name for name, job in dict(cluster.workers).items() if not job.job_id]:
                 del cluster.workers[name]
             self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
             if not self._started:
                 raise UserError(
-                    f"{self._kind} must take the jobs of `execution.job`, but says: {_said(error)}. `sweeper"
-                    " run --dry-run` prints their script."
+                    f"{self._kind} rejects the jobs of `execution.job`: {_said(error)}. `sweeper run"
+                    " --dry-run` prints their script."
                 ) from error
             if not cluster.workers and self._refused >= MAX_REFUSALS:
                 raise EnvironmentStopError(
-                    f"{self._kind} takes no job any more: {_said(error)}. What was measured is kept; the same"
-                    " command continues."
+                    f"{self._kind} no longer accepts jobs: {_said(error)}. Finished trials are kept; run the"
+                    " same command to continue."
                 ) from error
         else:
             self._refused = 0
         for job in dict(cluster.workers).values():
-            # By number: a job in another's place has the name of its worker.
+            # By ID: a replacement job has the same worker name.
             self._started.setdefault(job.job_id, now)
 
     def workers(self) -> Sequence[str]:
-        """Returns the addresses of the workers that are there now."""
+        """Returns the addresses of the present workers."""
         found = super().workers()
         self._in_vain = 0 if found else self._in_vain
         return found
 
     def _forget_ended(self) -> None:
-        """Forgets jobs that ended before their worker came: nothing else would ever tell."""
+        """Forgets jobs that ended before their worker came, which nothing else would notice."""
         there = {str(info["name"]) for info in self._info.values()}
         waiting = {
             name: job
@@ -199,30 +199,30 @@ class BatchPool(DaskPool):
                 self._in_vain += 1
         if self._in_vain >= MAX_IN_VAIN:
             raise EnvironmentStopError(
-                f"{self._in_vain} {self._kind} jobs in a row ended before their worker was there. The last"
-                f" words of one: {self._last_words()}. What was measured is kept; mend it, and run the same"
-                " command again."
+                f"{self._in_vain} {self._kind} jobs in a row ended before their worker started. One of them"
+                f" ended with: {self._last_words()}. Finished trials are kept; fix this and run the same"
+                " command."
             )
 
     def _last_words(self) -> str:
-        """Returns the end of what a job printed last, where its folder is this machine's as well."""
+        """Returns the end of the latest job's output, if this machine shares its folder."""
         logs = sorted(self._logs.glob("*"), key=lambda path: path.stat().st_mtime)
         texts = (path.read_text(encoding="utf-8", errors="replace").split() for path in reversed(logs))
         return " ".join(next(filter(None, texts), ["nothing", "in", str(self._logs)])[-MAX_WORDS:])
 
     def retire(self, worker: str) -> bool:
-        """Ends a worker that is idle, and its job with it."""
+        """Stops an idle worker together with its job."""
         name = self._info.get(worker, {}).get("name")
         self._cluster.worker_spec.pop(name, None)
         return True
 
     def jobs(self) -> Sequence[str]:
-        """Returns the jobs' numbers, waiting ones too."""
+        """Returns the jobs' IDs, including waiting ones."""
         return sorted(job.job_id for job in dict(self._cluster.workers).values() if job.job_id)
 
     def close(self) -> None:
-        """Cancels every job, and ends the scheduler."""
-        # First of all: whoever ended this process may not leave it the time for the rest.
+        """Cancels every job and stops the scheduler."""
+        # Jobs first: the process may be killed before it gets to the rest.
         end_jobs(self._name, self.jobs())
         super().close()
         with contextlib.suppress(Exception), warnings.catch_warnings():
@@ -231,7 +231,7 @@ class BatchPool(DaskPool):
 
 
 def _listed(kind: str) -> set[str] | None:
-    """Returns the jobs that the batch system still has; None where it is not asked."""
+    """Returns the jobs that the batch system still has; None if it cannot be asked."""
     if kind != "slurm":
         return None
     try:
@@ -255,7 +255,7 @@ def _arguments(
     return {
         **found,
         "job_script_prologue": [*keys, *found["job_script_prologue"]],
-        # Older PBS takes no longer name.
+        # Older PBS accepts no longer name.
         "job_name": named[: 15 if kind == "pbs" else None],
         "log_directory": str(logs) if logs else None,
     }
@@ -266,14 +266,14 @@ def _cluster_class(kind: str) -> Any:
 
 
 def _exports(security: Any) -> list[str]:
-    """Returns the shell lines that give a worker its keys: through no file, as none need be shared."""
+    """Returns the shell lines that give a worker its keys, without any shared file."""
     keys = security.get_tls_config_for_role("worker")
     names = {"ca_file": "CA_FILE", "cert": "WORKER__CERT", "key": "WORKER__KEY"}
     return [f"export DASK_DISTRIBUTED__COMM__TLS__{name}='{keys[key]}'" for key, name in names.items()]
 
 
 def _with_keys_in_its_script(cluster: Any) -> Any:
-    """Returns a class of clusters that writes no files of keys: it would, into the current folder."""
+    """Returns a cluster class that does not write key files into the current folder."""
     return type(cluster.__name__, (cluster,), {"_get_worker_security": lambda self, security: None})
 
 
@@ -282,16 +282,16 @@ def _job_class(kind: str) -> Any:
 
 
 def _said(error: Exception) -> str:
-    """Returns what the batch system said; the rest of the message is about the call."""
+    """Returns the batch system's message; the rest of the error is about the call."""
     if isinstance(error, FileNotFoundError) and error.filename:
-        return f"there is no `{error.filename}` on this machine"
+        return f"`{error.filename}` was not found on this machine"
     _, _, said = str(error).rpartition("stderr:")
     lines = [line.removeprefix("sbatch: error: ").strip(" .") for line in said.splitlines() if line.strip()]
     return "; ".join(lines) or str(error)
 
 
 def _inner(error: BaseException) -> str:
-    """Returns what the first of a chain of errors said."""
+    """Returns the message of the first error in a chain."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).rstrip(".")

@@ -1,4 +1,4 @@
-"""The launcher for clusters: sends jobs as parcels to the workers of a pool, one at a time each."""
+"""The launcher for clusters: sends jobs as parcels to the workers of a pool, one job per worker."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from sweeper.execution.workers import Known, RemoteHandle, seconds_of, where
 from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"
-"""In the sweep's folder: the jobs there are, while it runs; what is left after a supervisor's death."""
+"""In the sweep's folder while it runs: its jobs, which a next supervisor finds if this one dies."""
 MODELS = "models.json"
-"""In the sweep's folder: the models of device that workers had, and this sweep is not on."""
+"""In the sweep's folder: device models of workers that this sweep does not use."""
 _ANOTHER = (
-    "results compare within one model. Ask for one (`execution.job.constraint`), or give each its own sweep"
-    " (`same_gpu: false`)"
+    "results only compare within one model. Request one (`execution.job.constraint`), or give each a"
+    " separate sweep (`same_gpu: false`)"
 )
 LOOK_SECONDS = 0.2
 WAITING_SECONDS = 5.0
-"""Without any worker for so long, it is said."""
+"""After this long without a worker, the user is informed."""
 LEAVE_SECONDS = 5.0
 MAX_SAID = 200
 MAX_REFUSALS = 3
-"""So many workers that refuse, and none that does not: there will be none."""
+"""If this many workers refuse and none accepts, the sweep stops."""
 MAX_WORKERS = 1000
-"""On a cluster where nothing says how many there are."""
+"""For a cluster of unknown size."""
 
 
 def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteLauncher:
-    """Returns the launcher of a cluster: the jobs of the sweep on the workers of a pool.
+    """Returns a launcher that runs the sweep's jobs on the workers of a pool.
 
     Args:
-        make_pool: Starts, or joins, the workers.
+        make_pool: Starts or joins the workers.
     """
     chosen = request.execution
     wanted = chosen.at_once(request.gpus) or MAX_WORKERS
@@ -65,7 +65,7 @@ def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteL
 
 
 def jobs_of(folder: Path) -> Mapping[str, Any]:
-    """Returns the jobs and workers of the sweep in `folder`, as last written; empty where it has none."""
+    """Returns the last recorded jobs and workers of the sweep in `folder`; empty if none."""
     with contextlib.suppress(OSError, ValueError):
         found = read_json(folder / JOBS)
         if isinstance(found, dict):
@@ -76,11 +76,11 @@ def jobs_of(folder: Path) -> Mapping[str, Any]:
 class RemoteLauncher(Launcher):
     """Places jobs on the workers of a pool.
 
-    Workers come and go: a job whose worker is gone is lost, and one that nobody can take yet waits.
-    A trial is only begun where it can end before the worker's own time is up.
+    Workers come and go: a job whose worker is gone is lost, and a job without a worker waits.
+    A trial starts only on a worker with enough time left to finish it.
 
     Attributes:
-        model: Of device, the one that counts, as workers name it; empty before the first.
+        model: The sweep's device model, as workers name it; empty before the first worker.
     """
 
     model = ""
@@ -98,17 +98,17 @@ class RemoteLauncher(Launcher):
         folder: Path | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Has workers started.
+        """Starts the workers.
 
         Args:
-            template: What the parcels of all jobs have in common.
-            most: Workers at once.
-            needs_gpu: Whether each worker must have a GPU of its own.
+            template: The common part of all jobs' parcels.
+            most: Maximum number of concurrent workers.
+            needs_gpu: Whether each worker must have its own GPU.
             on_cpu: Whether GPUs are left alone.
-            model: The only model of device that counts; by default that of the first worker.
-            same_gpu: Whether nothing becomes of workers with another model.
-            folder: Where the list of jobs is kept; nowhere by default.
-            say: Takes lines for the person who watches.
+            model: The only device model to use; by default that of the first worker.
+            same_gpu: Whether workers with other models stay unused; else their models are recorded.
+            folder: Where the list of jobs is kept; not kept by default.
+            say: Takes lines for the user.
         """
         self._pool, self._template = pool, template
         self._most, self._wanted = most, most
@@ -128,7 +128,7 @@ class RemoteLauncher(Launcher):
 
     @property
     def capacity(self) -> int:
-        """How many jobs may run at once now: the workers that are there and have time for a trial."""
+        """How many jobs can run now: the number of workers with time for a trial."""
         with self._lock:
             if self._broken is not None:
                 raise self._broken
@@ -137,16 +137,16 @@ class RemoteLauncher(Launcher):
 
     @property
     def known(self) -> list[Known]:
-        """The workers that are there."""
+        """The present workers."""
         return list(self._workers.values())
 
     def submit(self, folder: Path) -> RemoteHandle:
-        """Starts the job in `folder`, as soon as there is a worker for it."""
+        """Starts the job in `folder` as soon as there is a worker for it."""
         handle = RemoteHandle(self, folder, read_job(folder))
         with self._lock:
             if self._broken is not None:
                 raise self._broken
-            # Confirmation runs alone: the other workers are somebody else's meanwhile.
+            # Confirmation runs alone and leaves the other workers to others.
             self._wanted = 1 if handle.job.stage == "confirm" else self._most
             self._seconds = seconds_of(handle.job)
             self._queue.append(handle)
@@ -154,16 +154,16 @@ class RemoteLauncher(Launcher):
         return handle
 
     def end(self, handle: RemoteHandle) -> None:
-        """Ends a job, wherever it is."""
+        """Cancels a job, wherever it is."""
         with self._lock:
             if handle in self._queue:
                 self._queue.remove(handle)
-                handle.set_result(_lost("it was cancelled before a worker was there"))
+                handle.set_result(_lost("it was cancelled before a worker was available"))
                 return
             handle.is_ending = True
 
     def close(self) -> None:
-        """Ends every job, and the workers that were started for them."""
+        """Ends every job and the workers that were started for them."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -175,7 +175,7 @@ class RemoteLauncher(Launcher):
         with self._lock:
             handles = self._given_up()
         for handle in handles:
-            handle.set_result(_lost("the cluster was let go"))
+            handle.set_result(_lost("the launcher was closed"))
         if self._folder is not None:
             (self._folder / JOBS).unlink(missing_ok=True)
 
@@ -203,11 +203,11 @@ class RemoteLauncher(Launcher):
                 return
 
     def _break(self, error: Exception) -> None:
-        """Nothing can be placed any more: whoever waits must hear of it."""
+        """Fails all jobs, since nothing can be placed any more."""
         if not isinstance(error, SweeperError):
             error = EnvironmentStopError(
-                f"the cluster cannot be used any more ({type(error).__name__}: {error}). What was measured"
-                " is kept; the same command continues."
+                f"the cluster can no longer be used ({type(error).__name__}: {error}). Finished trials are"
+                " kept; run the same command to continue."
             )
         with self._lock:
             self._broken = error
@@ -216,7 +216,7 @@ class RemoteLauncher(Launcher):
             handle.set_exception(error)
 
     def _given_up(self) -> list[RemoteHandle]:
-        """Returns the jobs that have not ended; what still comes of them is nobody's any more."""
+        """Returns the unfinished jobs and forgets them; later results are ignored."""
         handles = [*self._queue, *(each.handle for each in self.known if each.handle)]
         self._queue.clear()
         for each in self.known:
@@ -224,7 +224,7 @@ class RemoteLauncher(Launcher):
         return handles
 
     def _look(self) -> None:
-        """Takes note of workers that came or are gone, and places what waits."""
+        """Notices new and lost workers, and places waiting jobs."""
         names = self._pool.workers()
         new = [name for name in names if name not in self._workers]
         about = self._pool.call(new, node.here, *self._asked_of_all) if new else {}
@@ -236,12 +236,12 @@ class RemoteLauncher(Launcher):
             for name, worker in about.items():
                 self._welcome(name, worker)
             for hanging in [each for each in self.known if each.is_overdue]:
-                hanging.refusal = "it has not answered for longer than a trial may take"
+                hanging.refusal = "it has been silent for longer than a trial may take"
                 self._say(f"The worker on {where(hanging.about)} takes no more trials: {hanging.refusal}.")
                 self._lose(hanging)
             idle = [each for each in self.known if each.handle is None and not each.leaving]
             spare = sum(not each.leaving for each in self.known) - self._wanted
-            # The one that was busy last has its caches warm: it is the last to go.
+            # The last busy worker has warm caches: it is the last to go.
             for each in sorted(idle, key=lambda each: (not each.refusal, each.name == self._last)):
                 if each.refusal or spare > 0 or not each.has_time_for(self._seconds):
                     spare -= 1
@@ -249,12 +249,12 @@ class RemoteLauncher(Launcher):
             self._dispatch()
             if self._refusals >= self._patience and all(each.refusal for each in self.known):
                 raise EnvironmentStopError(
-                    f"{self._refusals} worker{'s' if self._refusals > 1 else ''} came, and none can take a"
-                    " trial (see above). What was measured is kept; mend it and run the same command."
+                    f"{self._refusals} worker{'s' if self._refusals > 1 else ''} came, but none can take a"
+                    " trial (see above). Finished trials are kept; fix this and run the same command."
                 )
 
     def _end(self) -> None:
-        """Has ended what is to end: again and again, as a job may not have begun when its worker is told."""
+        """Cancels jobs; called repeatedly, since a job may not have started at the first call."""
         with self._lock:
             ending = {
                 each.name: (each.handle.job.uid, each.handle.job.attempt)
@@ -269,16 +269,16 @@ class RemoteLauncher(Launcher):
         known = Known(name, about, time.monotonic() + left, refusal=about.refusal)
         self.model = self.model or ("" if known.refusal else about.model)
         if not known.refusal and about.model != self.model:
-            known.refusal = f"it has {about.model}, and this sweep is on {self.model}: "
-            known.refusal += _ANOTHER if self._same_gpu else "that model has a sweep of its own"
+            known.refusal = f"it has {about.model}, but this sweep is on {self.model}: "
+            known.refusal += _ANOTHER if self._same_gpu else "that model gets a separate sweep"
             self._keep_model(about.model)
         if not known.refusal and not known.has_time_for(self._seconds):
-            known.refusal = f"it ends in {left:.0f} s, and a trial needs {self._seconds:.0f} s"
+            known.refusal = f"it ends in {left:.0f} s, but a trial needs {self._seconds:.0f} s"
         if known.refusal:
             self._refusals += 1
             known.leaving = self._pool.retire(name)
             if known.leaving:
-                # Another in its place would likely be the same.
+                # A replacement would likely be the same.
                 self._most = max(1, self._most - 1)
                 self._wanted = min(self._wanted, self._most)
             self._say(f"The worker on {where(about)} takes no trials: {known.refusal}.")
@@ -307,7 +307,7 @@ class RemoteLauncher(Launcher):
             takers = [each for each in self.known if self._takes(each, seconds_of(handle.job))]
             if not takers:
                 continue
-            # What is compared with each other runs on one worker, as long as that is there.
+            # Trials that are compared run on one worker, as long as it is there.
             worker = next((each for each in takers if each.name == self._last), takers[0])
             if handle.job.stage == "search":
                 worker = takers[0]
@@ -330,13 +330,13 @@ class RemoteLauncher(Launcher):
         try:
             future = self._pool.run(worker.name, node.run_parcel, parcel.to_bytes())
         except Exception as error:
-            # It is gone, and this is the first to hear of it.
+            # The worker is gone, which nothing has noticed yet.
             future = Future()
             future.set_exception(error)
         future.add_done_callback(lambda done: self._arrived(handle, worker, done))
 
     def _arrived(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> None:
-        """Takes what a worker sent; of one that is known as lost, nothing any more."""
+        """Takes a worker's result, unless the worker counts as lost."""
         with self._lock:
             if worker.handle is not handle:
                 return
@@ -349,14 +349,14 @@ class RemoteLauncher(Launcher):
             if isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST:
                 worker.refusal = "its GPU was lost"
                 self._say(f"The worker on {where(worker.about)} takes no more trials: its GPU was lost.")
-        # Without the lock: whoever waits for it comes back with the next one.
+        # Without the lock: whoever waits for the result submits the next job.
         handle.set_result(outcome)
 
     def _unpacked(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> Outcome | Report:
         try:
             data = future.result()
         except WorkerLostError:
-            # Nothing more is sent there, unless it answers once again.
+            # Nothing more is sent there unless it answers again.
             self._workers.pop(worker.name, None)
             return _lost(f"the worker on {where(worker.about)} was lost")
         except Exception as error:
@@ -371,7 +371,7 @@ class RemoteLauncher(Launcher):
         return outcome_or_lost(handle.folder)
 
     def _write(self) -> None:
-        """Keeps the list of jobs, where it has changed."""
+        """Writes the list of jobs if it has changed."""
         if self._folder is None:
             return
         listed: Mapping[str, Any] = {

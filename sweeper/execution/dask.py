@@ -22,7 +22,7 @@ CALL_SECONDS = 10.0
 
 
 def load(module: str) -> Any:
-    """Returns a module of Dask's.
+    """Imports a module of Dask.
 
     Raises:
         UserError: It is not installed.
@@ -37,7 +37,7 @@ def load(module: str) -> Any:
         ) from None
     finally:
         if signal.getsignal(signal.SIGINT) is not before:
-            # dask-jobqueue takes Ctrl-C when it is imported, and would end everything with code 0.
+            # dask-jobqueue handles Ctrl-C once it is imported, and would exit with code 0.
             signal.signal(signal.SIGINT, before)
 
 
@@ -48,7 +48,7 @@ def launch(request: LaunchRequest) -> RemoteLauncher:
 
 
 class DaskPool:
-    """Workers of a Dask cluster that belongs to somebody else."""
+    """Workers of a Dask cluster that sweeper did not start."""
 
     stays = True
 
@@ -56,15 +56,15 @@ class DaskPool:
         """Connects.
 
         Raises:
-            EnvironmentStopError: Nobody answers there.
-            UserError: Dask is not installed, the address is none, or a file of `tls` is not there.
+            EnvironmentStopError: No scheduler answers there.
+            UserError: Dask is not installed, the address is invalid, or a file of `tls` is missing.
         """
         distributed = load("distributed")
         security = None
         if tls is not None:
             for path in (tls.ca_file, tls.cert_file, tls.key_file):
                 if not Path(path).is_file():
-                    raise UserError(f"`execution.tls` must name files that are there, but got {path!r}.")
+                    raise UserError(f"`execution.tls` must name existing files, but got {path!r}.")
             security = distributed.Security(
                 tls_ca_file=tls.ca_file,
                 tls_client_cert=tls.cert_file,
@@ -81,7 +81,7 @@ class DaskPool:
             ) from None
         except ValueError as error:
             raise UserError(
-                f"`execution.address` must be a scheduler's, but got {address!r}: {error}."
+                f"`execution.address` must be a scheduler's address, but got {address!r}: {error}."
             ) from None
         self._use(client)
 
@@ -91,26 +91,26 @@ class DaskPool:
         self._count = 0
 
     def want(self, count: int) -> None:
-        """Does nothing: how many workers there are is not ours to say."""
+        """Does nothing: the cluster decides how many workers there are."""
 
     def workers(self) -> Sequence[str]:
-        """Returns the addresses of the workers that are there now.
+        """Returns the addresses of the present workers.
 
         Raises:
-            EnvironmentStopError: The scheduler is gone, and did not come back.
+            EnvironmentStopError: The scheduler is gone.
         """
         known = self._client.scheduler_info(n_workers=-1)
         if "workers" not in known:
             raise EnvironmentStopError(
-                "the Dask scheduler is gone. What was measured is kept; the same command continues."
+                "the Dask scheduler is gone. Finished trials are kept; run the same command to continue."
             )
         self._info = known["workers"]
         return list(self._info)
 
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Runs `function` on a worker, in its own thread for tasks."""
+        """Runs `function` on a worker, in its task thread."""
         self._count += 1
-        # Where workers have told of GPUs, others that share the cluster are kept off meanwhile.
+        # If workers declare GPUs, this keeps other users of the cluster off meanwhile.
         declared = self._info.get(worker, {}).get("resources") or {}
         resources = {name: 1 for name in declared if name.lower() == "gpu"}
         distributed = load("distributed")
@@ -140,7 +140,7 @@ class DaskPool:
     def call(
         self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any
     ) -> Mapping[str, Any]:
-        """Runs `function` on each worker, beside its task; those that fail are left out."""
+        """Runs `function` on each worker alongside its task; omits those that fail."""
         if not workers:
             return {}
         with contextlib.suppress(OSError, TimeoutError, RuntimeError, ValueError, KeyError):
@@ -156,14 +156,14 @@ class DaskPool:
         return {}
 
     def retire(self, worker: str) -> bool:
-        """Leaves a worker alone; it belongs to others."""
+        """Leaves the worker alone, since it belongs to others."""
         return False
 
     def jobs(self) -> Sequence[str]:
-        """Returns nothing: they are not ours."""
+        """Returns nothing: the jobs are not sweeper's."""
         return []
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         with contextlib.suppress(Exception):
             self._client.close(timeout=CALL_SECONDS)

@@ -1,4 +1,4 @@
-"""The inline launcher: runs jobs one after the other in this process, for debugging."""
+"""The inline launcher: runs jobs one by one in this process, for debugging."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sweeper.worker.trial import run
 
 
 class InlineLauncher(Launcher):
-    """No isolation, no timeout, no telemetry; breakpoints in a pipeline work."""
+    """Runs jobs without isolation, timeout or telemetry, so that breakpoints work."""
 
     capacity = 1
 
     def submit(self, folder: Path) -> Future[Outcome | Report]:
-        """Runs the job at once and returns a finished future."""
+        """Runs the job immediately and returns a finished future."""
         write_outcome(folder, run(read_job(folder), Silent()), secrets(os.environ))
         future: Future[Outcome | Report] = Future()
         future.set_result(outcome_or_lost(folder))
         return future
 
     def close(self) -> None:
-        """Has nothing to end."""
+        """Does nothing."""
 
 
 def launch(request: LaunchRequest) -> InlineLauncher:

@@ -10,20 +10,20 @@ from sweeper.execution.node import ENDS_AT
 from sweeper.spec.cluster import BatchJob
 
 LIFETIME_SECONDS = 20.0
-"""So long before its job's time is up, a worker ends by itself."""
+"""How long before its job's time limit a worker exits by itself."""
 
 _PROFILER_OFF = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
-"""Dask's own looks into the worker every 10 ms, beside a trial that is timed."""
+"""Dask's profiler samples the worker every 10 ms, which disturbs timed trials."""
 
 
 def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
-    """Returns what dask-jobqueue is to be asked for.
+    """Returns the options for dask-jobqueue.
 
     Args:
         kind: `slurm`, `pbs`, `lsf` or `sge`.
-        gpus: Of one job; 0 for none.
+        gpus: GPUs per job; 0 for none.
     """
-    # LSF knows no seconds.
+    # LSF has no seconds.
     seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
     asked = _ASKED[kind](job, gpus)
     directives = [*asked.pop("job_extra_directives", ()), *job.directives]
@@ -37,7 +37,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         **_of("interface", job.interface),
         **_of("python", job.python),
         **asked,
-        # Of Dask's own threads: one, for one trial at a time.
+        # One Dask thread, for one trial at a time.
         "cores": 1,
         "processes": 1,
         "memory": job.memory,
@@ -62,7 +62,7 @@ def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
 
 
 def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
-    # PBS takes whole numbers alone, and has no GiB.
+    # PBS takes whole numbers only, and has no GiB.
     memory = math.ceil(job.memory_bytes / 2**20)
     parts = [f"select=1:ncpus={job.cores}:mem={memory}mb", *([f"ngpus={gpus}"] if gpus else [])]
     parts += [job.constraint] if job.constraint else []
@@ -91,7 +91,7 @@ def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
     ]
     return {
         "resource_spec": ",".join(asked) or None,
-        # Many sites have csh read what names no shell here.
+        # Many sites run a script with csh unless it names a shell here.
         "job_extra_directives": ["-S /bin/bash"],
         **_of("project", job.account),
     }
@@ -111,7 +111,7 @@ KINDS: Sequence[str] = tuple(_ASKED)
 
 
 def _clock(seconds: float) -> str:
-    """Returns a time as all of them read it."""
+    """Formats a time in the way that all of them read."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{rest:02d}"

@@ -1,7 +1,7 @@
 """The protocol of launchers: takes a job's folder and returns a handle on its outcome.
 
-`sweeper.core.launchers` has the table of launchers. `sweeper.testing.conformance` is the suite that each one
-has to pass.
+`sweeper.core.launchers` has the table of launchers. Each one has to pass the suite in
+`sweeper.testing.conformance`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Handle(Protocol):
-    """A job under way: what concurrent.futures.Future has of it.
+    """A running job: a subset of concurrent.futures.Future.
 
-    One that may run elsewhere has a `place` as well (`sweeper.core.place.Place`), and writes that itself.
+    If it may run elsewhere, it also has a `place` (`sweeper.core.place.Place`), and writes it.
     """
 
     def done(self) -> bool:
@@ -35,7 +35,7 @@ class Handle(Protocol):
         """Waits for the outcome; a job without one is a Failure of kind `lost`."""
 
     def cancel(self) -> bool:
-        """Ends it, with all its processes."""
+        """Ends it with all its processes."""
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> object:
         """Calls `fn` when it has ended."""
@@ -49,7 +49,7 @@ class Launcher(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many jobs may run at once now: workers may come and go."""
+        """How many jobs can run concurrently now; may change as workers come and go."""
         raise NotImplementedError
 
     def submit(self, folder: Path) -> Handle:
@@ -57,38 +57,38 @@ class Launcher(Protocol):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends every job, and whatever was started for them."""
+        """Ends every job and whatever was started for them."""
         raise NotImplementedError
 
     @property
     def shares_machine(self) -> bool:
-        """Whether jobs run side by side on this machine, so that it is measured how much that slows them."""
+        """Whether jobs share this machine, so that their effect on each other is measured."""
         return False
 
     @property
     def model(self) -> str:
-        """The model of device that the sweep is on; empty where the probe of the device tells it."""
+        """The sweep's device model; empty if the probe of the device reports it."""
         return ""
 
     @property
     def notes(self) -> Sequence[str]:
-        """Lines about how jobs run, for the person who starts the sweep."""
+        """Lines about how jobs run, for the user."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What a launcher's factory is given.
+    """The arguments of a launcher's factory.
 
     Attributes:
-        folder: The sweep's.
+        folder: The sweep's folder.
         execution: The section of the specification.
         gpus: GPUs that each job asks for; 0 leaves them alone.
-        parcel: Returns what the parcels of all jobs have in common, for launchers that share no folder with
-            their workers.
-        most: Jobs at once, where they are to be fewer than `execution` allows.
-        model: The only model of device that counts; empty for the first worker's.
-        say: Takes lines for the person who watches.
+        parcel: Returns the common part of all jobs' parcels, for launchers that share no folder
+            with their workers.
+        most: Maximum number of concurrent jobs, if fewer than `execution` allows.
+        model: The only device model to use; empty for the first worker's.
+        say: Takes lines for the user.
     """
 
     folder: Path
@@ -104,7 +104,7 @@ def make_launcher(request: LaunchRequest) -> Launcher:
     """Returns the launcher that `execution.launcher` names.
 
     Raises:
-        UserError: There is no such launcher, or it needs what is not installed here.
+        UserError: There is no such launcher, or it needs a package that is not installed.
         EnvironmentStopError: The cluster cannot be reached.
     """
     row = LAUNCHERS.get(request.execution.launcher)
@@ -113,7 +113,7 @@ def make_launcher(request: LaunchRequest) -> Launcher:
 
 
 def outcome_or_lost(folder: Path) -> Outcome | Report:
-    """Returns the outcome in `folder`; without one the attempt is lost."""
+    """Returns the outcome in `folder`, or a Failure of kind `lost` if there is none."""
     found = read_outcome(folder)
     if found is None:
         return Failure(kind=FailureKind.LOST, message="the worker ended and left no outcome")
@@ -121,7 +121,7 @@ def outcome_or_lost(folder: Path) -> Outcome | Report:
 
 
 def wait_any(handles: Sequence[Handle], timeout: float) -> None:
-    """Waits until one of `handles` has ended, or `timeout` seconds are over."""
+    """Waits until one of `handles` has ended, for at most `timeout` seconds."""
     ended = threading.Event()
     for handle in handles:
         handle.add_done_callback(lambda _: ended.set())

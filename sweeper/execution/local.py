@@ -24,10 +24,10 @@ from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import held_back_line, passed
 
 MARK = "SWEEPER_SWEEP"
-"""In the environment of every process of a sweep: the sweep's folder."""
+"""Environment variable of every process of a sweep: the sweep's folder."""
 
 MAX_SERVERS = 3
-"""A server that is killed again and again will be once more."""
+"""A server that was killed this often will be killed again."""
 
 SERVER_ENV: Mapping[str, str] = {
     # One thread: a process with more must not fork. Trials set their own number.
@@ -36,43 +36,43 @@ SERVER_ENV: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 TRIAL_ENV: Mapping[str, str] = {
-    # How long a thread spins at a barrier before it sleeps. With OpenMP's own choice (300,000) a step
-    # of 1 ms was measured to take 160 ms where a neighbour keeps a core busy: the thread waited for
-    # has lost its core to one that spins. Sleeping at once costs a quiet machine half its speed.
+    # How long a thread spins at a barrier before it sleeps. With OpenMP's default (300,000), a step
+    # of 1 ms took 160 ms when another process kept a core busy: the thread that all wait for had
+    # lost its core to a spinning one. Sleeping immediately costs a quiet machine half its speed.
     "GOMP_SPINCOUNT": "1000",
     "PYTHONUNBUFFERED": "1",
 }
 
 
 def own_environment() -> dict[str, str]:
-    """Returns what the user has set of the variables that are overridden here."""
+    """Returns the user's values of the variables that are overridden here."""
     return {name: os.environ[name] for name in {**SERVER_ENV, **TRIAL_ENV} if name in os.environ}
 
 
 def environment_of(
     folder: Path, pass_env: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Returns the environment of a process on this machine that runs jobs of the sweep in `folder`.
+    """Returns the environment of a local process that runs jobs of the sweep in `folder`.
 
-    Its mark lets the next supervisor end what a killed one has left.
+    Its mark lets the next supervisor end processes that a killed one has left.
 
     Args:
-        pass_env: Environment variables that trials get beside the usual ones
+        pass_env: Environment variables that trials get in addition to the usual ones
             (`sweeper.system.environment.passed`).
-        environ: What they are taken from.
+        environ: The environment they are taken from.
     """
     return {**TRIAL_ENV, **passed(environ, pass_env), MARK: str(folder.resolve())}
 
 
 class LocalHandle(Future[Outcome | Report]):
-    """A job under way on this machine."""
+    """A job running on this machine."""
 
     def __init__(self, launcher: LocalLauncher, folder: Path) -> None:
         super().__init__()
         self._launcher, self._folder = launcher, folder
 
     def cancel(self) -> bool:
-        """Has the job's keeper end its whole tree; the attempt is lost."""
+        """Makes the job's keeper end its process tree; the attempt is lost."""
         if self.done():
             return False
         self._launcher.send(cancel=str(self._folder))
@@ -80,9 +80,9 @@ class LocalHandle(Future[Outcome | Report]):
 
 
 class LocalLauncher(Launcher):
-    """Runs jobs on this machine, at most `capacity` at once (the caller sees to that).
+    """Runs jobs on this machine, at most `capacity` at a time (which the caller ensures).
 
-    The server starts with the launcher and imports torch meanwhile; a job submitted earlier waits.
+    The server starts with the launcher and imports torch; jobs submitted before that is done wait.
     """
 
     capacity = sys.maxsize
@@ -99,13 +99,13 @@ class LocalLauncher(Launcher):
         environ: Mapping[str, str] = os.environ,
         program: Sequence[str] = ("-m", "sweeper.execution.server"),
     ) -> None:
-        """Starts a server; another one, where that is killed and a job is submitted afterwards.
+        """Starts a server, and another one if that is killed and a job is submitted afterwards.
 
         Args:
-            pass_env: Environment variables that trials get beside the usual ones
+            pass_env: Environment variables that trials get in addition to the usual ones
                 (`sweeper.system.environment.passed`).
-            environ: What they are taken from.
-            program: What Python runs as the server.
+            environ: The environment they are taken from.
+            program: Python's arguments to run the server.
         """
         self.capacity = capacity
         line = held_back_line(environ, pass_env)
@@ -125,8 +125,8 @@ class LocalLauncher(Launcher):
     def _start_server(self) -> None:
         if self._num_servers == MAX_SERVERS:
             raise EnvironmentStopError(
-                f"the server of this sweep was ended {MAX_SERVERS} times; its last words are in "
-                f"{self._log.name}. Finished trials are kept; the same command continues."
+                f"the server of this sweep was killed {MAX_SERVERS} times; see its output in "
+                f"{self._log.name}. Finished trials are kept; run the same command to continue."
             )
         self._num_servers += 1
         self._has_ended = False
@@ -143,7 +143,7 @@ class LocalLauncher(Launcher):
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """The server's process ID."""
         return self._process.pid
 
     def submit(self, folder: Path) -> LocalHandle:
@@ -159,7 +159,7 @@ class LocalLauncher(Launcher):
         return handle
 
     def send(self, **request: str) -> None:
-        """Writes one request to the server; one that has just been killed takes its jobs along, all lost."""
+        """Writes one request to the server; if it was just killed, its jobs are lost."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.write(json.dumps(request).encode() + b"\n")
             self._stdin.flush()
@@ -181,8 +181,8 @@ class LocalLauncher(Launcher):
             with self._lock:
                 handle = self._handles.pop(message["ended"])
             _settle(handle, Path(message["ended"]))
-        # The keepers hold the pipe as well: none of them, and so no trial, is left. Only where one was
-        # killed together with the server are its orphans.
+        # The keepers hold the pipe as well, so at its end no keeper and no trial is left, unless a
+        # keeper was killed together with the server.
         if not self._stdin.closed:
             with contextlib.suppress(OSError):
                 end_leftovers(self._home)
@@ -194,12 +194,12 @@ class LocalLauncher(Launcher):
             _settle(handle, Path(name))
 
     def close(self) -> None:
-        """Ends the server, and with it every keeper and every trial."""
+        """Ends the server and with it every keeper and every trial."""
         self._let_go()
         self._log.close()
 
     def _let_go(self) -> None:
-        """Ends the server there is, if it has not ended, and closes its pipes."""
+        """Ends the current server, if it is still running, and closes its pipes."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         try:
@@ -213,7 +213,7 @@ class LocalLauncher(Launcher):
 
 
 def _settle(handle: LocalHandle, folder: Path) -> None:
-    """Gives a handle its outcome, or why that cannot be read: whoever waits must hear of either."""
+    """Gives a handle its outcome, or the error in reading it."""
     try:
         handle.set_result(outcome_or_lost(folder))
     except Exception as error:
@@ -227,7 +227,7 @@ def launch(request: LaunchRequest) -> LocalLauncher:
 
 
 def end_leftovers(home: Path, seconds: float = 15.0) -> Sequence[int]:
-    """Ends what is left of an earlier run of the sweep in `home`; returns what cannot be ended."""
+    """Kills leftover processes of an earlier run of the sweep in `home`; returns the survivors."""
     deadline = time.monotonic() + seconds
     while left := leftovers(home):
         for pid in left:
@@ -242,8 +242,8 @@ def end_leftovers(home: Path, seconds: float = 15.0) -> Sequence[int]:
 def leftovers(home: Path) -> Sequence[int]:
     """Returns the processes of an earlier run of the sweep in `home` that are still alive.
 
-    They are known by a mark in the environment they were started with. Only the holder of the
-    sweep's lock may end them.
+    They are recognised by a mark in their initial environment. Only the holder of the sweep's
+    lock may end them.
     """
     mark = os.fsencode(f"{MARK}={home.resolve()}")
     found = []

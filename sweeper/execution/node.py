@@ -1,9 +1,9 @@
-"""The worker's side of a cluster: runs parcels with a local launcher that it keeps.
+"""The worker's side of a cluster: runs parcels with a local launcher.
 
     worker of the cluster (one job, one GPU) ──► server ──fork──► keeper ──► trial
 
-Everything is below a scratch folder of the worker's own, but for prepared data and compile caches: these
-are shared by the workers of a machine, and stay.
+Everything is in the worker's own scratch folder, except for prepared data and compile caches, which
+the workers of a machine share and keep.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from sweeper.system.cpu import cpu_name
 from sweeper.telemetry.nvml.probe import gpu_names
 
 SCRATCH = "SWEEPER_SCRATCH"
-"""Names a folder of the node's for all of this; by default it is where temporary files go."""
+"""Names the node's folder for all of this; by default, the folder of temporary files."""
 ENDS_AT = "SWEEPER_JOB_ENDS_AT"
-"""In a job's environment: when its time is up, in seconds since 1970 by the node's clock."""
+"""In a job's environment: its time limit, in seconds since 1970 by the node's clock."""
 IDLE_SECONDS = 600.0
-"""A supervisor that has asked for nothing for so long is gone."""
+"""A supervisor that has been silent for this long counts as gone."""
 PREPARE_SECONDS = 3600.0
 
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
@@ -61,8 +61,8 @@ def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
     """Describes the worker that calls it.
 
     Args:
-        needs_gpu: Whether it was to have a GPU of its own; without one it refuses to take trials.
-        on_cpu: Whether its GPUs, if it has any, are left alone.
+        needs_gpu: Whether it needs its own GPU; without one it refuses trials.
+        on_cpu: Whether GPUs are left alone.
     """
     gpu, names = os.environ.get(_VISIBLE, ""), [] if on_cpu else gpu_names()
     ends_at = os.environ.get("SLURM_JOB_END_TIME") or os.environ.get(ENDS_AT) or ""
@@ -72,46 +72,46 @@ def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
         job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), ""),
         model=names[0] if names else cpu_name(),
         seconds_left=_until(int(ends_at)) if ends_at.isdigit() else None,
-        refusal=f"GPUs were asked for, but {_VISIBLE} names none" if needs_gpu and gpu in _NONE else "",
+        refusal=f"GPUs were requested, but {_VISIBLE} names none" if needs_gpu and gpu in _NONE else "",
     )
 
 
 def _until(stamp: float) -> float:
-    """Returns the seconds from now to a stamp of the wall clock."""
+    """Returns the seconds from now to a wall-clock timestamp."""
     ahead = time.time() - time.monotonic()
     return stamp - ahead - time.monotonic()
 
 
 def run_parcel(data: bytes) -> bytes:
-    """Runs the parcel in `data` to its outcome; returns what it left, packed."""
+    """Runs the parcel in `data` and returns its packed results."""
     parcel = Parcel.from_bytes(data)
     with _LOCK:
         node = _NODES.get(parcel.sweep)
         if node is not None and node.turn != parcel.turn:
             if parcel.turn < node.turn:
-                raise ValueError("it was asked for by an earlier supervisor of this sweep, which is gone")
-            # An earlier supervisor's: nobody waits for what it asked for.
+                raise ValueError("it was sent by an earlier supervisor of this sweep, which is gone")
+            # An earlier supervisor's node: nobody waits for its jobs.
             node.close()
             node = None
         if node is None:
             node = _NODES[parcel.sweep] = Node(parcel)
         if node.is_busy:
-            raise ValueError("it still runs another job of this sweep")
+            raise ValueError("it is still running another job of this sweep")
         node.begin()
     return node.run(parcel)
 
 
 def cancel(sweep: str, attempts: Sequence[tuple[str, int]]) -> None:
-    """Ends what runs on this worker of jobs' attempts, by uid and number; it is lost."""
+    """Ends those of the given attempts (uid and number) that run on this worker; they are lost."""
     if node := _NODES.get(sweep):
         node.cancel(attempts)
 
 
 def relieve(sweep: str, turn: int) -> None:
-    """Ends what an earlier supervisor of a sweep left running on this worker: it keeps the others waiting."""
+    """Ends jobs that a sweep's earlier supervisor left running on this worker: they block it."""
     node = _NODES.get(sweep)
     if node is not None and node.turn < turn:
-        # The engine's own thread is not to wait for it.
+        # The engine's thread must not wait for it.
         threading.Thread(target=leave, args=(sweep, turn), daemon=True).start()
 
 
@@ -119,7 +119,7 @@ def leave(sweep: str, before: float = math.inf) -> None:
     """Ends everything of a sweep on this worker.
 
     Args:
-        before: Leaves what this turn, or a later one, has asked for.
+        before: Jobs of this turn or a later one are left alone.
     """
     with _LOCK:
         node = _NODES.get(sweep)
@@ -129,7 +129,7 @@ def leave(sweep: str, before: float = math.inf) -> None:
 
 
 class Node:
-    """A sweep on a worker: its scratch folder and its launcher, kept from trial to trial."""
+    """A sweep on a worker: its scratch folder and its launcher, reused from trial to trial."""
 
     def __init__(self, parcel: Parcel) -> None:
         self.turn, self._sweep = parcel.turn, parcel.sweep
@@ -152,12 +152,12 @@ class Node:
         self._timer = self._new_timer()
 
     def begin(self) -> None:
-        """A parcel has come: it is idle no longer."""
+        """Marks the node as busy when a parcel arrives."""
         self.is_busy = True
         self._timer.cancel()
 
     def run(self, parcel: Parcel) -> bytes:
-        """Runs a parcel's job to its outcome; returns what it left, packed."""
+        """Runs a parcel's job and returns its packed results."""
         try:
             job = self._job = self._job_here(parcel)
             folder = self._scratch / "jobs" / f"{job.uid}-{job.attempt}"
@@ -191,7 +191,7 @@ class Node:
         )
 
     def _prepared(self, job: Job) -> Failure | None:
-        """Sees to it that the data is prepared on this machine: once, whoever comes first."""
+        """Prepares the data on this machine, once for all its workers."""
         prepared = Path(job.prepared)
         if prepared.exists():
             return None
@@ -222,16 +222,16 @@ class Node:
         return self._handle.result()
 
     def cancel(self, attempts: Sequence[tuple[str, int]]) -> None:
-        """Ends the job that is under way, where it is one of these."""
+        """Ends the running job if it is one of these."""
         job = self._job
         if self._handle is not None and job is not None and (job.uid, job.attempt) in attempts:
             self._handle.cancel()
 
     def close(self) -> None:
-        """Ends the server with all its processes, and clears the scratch folder."""
+        """Ends the server with all its processes, and removes the scratch folder."""
         self._timer.cancel()
         self._launcher.close()
-        # The job has ended by that, and what it left may be on its way to whoever asked for it.
+        # The job has ended by now, but its results may still be being packed.
         with self._packing:
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._held.close()
@@ -250,23 +250,23 @@ class Node:
 
 
 def _own_folder(where: Path) -> Path:
-    """Returns a folder that this user alone can write to: what is cached there is run.
+    """Returns a folder that only this user can write to, since cached code in it is executed.
 
     Raises:
-        EnvironmentStopError: Somebody else has made it.
+        EnvironmentStopError: Somebody else has created it.
     """
     folder = where / f"sweeper-{os.getuid()}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise EnvironmentStopError(
-            f"{folder} on {socket.gethostname()} must be this user's own folder, but somebody else has made "
-            f"it. Remove it, or name another place with {SCRATCH}."
+            f"{folder} on {socket.gethostname()} must be this user's own folder, but belongs to somebody "
+            f"else. Remove it, or name another place with {SCRATCH}."
         )
     return folder
 
 
 def _own_device() -> str:
-    """Returns this worker's device as a job names it."""
+    """Returns this worker's device in the form that jobs use."""
     count = len(gpu_names())
     return (os.environ.get(_VISIBLE) or ",".join(map(str, range(count)))) if count else "cpu"
 
@@ -279,7 +279,7 @@ def _locked(path: Path, *, wait: bool = False) -> IO[bytes]:
     """Returns the open file at `path`, locked until it is closed.
 
     Raises:
-        BlockingIOError: Somebody has the lock, and is not waited for.
+        BlockingIOError: The lock is taken, and `wait` is False.
     """
     file = open(path, "ab")  # noqa: SIM115 - the lock lasts as long as the file is open
     try:
@@ -291,7 +291,7 @@ def _locked(path: Path, *, wait: bool = False) -> IO[bytes]:
 
 
 def _clear(root: Path) -> None:
-    """Removes the scratch folders of workers that were killed: nobody holds their locks."""
+    """Removes the scratch folders of killed workers, whose locks nobody holds."""
     for folder in _scratches(root):
         with contextlib.suppress(OSError), _locked(folder / "lock"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -299,7 +299,7 @@ def _clear(root: Path) -> None:
 
 def _scratches(root: Path) -> Iterator[Path]:
     for folder in root.glob("work-*"):
-        # One that is being made has no lock yet, or nobody holds it yet.
+        # A new one may have no lock yet, or nobody may hold it yet.
         with contextlib.suppress(OSError):
             if -_until((folder / "lock").stat().st_mtime) > IDLE_SECONDS:
                 yield folder

@@ -20,15 +20,15 @@ _ABOUT, _CODE = "about.json", "code/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """A job as it travels.
+    """A job as it is sent to a worker.
 
     Attributes:
-        sweep: Whose job it is: a name that no other sweep has.
-        turn: Of the sweep's supervisors, which one asks; what an earlier one left is ended.
+        sweep: Unique name of the job's sweep.
+        turn: Number of the sweep's supervisor; jobs of an earlier one are ended.
         isolation: `execution.isolation`.
-        env: Variables that `execution.pass_env` names, as the supervisor has them.
-        pass_env: Those names, for what the worker's own environment has.
-        code: The user's modules: text by path, relative to where modules are looked for.
+        env: Values of the variables in `execution.pass_env`, as the supervisor has them.
+        pass_env: Those names, for variables of the worker's own environment.
+        code: The user's modules: text by path, relative to the import path.
     """
 
     job: Job
@@ -40,7 +40,7 @@ class Parcel:
     code: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Returns it as a zip archive."""
+        """Returns the parcel as a zip archive."""
         plain = {name: each for name, each in encode(self).items() if name != "code"}
         files = {_ABOUT: json.dumps(plain).encode()}
         files.update({_CODE + name: text.encode() for name, text in self.code.items()})
@@ -56,18 +56,18 @@ class Parcel:
 
 
 def pack_folder(folder: Path) -> bytes:
-    """Returns what a job has left in its folder, its config.json aside."""
+    """Packs the files that a job has left in its folder, except config.json."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
-    # What a link leads to is not the job's own.
+    # The target of a link is not the job's.
     sent = {name: path for name, path in files.items() if path.is_file() and not path.is_symlink()}
     return _packed({name: path.read_bytes() for name, path in sent.items() if name != CONFIG})
 
 
 def unpack_into(folder: Path, data: bytes) -> None:
-    """Writes what a worker sent into the job's folder, the outcome last: it commits the rest.
+    """Unpacks a worker's files into the job's folder, the outcome last: it commits the rest.
 
     Raises:
-        ValueError: It is not what a worker sends.
+        ValueError: They are not what a worker sends.
     """
     files = _unpacked(data)
     try:
@@ -101,9 +101,9 @@ def _unpacked(data: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"a worker sent what is no parcel ({error})") from error
+        raise ValueError(f"a worker sent a damaged parcel ({error})") from error
     for name in files:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or name != str(path):
-            raise ValueError(f"a worker sent a file that belongs elsewhere: {name!r}")
+            raise ValueError(f"a worker sent a file with a path outside its folder: {name!r}")
     return files

@@ -1,4 +1,4 @@
-"""The protocol of pools: an engine starts workers, names them and runs functions on them."""
+"""The protocol of pools: starts workers, names them and runs functions on them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker as it describes itself.
+    """A worker's description of itself.
 
     Attributes:
-        gpu: CUDA_VISIBLE_DEVICES, as it is there.
-        job: The scheduler's number of the job that it is; empty where there is none.
-        model: Of its GPU, or of its processor where it sees none.
-        seconds_left: Until its job's time is up; None where it has all the time.
-        refusal: Why it takes no trials; empty where it does.
+        gpu: CUDA_VISIBLE_DEVICES on the worker.
+        job: The scheduler's ID of the worker's job; empty if there is none.
+        model: Model of its GPU, or of its processor if it sees none.
+        seconds_left: Seconds until its job's time limit; None for no limit.
+        refusal: Why it takes no trials; empty if it does.
     """
 
     host: str
@@ -29,43 +29,44 @@ class Worker:
 
 
 class WorkerLostError(Exception):
-    """The worker is gone, and what it ran with it."""
+    """The worker is gone, together with its trial."""
 
 
 class Pool(Protocol):
-    """Workers of a cluster. All calls come from one thread at a time, but for `run` and `close`.
+    """Workers of a cluster. All calls but `run` and `close` come from one thread at a time.
 
     Attributes:
-        stays: Whether its workers are somebody else's, and go on after `close`.
+        stays: Whether its workers belong to somebody else and keep running after `close`.
     """
 
     stays: bool
 
     def want(self, count: int) -> None:
-        """Has so many workers started, or let go of; called again and again, so that lost ones are replaced.
+        """Starts or releases workers to have `count`.
 
-        Where they are somebody else's, it does nothing.
+        Called repeatedly, so that lost workers are replaced. Does nothing if the workers belong to
+        somebody else.
         """
 
     def workers(self) -> Sequence[str]:
-        """Returns the names of the workers that are there now."""
+        """Returns the names of the present workers."""
 
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Runs a trial's function on a worker.
 
-        The future's exception is the function's own, or a WorkerLostError.
+        The future raises the function's exception, or WorkerLostError.
         """
 
     def call(
         self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any
     ) -> Mapping[str, Any]:
-        """Runs a short function on each of `workers`, beside what they run; those that fail are left out."""
+        """Runs a short function on each of `workers` alongside its trial; omits those that fail."""
 
     def retire(self, worker: str) -> bool:
-        """Lets go of a worker that runs nothing; returns whether it goes: somebody else's stays."""
+        """Releases an idle worker; returns whether it goes, since somebody else's stays."""
 
     def jobs(self) -> Sequence[str]:
-        """Returns the scheduler's numbers of the jobs there are, waiting ones too."""
+        """Returns the scheduler's IDs of all jobs, including waiting ones."""
 
     def close(self) -> None:
-        """Ends every worker that was started here."""
+        """Stops every worker that was started here."""

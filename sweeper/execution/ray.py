@@ -1,4 +1,4 @@
-"""Workers through Ray: actors on an existing cluster, or on one started here."""
+"""Workers through Ray: actors on an existing cluster or on one started here."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from sweeper.execution.pool import WorkerLostError
 
 CALL_SECONDS = 10.0
 THREADS = 3
-"""Of a worker: for its trial, for what is asked meanwhile, and one that is held as long as it lives."""
+"""Of a worker: for its trial, for short calls meanwhile, and one that is held while it lives."""
 OBJECT_BYTES = 128 * 2**20
-"""Of shared memory for a cluster's parcels, where it is started here: trials' loaders want the rest."""
+"""Shared memory for the parcels of a cluster started here; trials' loaders need the rest."""
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Zero is a number of GPUs that a CPU worker may ask for; what is visible there is not Ray's to change.
+    # A CPU worker may ask for zero GPUs; Ray must not change which ones are visible there.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# What Ray has for other systems: a cluster of one machine, which listens on loopback alone.
+# Ray's setting for other systems: a cluster of one machine, which listens on loopback only.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 def load(settings: Mapping[str, str] = _SETTINGS) -> Any:
-    """Returns the module `ray`, which reports nothing to anybody, and prints nothing.
+    """Returns the module `ray`, with usage reports and output disabled.
 
     Raises:
         UserError: It is not installed.
@@ -54,7 +54,7 @@ def load(settings: Mapping[str, str] = _SETTINGS) -> Any:
             "`pip install 'sweeper[ray]'` installs it."
         ) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    # Lines such as "(raylet) A worker died" come with no switch of their own: a lost trial is told by us.
+    # Lines such as "(raylet) A worker died" have no public switch; sweeper reports lost trials.
     ray._private.worker._worker_logs_enabled = False
     return ray
 
@@ -66,7 +66,7 @@ def launch(request: LaunchRequest) -> RemoteLauncher:
 
 
 class _Actor:
-    """A worker: runs what it is sent."""
+    """A worker."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Runs `function`."""
@@ -74,12 +74,12 @@ class _Actor:
 
 
 def _hold() -> None:
-    """Never returns: what waits for it hears of the worker's death."""
+    """Never returns, so that its result arrives only when the worker dies."""
     threading.Event().wait()
 
 
 class RayPool:
-    """Actors, each with the GPUs of one trial; Ray places them, and starts others for those that are lost."""
+    """Actors, each with the GPUs of one trial; Ray places them."""
 
     stays = False
 
@@ -87,12 +87,12 @@ class RayPool:
         """Joins the cluster at `address`; without one, starts a cluster on this machine.
 
         Args:
-            gpus: Of one worker; 0 for none.
-            most: Workers at once; None for as many as the cluster has room for.
-            own: What a cluster that is started here is told to have (`num_gpus`); what is found, by default.
+            gpus: GPUs per worker; 0 for none.
+            most: Maximum number of workers; None for as many as the cluster has room for.
+            own: Resources of a cluster started here (`num_gpus`); detected by default.
 
         Raises:
-            EnvironmentStopError: Nobody answers there.
+            EnvironmentStopError: No cluster answers there.
             UserError: Ray is not installed.
         """
         self._folder = "" if address else _new_folder()
@@ -101,7 +101,7 @@ class RayPool:
             common = {"log_to_driver": False, "configure_logging": False}
             with _own_handlers():
                 if address:
-                    # Ray itself would try for minutes.
+                    # Ray itself would retry for minutes.
                     host, _, port = address.rpartition("/")[2].rpartition(":")
                     socket.create_connection((host, int(port)), CALL_SECONDS).close()
                     ray.init(address=address, **common)
@@ -124,7 +124,7 @@ class RayPool:
         except BaseException:
             self._remove_folder()
             raise
-        # A GPU's worker takes next to no core: how many a trial may use, its machine tells it.
+        # A GPU worker reserves no cores: the machine tells a trial how many it may use.
         resources = {"num_gpus": gpus, "num_cpus": 0} if gpus else {"num_cpus": 1}
         self._remote = ray.remote(_Actor).options(
             **resources, max_restarts=0, max_concurrency=THREADS, scheduling_strategy="SPREAD"
@@ -139,7 +139,7 @@ class RayPool:
         self._lost = set[str]()
 
     def want(self, count: int) -> None:
-        """Has so many workers started, as far as the cluster has room for them at all."""
+        """Starts or releases workers to have `count`, as far as the cluster has room."""
         if self._most is None:
             total = self._ray.cluster_resources().get(self._kind, 0)
             count = min(count, int(total // self._per_worker))
@@ -154,14 +154,14 @@ class RayPool:
             self.retire(name)
 
     def workers(self) -> Sequence[str]:
-        """Returns the names of the workers that have been placed, and live."""
+        """Returns the names of the workers that are placed and alive."""
         for name in {*self._ready(self._held), *self._lost}:
             self.retire(name)
         self._lost &= self._actors.keys()
         return self._ready(self._placed)
 
     def _ready(self, asked: Mapping[str, Any]) -> list[str]:
-        """Returns the workers whose answer, or whose end, is there."""
+        """Returns the workers whose answer or error has arrived."""
         if not asked:
             return []
         ready, _ = self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
@@ -169,7 +169,7 @@ class RayPool:
         return [name for name, reference in asked.items() if reference in there]
 
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Runs a trial's function on a worker; one that Ray takes for lost is let go of."""
+        """Runs a trial's function on a worker; a worker that Ray reports as lost is released."""
         future: Future[Any] = Future()
         actor = self._actors.get(worker)
         if actor is None:
@@ -194,7 +194,7 @@ class RayPool:
     def call(
         self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any
     ) -> Mapping[str, Any]:
-        """Runs `function` on each worker, beside what it runs; those that fail are left out."""
+        """Runs `function` on each worker alongside its trial; omits those that fail."""
         asked = {
             name: self._actors[name].call.remote(function, *arguments)
             for name in workers
@@ -207,7 +207,7 @@ class RayPool:
         return found
 
     def retire(self, worker: str) -> bool:
-        """Ends a worker."""
+        """Stops a worker."""
         for known in (self._placed, self._held):
             known.pop(worker, None)
         if actor := self._actors.pop(worker, None):
@@ -215,11 +215,11 @@ class RayPool:
         return True
 
     def jobs(self) -> Sequence[str]:
-        """Returns nothing: Ray's actors are no jobs."""
+        """Returns nothing: Ray's actors are not jobs."""
         return []
 
     def close(self) -> None:
-        """Ends every worker, and the cluster where it was started here."""
+        """Stops every worker, and the cluster if it was started here."""
         with contextlib.suppress(Exception):
             for name in list(self._actors):
                 self.retire(name)
@@ -233,9 +233,9 @@ class RayPool:
 
 
 def _new_folder() -> str:
-    """Makes a folder for a cluster of our own; those of processes that were killed are removed.
+    """Makes a folder for a cluster started here, and removes those of killed processes.
 
-    Sockets are there: their names must be short, wherever temporary files may go.
+    Always in /tmp, since it holds sockets, whose paths must be short.
     """
     for left in Path("/tmp").glob("sweeper-ray-*-*"):
         if not os.path.exists(f"/proc/{left.name.split('-')[2]}") and left.stat().st_uid == os.getuid():
@@ -245,7 +245,7 @@ def _new_folder() -> str:
 
 @contextlib.contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Gives back SIGTERM, which Ray takes: what ends a sweep is said, and has a code of its own."""
+    """Restores the handler of SIGTERM, which Ray replaces: sweeper reports why a sweep ends."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -256,9 +256,9 @@ def _own_handlers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _token() -> Iterator[None]:
-    """Has a cluster that starts meanwhile take orders from this process alone.
+    """Makes a cluster that is started meanwhile accept commands from this process only.
 
-    Ray itself would leave a token in the user's home; what the user has chosen holds.
+    Ray itself would leave a token in the user's home. A token that the user has set is kept.
     """
     names = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
     is_chosen = any(name in os.environ for name in names)

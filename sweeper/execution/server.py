@@ -1,10 +1,10 @@
 """The server: imports torch once, then forks a keeper per job. JSON lines in, JSON lines out.
 
-    {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its keeper has ended
-    {"cancel": DIR}                           ->  the keeper is told to end its tree
+    {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its keeper has exited
+    {"cancel": DIR}                           ->  the keeper ends its process tree
 
-It stays at one thread, runs no tensor operation and never touches CUDA, so that forking is sound.
-When its input ends (the supervisor is gone), it ends all keepers and itself.
+It has a single thread, runs no tensor operation and never touches CUDA, so that forking is safe.
+When its input ends (the supervisor is gone), it ends all keepers and exits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Server:
             os.set_blocking(descriptor, False)
 
     def serve(self) -> None:
-        """Answers until the input ends."""
+        """Serves requests until the input ends."""
         # The handler does nothing; the wake-up descriptor brings poll() back.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
@@ -103,7 +103,7 @@ class Server:
             die_with_parent(signal.SIGTERM, server)
             for descriptor in (self.source, self._wake, self._wake_end):
                 os.close(descriptor)
-            # Held to the keeper's end: the supervisor reads the end of the answers when all are gone.
+            # Open until the keeper exits: the supervisor reads EOF when all keepers are gone.
             keep(folder, start, (self.answers,))
             status = 0
         except BaseException:
@@ -125,7 +125,7 @@ class Server:
                 self._answer(ended=folder)
 
     def _end_orphans(self) -> None:
-        """Ends what a keeper that was killed has left behind: such processes are this one's children now."""
+        """Kills the orphans of a killed keeper, which have become this process's children."""
         while orphans := [pid for pid in children(os.getpid()) if pid not in self.keepers]:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError):
@@ -136,7 +136,7 @@ class Server:
 
 
 def warm() -> None:
-    """Imports what trials need."""
+    """Imports the modules that trials need."""
     import sweeper.worker.trial  # noqa: F401
     from sweeper.trainer.preload import preload
 
@@ -144,21 +144,21 @@ def warm() -> None:
 
 
 def main(warm: Callable[[], None] = warm) -> None:
-    """Serves on descriptors 0 and 1; what anything prints goes to standard error.
+    """Serves on descriptors 0 and 1; everything printed goes to standard error.
 
     Args:
-        warm: Called before the first trial, which finds what it has imported.
+        warm: Called before the first trial, to import modules for all trials.
     """
     die_with_parent(signal.SIGTERM, int(sys.argv[-1]))
     adopt_orphans()
     source, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    # The collector takes a sixth of the imports' time and finds nothing in them.
+    # The collector would take a sixth of the import time and find nothing.
     gc.disable()
     warm()
     look_for_probes()
-    # What is there now lives for ever: the collector need not look at (and so copy) its pages.
+    # Present objects live forever: the collector need not touch (and so copy) their pages.
     gc.collect()
     gc.freeze()
     gc.enable()

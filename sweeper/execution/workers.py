@@ -1,4 +1,4 @@
-"""The workers of a cluster as a launcher knows them, and the jobs they have."""
+"""The workers of a cluster as a launcher knows them, and their jobs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sweeper.execution.node import PREPARE_SECONDS
 from sweeper.execution.pool import Worker
 
 MARGIN_SECONDS = 30.0
-"""Between the end of a trial that takes all its time and the end of the worker's job."""
+"""Between a trial's time limit and the end of the worker's job."""
 
 
 class Ending(Protocol):
-    """Who ends jobs."""
+    """Cancels jobs."""
 
     def end(self, handle: RemoteHandle) -> None:
-        """Ends a job, wherever it is."""
+        """Cancels a job, wherever it is."""
 
 
 class RemoteHandle(Future[Outcome | Report]):
-    """A job under way on some worker, or waiting for one.
+    """A job that runs on some worker or waits for one.
 
     Attributes:
         place: Where it runs; None while it waits.
-        is_ending: Whether its worker is told to end it.
+        is_ending: Whether its worker has to cancel it.
     """
 
     def __init__(self, launcher: Ending, folder: Path, job: Job) -> None:
@@ -40,7 +40,7 @@ class RemoteHandle(Future[Outcome | Report]):
         self.is_ending = False
 
     def cancel(self) -> bool:
-        """Has the worker end the job's whole tree; the attempt is lost."""
+        """Makes the worker end the job's process tree; the attempt is lost."""
         if self.done():
             return False
         self._launcher.end(self)
@@ -49,13 +49,13 @@ class RemoteHandle(Future[Outcome | Report]):
 
 @dataclass(slots=True)
 class Known:
-    """A worker that is there.
+    """A present worker.
 
     Attributes:
         ends_at: When its time is up, by the monotonic clock.
-        handle: What runs on it, since `since`.
-        refusal: Why it takes no trials; empty where it does.
-        leaving: Whether it was told to go.
+        handle: The job that it has run since `since`.
+        refusal: Why it takes no trials; empty if it does.
+        leaving: Whether it was asked to leave.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Known:
     leaving: bool = False
 
     def has_time_for(self, seconds: float) -> bool:
-        """Whether it is there for so long yet."""
+        """Whether it will be there for `seconds` more."""
         return time.monotonic() + seconds <= self.ends_at
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its job should have ended long ago: its keeper and the preparing of data have limits."""
+        """Whether its job should have ended long ago, given its keeper's and `prepare`'s limits."""
         if self.handle is None:
             return False
         most = self.handle.job.timeout_seconds + PREPARE_SECONDS + MARGIN_SECONDS
@@ -80,10 +80,10 @@ class Known:
 
 
 def seconds_of(job: Job) -> float:
-    """Returns how long a worker must be there yet for a job; setting up is no trial."""
+    """Returns how long a worker must still be there for a job; 0 for setup jobs."""
     return 0.0 if job.runner in (PREPARE_RUNNER, PROBE_RUNNER) else job.timeout_seconds + MARGIN_SECONDS
 
 
 def where(worker: Worker) -> str:
-    """Returns a worker's machine and job in words."""
+    """Names a worker's machine and job."""
     return f"{worker.host} (job {worker.job})" if worker.job else worker.host

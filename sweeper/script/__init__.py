@@ -1,1 +1,1 @@
-"""Drives users' training scripts as they are: runs them, listens, times windows, ends them."""
+"""Drives users' training scripts unmodified: runs them, listens, times windows, stops them."""

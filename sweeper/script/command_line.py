@@ -28,10 +28,10 @@ class Option:
     """An option of a script.
 
     Attributes:
-        names: Its spellings; of a flag also those that turn it off.
-        value: What it is set to, or is by default; of a flag `true` or `false`. None where nothing says it.
-        is_flag: Whether it stands alone.
-        choices: The values it takes; empty where they are not known.
+        names: Its spellings; for a flag, also those that turn it off.
+        value: Its value or default; `true` or `false` for a flag; None if unknown.
+        is_flag: Whether it takes no value.
+        choices: The values it takes; empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Option:
 
     @property
     def long_names(self) -> tuple[str, ...]:
-        """The spellings of more than a letter, which say what it is; all where there is none."""
+        """The spellings longer than a letter; all spellings if there are none."""
         return tuple(name for name in self.names if len(name.lstrip("-")) > 1) or self.names
 
 
@@ -50,9 +50,9 @@ class CommandLine:
     """A command line in its parts.
 
     Attributes:
-        env: What is set before the program.
-        start: All up to the script: `torchrun --nproc_per_node 2 train.py`.
-        options: What follows it, each option with the words after it.
+        env: Variables set before the program.
+        start: Everything up to the script: `torchrun --nproc_per_node 2 train.py`.
+        options: The rest, each option together with the words after it.
     """
 
     env: Mapping[str, str]
@@ -61,11 +61,11 @@ class CommandLine:
 
     @property
     def script(self) -> str:
-        """The script's file or module, or the program where there is neither."""
+        """The script's file or module, or the program if there is neither."""
         return self.start[-1]
 
     def __str__(self) -> str:
-        """Returns the line as a shell takes it."""
+        """Returns the line, quoted for a shell."""
         own = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         words = [*self.start, *(word for group in self.options for word in group)]
         return " ".join([*own, shlex.join(words)])
@@ -73,7 +73,7 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read the words of an option: its name, its value, and what stands around that."""
+    """One way to read the words of an option: its name, its value and the words around it."""
 
     name: str
     value: str | None
@@ -82,22 +82,22 @@ class Reading:
     after: tuple[str, ...]
 
     def filled(self, template: str) -> tuple[str, ...]:
-        """Returns the words with a template in place of the value, or of the whole flag."""
+        """Returns the words with the value, or the whole flag, replaced by a template."""
         return (*self.before, self.prefix + template, *self.after)
 
 
 def parted(command: str) -> CommandLine:
-    """Returns the parts of a command line as it is typed.
+    """Splits a command line, as typed, into its parts.
 
     Raises:
-        UserError: It is none, or it needs a shell.
+        UserError: It is not a command line, or it needs a shell.
     """
     try:
-        # As a shell does, a line that ends with a backslash is taken together with the next.
+        # As in a shell, a backslash at the end joins a line with the next.
         words = shlex.split(command.replace("\\\n", ""))
     except ValueError as error:
         raise UserError(
-            f"`--command` must be a command line, but got {command!r} ({error}). Mend its quotes."
+            f"`--command` must be a command line, but got {command!r} ({error}). Fix its quotes."
         ) from None
     env = {}
     while words and (found := _ASSIGNMENT.fullmatch(words[0])):
@@ -105,17 +105,17 @@ def parted(command: str) -> CommandLine:
         words.pop(0)
     if not words:
         raise UserError(
-            f"`--command` must name a program, but got {command!r}. Write it as in"
+            f"`--command` must name a program, but got {command!r}. For example:"
             ' `--command "python train.py --batch-size 64"`.'
         )
     for word in (*env.values(), *words):
         if word in _SHELL:
             raise UserError(
-                f"`--command` must be one command that needs no shell, but has {word!r}. Leave that out."
+                f"`--command` must be one command that needs no shell, but contains {word!r}. Remove it."
             )
         if not word.isprintable():
             raise UserError(
-                f"`--command` must be printable text, but has {word!r}. Let the script read it from a file."
+                f"`--command` must be printable text, but contains {word!r}. Pass it in a file instead."
             )
     end = _script_at(words) + 1
     return CommandLine(env=env, start=tuple(words[:end]), options=tuple(grouped(words[end:])))
@@ -132,7 +132,7 @@ def _script_at(words: Sequence[str]) -> int:
 
 
 def grouped(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns the words of a command line, each option together with what follows it."""
+    """Groups the words of a command line: each option with the words that follow it."""
     groups: list[tuple[str, ...]] = []
     for word in words:
         if _BEGINS.fullmatch(word) or not groups:
@@ -143,7 +143,7 @@ def grouped(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def readings(words: Sequence[str]) -> Iterator[Reading]:
-    """Yields the ways to read an option: `--k=v`, `k=v`, `-k8`, `--k v`, and `--k` before something else."""
+    """Yields the ways to read an option: `--k=v`, `k=v`, `-k8`, `--k v`, and `--k` alone."""
     first, rest = words[0], tuple(words[1:])
     name, joined, value = first.partition("=")
     short = _SHORT.fullmatch(first)
@@ -158,9 +158,10 @@ def readings(words: Sequence[str]) -> Iterator[Reading]:
 
 
 def plain(name: str) -> str:
-    """Returns an option's name without all that differs between scripts; empty if it is not for training.
+    """Normalises an option's name across scripts; returns "" if it is not for training.
 
-    `--batch-size`, `train.batch_size` and `batchSize` are `batchsize`; `--no-amp` and `--use_amp` are `amp`.
+    `--batch-size`, `train.batch_size` and `batchSize` become `batchsize`; `--no-amp` and
+    `--use_amp` become `amp`.
     """
     *sections, last = name.lstrip("-+").lower().split(".")
     if _ELSEWHERE & set(sections):
@@ -174,7 +175,7 @@ def is_negated(name: str) -> bool:
 
 
 def options_in(help_text: str) -> list[Option]:
-    """Returns the options in what argparse prints for `--help`, with the defaults it names."""
+    """Parses the options in argparse's `--help` output, with the defaults that it mentions."""
     blocks: list[tuple[str, str]] = []
     for line in help_text.splitlines():
         found = _HELP_LINE.fullmatch(line.rstrip())
@@ -205,7 +206,7 @@ def _option(head: str, text: str) -> Option:
 
 
 def _settled(flag: Option) -> Option:
-    """A flag with what it is where it is not given: off, if it can only be turned on."""
+    """Returns a flag with its default: off, if it can only be turned on."""
     ways = {is_negated(name) for name in flag.long_names}
     if len(ways) == 1:
         return replace(flag, value="true" if ways == {True} else "false")

@@ -1,4 +1,4 @@
-"""Events of one source of a script's progress: counts, speeds, losses; and which source to trust."""
+"""Events from one source of a script's progress: counts, speeds and losses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sweeper.core.quantities import COUNTS, LOSSES, RATES, samples_per_second
 from sweeper.script.timeline import Timeline
 
 MIN_COUNTS = 3
-"""Counts from which on they are believed, and not the speeds beside them."""
+"""With this many counts, they are trusted over reported speeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Samples of a step and of an epoch, tokens of a sample; 0 where one is not known."""
+    """Samples per step and per epoch, tokens per sample; 0 if unknown."""
 
     per_step: float = 0.0
     per_epoch: float = 0.0
@@ -22,12 +22,12 @@ class Sizes:
 
 
 class EventStream:
-    """One source.
+    """The events of one source.
 
     Attributes:
-        counted: Training by the moments at which counts were told.
-        rated: Training by the speeds that were told.
-        names: The quantities that were told.
+        counted: Training by the times of reported counts.
+        rated: Training by the reported speeds.
+        names: The reported quantities.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -40,21 +40,21 @@ class EventStream:
 
     @property
     def timeline(self) -> Timeline:
-        """Counts where there are some: nobody has to believe a unit then; else speeds."""
+        """Counts if there are enough, since they need no unit; otherwise speeds."""
         counted = len(self.counted.stretches) >= MIN_COUNTS or not self.rated.stretches
         return self.counted if counted else self.rated
 
     @property
     def by(self) -> str:
-        """The quantities that it rests on."""
+        """The quantities that the timeline is based on."""
         kind = COUNTS if self.timeline is self.counted else RATES
         return ", ".join(name for name in kind if name in self.names)
 
     def take(self, found: Mapping[str, float], moment: float, *, is_evaluation: bool = False) -> None:
-        """Takes the quantities that were told at a moment.
+        """Adds the quantities reported at a moment.
 
         Args:
-            is_evaluation: They are about validation: what they count is not training.
+            is_evaluation: They are about validation, so their counts are not training.
 
         Raises:
             TrialFailedError: A loss is not a number.
@@ -72,7 +72,7 @@ class EventStream:
                 self.timeline.add_loss(name, found[name], self.timeline.samples)
 
     def _evaluated(self, moment: float) -> None:
-        """Since training was last told of, this went on."""
+        """Counts the time since the last training event as a pause."""
         if self.counted.stretches:
             since = self._evaluating_since or self.counted.stretches[-1].end_s
             self._paused += max(0.0, moment - since)
@@ -85,7 +85,7 @@ class EventStream:
         self._evaluating_since = None
         value = found[name]
         if value < self._last:
-            # A new epoch counts from the beginning.
+            # A new epoch starts counting again.
             self._base += max(self._last, self._steps_of_epoch if name == "step" else 0.0)
         self._last = value
         per_step = self._sizes.per_step

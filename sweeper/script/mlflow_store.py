@@ -15,11 +15,11 @@ STORE = "mlflow.db"
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A metric that was logged.
+    """A logged metric.
 
     Attributes:
-        moment: When, on the monotonic clock.
-        value: None where it was not a number.
+        moment: Time of logging, on the monotonic clock.
+        value: None for NaN.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Logged:
 
 
 class MlflowStore:
-    """A trial's own copy of an empty store with one run in it.
+    """A trial's copy of an empty store with one run in it.
 
-    Nothing is sent anywhere, and no server can be away: what is in it is read as the script writes.
+    Needs no server and sends nothing: metrics are read from the file as the script writes them.
     """
 
     def __init__(self, empty: Path, run_id: str, folder: Path) -> None:
@@ -43,12 +43,12 @@ class MlflowStore:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What has MLflow in the script log into this run."""
+        """Variables that make MLflow in the script log to this run."""
         return {"MLFLOW_TRACKING_URI": f"sqlite:///{self._path}", "MLFLOW_RUN_ID": self._run_id}
 
     def read(self) -> Iterator[Logged]:
-        """Yields what was logged since the last call, as it came."""
-        # It may be locked for the moment; then the next call has it.
+        """Yields the metrics logged since the last call, in order."""
+        # If the store is locked, the next call reads them.
         with (
             contextlib.suppress(sqlite3.OperationalError),
             contextlib.closing(

@@ -26,22 +26,22 @@ from sweeper.script.patterns import Lines, Patterns, is_evaluation
 from sweeper.script.timeline import Stretch, Timeline
 
 JUMP = 100.0
-"""Times the usual speed: no training does that, another unit does."""
+"""Multiple of the usual speed: no training jumps like that, so it must be another unit."""
 DISAGREE = 3.0
-"""Times between the speed that is printed and the one at which counts are."""
+"""Largest plausible ratio between the printed speed and the speed of the counts."""
 KEPT_LINES, SHOWN_LINES = 400, 10
 PARSED_AT_ONCE = 100
-"""Lines of one piece of output: a script that prints without end must not cost the processor."""
+"""Lines parsed per read: a script that prints endlessly must not take up the processor."""
 STORE_SECONDS = 0.25
 
 
 class Listener:
-    """What is heard of one script.
+    """Collects what a script reports.
 
     Attributes:
-        examples: For each quantity in the output, its value and the line that told it first.
+        examples: For each quantity in the output, its first value and the line it came from.
         num_lines: Lines of output so far.
-        last_lines: The last of them.
+        last_lines: The latest of them.
     """
 
     def __init__(self, script: Script, config: TrialConfig, folder: Path) -> None:
@@ -67,22 +67,22 @@ class Listener:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the script needs to be heard."""
+        """Variables that the script needs to report."""
         return {VARIABLE: self._name, **(self._store.environment if self._store else {})}
 
     @property
     def last_heard_s(self) -> float:
-        """When anything was last heard; now, while the meter says that it pauses."""
+        """Time of the last report; now, while the meter reports a pause."""
         return time.perf_counter() if self._is_pausing else self._last_heard_s
 
     @property
     def timeline(self) -> Timeline:
-        """The most trusted source's that says anything."""
+        """The timeline of the most trusted source that has reported anything."""
         return self._best()[1]
 
     @property
     def source(self) -> str:
-        """Who is believed; empty where nobody says anything."""
+        """The trusted source; empty if nothing was reported."""
         name, timeline = self._best()
         return name if timeline.stretches else ""
 
@@ -94,12 +94,12 @@ class Listener:
         return f"the output ({self._printed.by})", self._printed.timeline
 
     def losses(self) -> Timeline:
-        """Returns the most trusted timeline with losses on it."""
+        """Returns the most trusted timeline that has losses."""
         timelines = (self.timeline, self._meter, self._logged.timeline, self._printed.timeline)
         return next((each for each in timelines if each.losses or each.val_losses), self.timeline)
 
     def listen(self) -> None:
-        """Takes what the meter has sent, and what was logged.
+        """Reads messages of the meter and logged metrics.
 
         Raises:
             TrialFailedError: A loss is not a number.
@@ -137,7 +137,7 @@ class Listener:
             self._logged.take(found, each.moment, is_evaluation=is_val)
 
     def take_output(self, stream: int, data: bytes, moment: float) -> None:
-        """Takes a piece of a stream; empty at its end.
+        """Reads a piece of a stream; an empty one at its end.
 
         Raises:
             TrialFailedError: A loss is not a number.
@@ -153,32 +153,32 @@ class Listener:
             for name, value in found.items():
                 self.examples.setdefault(name, (value, line))
             if found:
-                # The bar of a validation counts as well, and not training.
+                # A validation's progress bar counts too, but not training.
                 is_val = "loss" not in found and "val_loss" not in found and is_evaluation(line)
                 self._printed.take(found, moment, is_evaluation=is_val)
 
-    def lacking(self) -> str:
-        """Returns which setting is missing for what it says to be of use; empty where none is."""
+    def missing_setting(self) -> str:
+        """Returns which setting is missing to make use of the output; empty if none is."""
         names, script = {*self._printed.names, *self._logged.names}, self._script
         if not self._per_step and names & {"step", "s_per_step", "ms_per_step", "steps_per_s"}:
             return (
-                "`script.samples_per_step` needs a number, since its output tells of steps and no parameter"
-                " is called `batch_size`. Name the parameters that make it, such as `{bs}*{accumulate}`."
+                "`script.samples_per_step` is required: the output reports steps, and no parameter is called"
+                " `batch_size`. Name the parameters that make it up, such as `{bs}*{accumulate}`."
             )
         if "epoch_seconds" in names and not script.samples_per_epoch:
-            return "`script.samples_per_epoch` needs a number, since its output tells of epochs."
+            return "`script.samples_per_epoch` is required: the output reports times of epochs."
         if "tokens_per_s" in names and not script.tokens_per_sample:
-            return "`script.tokens_per_sample` needs a number, since its output tells of tokens."
+            return "`script.tokens_per_sample` is required: the output reports tokens."
         return ""
 
     def check_plausible(self, since_s: float) -> None:
-        """Looks whether the speed can be what it says.
+        """Checks that the reported speed is plausible.
 
         Args:
-            since_s: From which moment on: the first steps may be far slower.
+            since_s: Start of the check: the first steps may be far slower.
 
         Raises:
-            TrialFailedError: It jumped as no training does, or the output contradicts itself.
+            TrialFailedError: The speed jumped implausibly, or the output contradicts itself.
         """
         rated = self._printed.rated
         speeds = _speeds(rated, since_s)
@@ -189,8 +189,8 @@ class Listener:
         if self.timeline is rated and odd is not None:
             raise TrialFailedError(
                 FailureKind.IMPLAUSIBLE,
-                f"its output says {odd:.3g} samples/s where {usual:.3g} are usual: another unit?"
-                " Name it with `script.patterns`.",
+                f"the output reports {odd:.3g} samples/s instead of the usual {usual:.3g}: probably another"
+                " unit. Name it with `script.patterns`.",
             )
         counted = _speeds(self._printed.counted, since_s)
         if self.timeline is self._printed.counted and counted:
@@ -198,15 +198,15 @@ class Listener:
             if not seen / DISAGREE < usual < seen * DISAGREE:
                 raise TrialFailedError(
                     FailureKind.IMPLAUSIBLE,
-                    f"its output says {usual:.3g} samples/s, but its counts come at {seen:.3g}: another"
-                    " unit, or other samples a step? Name them with `script.patterns` and"
+                    f"the output reports {usual:.3g} samples/s, but its counts give {seen:.3g}. Name its"
+                    " unit with `script.patterns`, or the samples per step with"
                     " `script.samples_per_step`.",
                 )
 
     def report(self) -> dict[str, Any]:
-        """Returns what was understood, for a person who wants to check it."""
+        """Returns what was understood, for the user to check."""
         late = _late(self._printed.timeline.stretches)
-        # Of the same moments: a machine is not always as fast.
+        # Over the same period: a machine's speed varies.
         meant = [e for e in self._meter.stretches if late and late[0].start_s < e.end_s <= late[-1].end_s]
         return {
             "source": self.source,
@@ -219,7 +219,7 @@ class Listener:
         }
 
     def close(self) -> None:
-        """Ends listening."""
+        """Stops listening."""
         self.socket.close()
 
 
@@ -228,7 +228,7 @@ def _speeds(timeline: Timeline, since_s: float) -> list[float]:
 
 
 def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
-    """The second half, where a script runs at its pace."""
+    """Returns the second half, in which a script runs at full speed."""
     return stretches[len(stretches) // 2 :]
 
 
@@ -240,10 +240,10 @@ _FACTOR = re.compile(r"[\d.eE+-]+")
 
 
 def samples_per_step(script: Script, config: TrialConfig) -> float:
-    """Returns how many samples a training step has; 0 where nothing says so.
+    """Returns the samples of a training step; 0 if unknown.
 
     Raises:
-        UserError: `samples_per_step` is no product of numbers.
+        UserError: `samples_per_step` is not a product of numbers.
     """
     if not script.samples_per_step:
         return float(config.global_batch) if "batch_size" in (config.args or {}) else 0.0

@@ -1,11 +1,11 @@
-"""Patterns for lines of output, with named groups: the usual ones and the user's own."""
+"""Patterns for lines of output: the built-in ones and the user's, which have named groups."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-# Without a way back into it: a line of digits alone must not take for ever.
+# Atomic: a long line of digits must not make it backtrack forever.
 _NUMBER = r"(?<![\d.,])((?>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?))"
 _LOSS = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
 _STEP = r"(?:steps?|iters?|iterations?|it|batch(?:es)?|步|批)"
@@ -40,7 +40,7 @@ USUAL: tuple[tuple[str, str], ...] = (
     ("loss", rf"(?<![\w/.-])(?:train(?:ing)?[ _/.-])?(?:loss|损失){_IS}{_LOSS}"),
     ("loss", rf"(?<!验证)(?<!测试)(?:训练)?损失[：:=]\s*{_LOSS}"),
 )
-"""Quantity and pattern; the first that is found in a line tells a quantity."""
+"""Quantity and pattern; the first match in a line gives a quantity."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _EVALUATION = re.compile(
@@ -48,18 +48,18 @@ _EVALUATION = re.compile(
 )
 _SPACES = re.compile(r"\s+")
 LONGEST = 2000
-"""Characters of a line that are looked at."""
+"""Characters of a line that are parsed."""
 
 
 class Patterns:
-    """Reads lines."""
+    """Reads quantities from lines."""
 
     def __init__(self, own: Sequence[str] = ()) -> None:
         self._own = [re.compile(each) for each in own]
         self._usual = [(name, re.compile(each, re.IGNORECASE)) for name, each in USUAL]
 
     def read(self, line: str) -> dict[str, float]:
-        """Returns what a line says, by the names of quantities (`sweeper.core.quantities`)."""
+        """Returns the values in a line by the names of quantities (`sweeper.core.quantities`)."""
         found: dict[str, float] = {}
         for name, text in self._found(_SPACES.sub(" ", line[:LONGEST])):
             value = number(text)
@@ -81,7 +81,7 @@ class Patterns:
 
 
 def number(text: str) -> float | None:
-    """Returns the number in a text, thousands commas left aside; None where it is none."""
+    """Parses a number, ignoring thousands commas; returns None if it is not one."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -89,33 +89,33 @@ def number(text: str) -> float | None:
 
 
 def is_evaluation(line: str) -> bool:
-    """Returns whether a line speaks of validation and not of training."""
+    """Returns whether a line is about validation rather than training."""
     return _EVALUATION.search(line) is not None
 
 
 class Lines:
     """Splits a stream into lines at newlines and carriage returns, without colours.
 
-    A progress bar begins each line with a carriage return, and ends none before it draws the next: such
-    a line is told when it is drawn.
+    A progress bar starts each line with a carriage return and does not end it before it draws the
+    next: such a line counts as soon as it is drawn.
     """
 
     def __init__(self) -> None:
         self._rest = self._drawn = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Returns the lines that `data` completes, or draws."""
+        """Returns the lines that `data` completes or draws."""
         text = self._rest + data
         *whole, rest = re.split(rb"[\r\n]+", text)
         if whole and whole[0] == self._drawn:
             del whole[0]
         self._drawn = rest if rest and text.removesuffix(rest).endswith(b"\r") else b""
-        # A line without an end is not kept for ever.
+        # A line without an end is not kept forever.
         self._rest = rest[-4 * LONGEST :]
         return [clean(line) for line in (*whole, self._drawn) if line]
 
     def rest(self) -> list[str]:
-        """Returns what is left at the end."""
+        """Returns the incomplete line at the end, if any."""
         rest = b"" if self._rest == self._drawn else self._rest
         self._rest = self._drawn = b""
         return [clean(rest)] if rest else []

@@ -1,4 +1,4 @@
-"""A TCP port for each running script, since every `torchrun` would bind port 29500."""
+"""Reserves a TCP port for each running script, since every `torchrun` would bind port 29500."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-# Below the ports that the kernel gives away by itself (32768 on), and far from torch's own 29400 and 29500.
+# Below the kernel's ephemeral ports (from 32768), and far from torch's own 29400 and 29500.
 PORTS = range(23000, 25000)
 VARIABLES = ("PET_MASTER_PORT", "MASTER_PORT")
-"""What `torchrun` takes its `--master-port` from, and what `init_process_group` reads without it."""
+"""Default of torchrun's `--master-port`, and the port that `init_process_group` reads."""
 
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int | None]:
-    """Yields a port on which nobody listens, and which no other script gets meanwhile.
+    """Yields a free port that no other script gets meanwhile; None if all are taken.
 
-    It is reserved by the name of an abstract socket: unlike a port that is bound and let go again, the script
-    can bind it, and the kernel releases the name with the process, however that ends. Such names and ports
-    have the same scope, the network namespace. None where all are taken.
+    It is reserved by the name of an abstract socket: unlike with a bound port, the script can still
+    bind it, and the kernel releases the name with the process, however that ends. Names and ports
+    have the same scope, the network namespace.
     """
     with contextlib.ExitStack() as held:
         for port in PORTS:
@@ -42,7 +42,7 @@ def _claim(port: int) -> socket.socket | None:
 
 
 def _is_free(port: int) -> bool:
-    """Returns whether a server can listen on a port, as torch's does: on all addresses."""
+    """Returns whether a server can listen on a port on all addresses, as torch's does."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:

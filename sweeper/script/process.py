@@ -1,4 +1,4 @@
-"""A running script: its process, its output, and asking it to stop."""
+"""A running script: its process, its output, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 class ScriptProcess:
-    """Runs a command line, and has `listener` take in what it says.
+    """Runs a command line and feeds its output to `listener`.
 
     Attributes:
         started_s: Monotonic clock at its start.
-        status: As os.waitpid gives it; None while it runs.
+        status: Wait status from os.waitpid; None while it runs.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ScriptProcess:
             )
         except OSError as error:
             raise UserError(
-                f"`command` must begin with a program that can be run, but got {arguments[0]!r}"
+                f"`command` must start with a program that can be run, but got {arguments[0]!r}"
                 f" ({error.strerror})."
             ) from None
         self.status: int | None = None
@@ -64,7 +64,7 @@ class ScriptProcess:
             self._streams.append(stream.fileno())
 
     def listen(self, seconds: float) -> bool:
-        """Takes in what is said within `seconds`, or returns earlier; False once the script has ended."""
+        """Reads output for up to `seconds`; returns False once the script has exited."""
         if self.status is not None:
             return False
         for descriptor, _ in self._poller.poll(1e3 * max(0.0, seconds)):
@@ -76,7 +76,7 @@ class ScriptProcess:
         return self.status is None
 
     def _read(self, descriptor: int) -> bool:
-        """Reads one piece and passes it on to the log; returns whether there may be more."""
+        """Reads one piece and passes it to the log; returns whether there may be more."""
         moment = time.perf_counter()
         try:
             data = os.read(descriptor, PIECE)
@@ -92,24 +92,24 @@ class ScriptProcess:
     def _ended(self) -> None:
         _, status = os.waitpid(self._process.pid, 0)
         self.status, self._process.returncode = status, os.waitstatus_to_exitcode(status)
-        # A child of its own may hold the other end open: what is there is read, and no more.
+        # A child of the script may hold the other end open: only available output is read.
         for descriptor in list(self._streams):
             for _ in range(256):
                 if not self._read(descriptor):
                     break
 
     def save_stacks(self) -> None:
-        """Has the script and its children, where they are Python, write their stacks; they die of it."""
+        """Makes the script and its Python children write their stacks, which kills them."""
 
         def listen(seconds: float) -> None:
-            # What it says now is of no consequence any more.
+            # Its output no longer matters.
             with contextlib.suppress(TrialFailedError):
                 self.listen(seconds)
 
         stacks.save(self._process.pid, listen, _pass_on)
 
     def stop(self) -> None:
-        """Asks the script and its children to end, ever more firmly; returns when it has."""
+        """Stops the script and its children with ever stronger signals; returns once it exits."""
         for number in SIGNALS:
             if self.status is not None:
                 return
@@ -117,13 +117,13 @@ class ScriptProcess:
                 os.killpg(self._process.pid, number)
             deadline = time.perf_counter() + GRACE_SECONDS
             while (left := deadline - time.perf_counter()) > 0:
-                # What it says now is of no consequence any more.
+                # Its output no longer matters.
                 with contextlib.suppress(TrialFailedError):
                     if not self.listen(left):
                         return
 
     def close(self) -> None:
-        """Closes what this has open; the process has ended."""
+        """Closes the open files; the process has exited."""
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
@@ -131,6 +131,6 @@ class ScriptProcess:
 
 
 def _pass_on(data: bytes) -> None:
-    """Writes to the trial's own output, and so to its log."""
+    """Writes to the trial's output, and so to its log."""
     with contextlib.suppress(OSError):
         os.write(sys.stdout.fileno(), data)

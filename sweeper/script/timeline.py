@@ -12,17 +12,17 @@ from sweeper.trainer.steady import is_steady
 
 BLOCK_SECONDS = 0.1
 LAST_SHARE = 0.1
-"""A training loss is the mean over this share of the samples, the latest: single steps scatter."""
+"""A training loss is the mean over this latest share of the samples, since single steps vary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Training between two moments at which its progress was told.
+    """Training between two progress reports.
 
     Attributes:
         end_s: Monotonic clock at its end.
-        seconds: Of training: evaluation and other pauses left out.
-        paused_seconds: Those.
+        seconds: Training time, without evaluation and other pauses.
+        paused_seconds: Time of those pauses.
     """
 
     end_s: float
@@ -38,12 +38,12 @@ class Stretch:
 
 
 class Timeline:
-    """Stretches in order, as one source tells them.
+    """Stretches in order, as one source reports them.
 
     Attributes:
-        began_s: When the source was first heard; the first stretch begins here.
+        began_s: Time of the source's first report, where the first stretch begins.
         samples: Training samples so far.
-        losses: (samples, loss), as they came; `val_losses` the same of validation.
+        losses: (samples, loss) in order; `val_losses` is the same for validation.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Timeline:
         self._last: tuple[float, float, int, float] | None = None
 
     def count(self, moment: float, samples: float, steps: int, paused_seconds: float = 0.0) -> None:
-        """Takes the samples, steps and pauses since the beginning, as of `moment`."""
+        """Adds the total samples, steps and pauses as of `moment`."""
         if self.began_s is None:
             self.began_s = moment
         last_moment, last_samples, last_steps, last_paused = self._last or (self.began_s, 0.0, 0, 0.0)
@@ -65,18 +65,18 @@ class Timeline:
                 moment, moment - last_moment - paused, paused, samples - last_samples, steps - last_steps
             )
         elif samples > last_samples and self.stretches:
-            # Lines that came together: all of it was trained by then.
+            # Lines that arrived together: all of it was trained by then.
             last = self.stretches[-1]
             more, steps_more = samples - last_samples, steps - last_steps
             self.stretches[-1] = replace(last, samples=last.samples + more, steps=last.steps + steps_more)
         elif samples == last_samples and self._last is not None:
-            # Nothing was trained meanwhile: the next stretch begins where this one did.
+            # Nothing was trained meanwhile: the next stretch starts where this one did.
             return
         self._last = moment, samples, steps, paused_seconds
         self.samples = samples
 
     def rate(self, moment: float, per_second: float, per_step: float) -> None:
-        """Takes a speed as of `moment`: it holds for the time since the last one was told."""
+        """Adds a speed as of `moment`: it holds for the time since the previous report."""
         if self.began_s is None:
             self.began_s = moment
         elif moment > (since := self.stretches[-1].end_s if self.stretches else self.began_s):
@@ -86,21 +86,21 @@ class Timeline:
             self._add(moment, seconds, 0.0, samples, round(samples / per_step) if per_step else 0)
 
     def add_loss(self, name: str, value: float | None, samples: float) -> None:
-        """Takes a `loss` or `val_loss` after so many samples.
+        """Adds a `loss` or `val_loss` after `samples`.
 
         Raises:
             TrialFailedError: It is not a number.
         """
         if value is None or not math.isfinite(value):
             title = "validation loss" if name == "val_loss" else "loss"
-            raise TrialFailedError(FailureKind.NON_FINITE, f"the script's {title} is not a number any more")
+            raise TrialFailedError(FailureKind.NON_FINITE, f"the script's {title} is no longer finite")
         (self.val_losses if name == "val_loss" else self.losses).append((samples, value))
 
     def _add(self, moment: float, seconds: float, paused: float, samples: float, steps: int) -> None:
         self.stretches.append(Stretch(moment, max(seconds, 1e-9), paused, samples, steps))
 
     def blocks(self, since: int = 0) -> list[float]:
-        """Returns seconds a sample, over blocks of stretches that have some length."""
+        """Returns seconds per sample over blocks of stretches of some length."""
         found = []
         seconds = samples = 0.0
         for each in self.stretches[since:]:
@@ -112,15 +112,15 @@ class Timeline:
         return found
 
     def is_steady(self) -> bool:
-        """Returns whether training has become steady; its first stretch, with the start in it, left aside."""
+        """Returns whether training is steady; ignores the first stretch, which has the start."""
         return is_steady(self.blocks(1))
 
     def usual_gap(self) -> float:
-        """Returns the median seconds between two tellings; 0 where there is none."""
+        """Returns the median seconds between two reports; 0 if there are none."""
         return statistics.median(each.seconds for each in self.stretches) if self.stretches else 0.0
 
     def loss_at(self, samples: float) -> float | None:
-        """Returns the training loss after so many samples, the mean over the last tenth of them."""
+        """Returns the training loss after `samples`: the mean over the last tenth of them."""
         among = [loss for at, loss in self.losses if (1 - LAST_SHARE) * samples <= at <= samples]
         if among:
             return statistics.fmean(among)
@@ -128,6 +128,6 @@ class Timeline:
         return before[-1] if before else None
 
     def val_loss_at(self, samples: float) -> float | None:
-        """Returns the first validation loss from so many samples on, else the last one there is."""
+        """Returns the first validation loss at or after `samples`, or else the latest one."""
         after = [loss for at, loss in self.val_losses if at >= samples]
         return after[0] if after else self.val_losses[-1][1] if self.val_losses else None

@@ -1,8 +1,8 @@
-"""Runs a trial of a script: starts it, waits until it is steady, times windows, reads its loss, ends it.
+"""Runs a trial of a script: waits until it is steady, times windows, reads its loss, stops it.
 
 start │ steps until steady │ window │ window │ window │ on to the samples of the loss │ asked to stop
 ──────┼────────────────────┼────────┼────────┼────────┼───────────────────────────────┼──────────────
-imports, compile   warm-up   between two tellings          (`stop: at_end`: to its end)   SIGINT, ...
+imports, compile   warm-up   between two reports           (`stop: at_end`: to its end)   SIGINT, ...
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sweeper.worker import failures, stacks
 from sweeper.worker.deadlines import STALL_RATIO
 
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
-"""Set for sweeper's own processes; a script gets what the user has."""
+"""Set for sweeper's own processes; a script gets the user's values."""
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
@@ -61,7 +61,7 @@ def run(job: Job, progress: Progress) -> Measurement:
     """Runs one trial of a script.
 
     Raises:
-        TrialFailedError: It cannot be measured, and it is known why.
+        TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
     with _started(job, progress) as trial:
@@ -72,7 +72,7 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
     """Runs a script until it has trained on `quality_samples`, for its loss alone.
 
     Raises:
-        TrialFailedError: It ended before, or reports no loss.
+        TrialFailedError: It exited too early, or reports no loss.
     """
     with _started(job, progress) as trial:
         trial.listen_for_loss()
@@ -80,7 +80,7 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
         if found is None:
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
-                f"the script reports no loss after {job.plan.quality_samples:,} samples",
+                f"the script reported no loss after {job.plan.quality_samples:,} samples",
             )
         return Report(values=encode(found), finished_at=time.time())
 
@@ -99,15 +99,15 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
     command = arguments(script.command, values)
     if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
         raise UserError(
-            f"`command` must not lead out of its folder by a relative path, but has {path!r}: write the"
-            " whole path, or set `script.workdir: here`."
+            f"`command` must not contain a relative path out of its folder, but has {path!r}. Write the"
+            " absolute path, or set `script.workdir: here`."
         )
     progress.stage("build")
     workplace = make(script, values, place / "work")
     listener = Listener(script, job.config, place)
     own = {name: render(text, values) for name, text in script.env.items()}
     environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
-    # What Python prints would else be heard in blocks of some kB.
+    # Otherwise Python's output would arrive in blocks of some kB.
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault(stacks.VARIABLE, "1")
     if port is not None:
@@ -141,7 +141,7 @@ def _device(device: str) -> dict[str, str]:
 
 
 def _described(device: str) -> DeviceInfo:
-    """Returns what NVML knows of the first of the trial's devices."""
+    """Describes the first of the trial's devices, as far as NVML knows it."""
     if device == "cpu":
         return DeviceInfo(kind="cpu", name=cpu_name())
     uuid = full_uuid(device.partition(",")[0])
@@ -150,7 +150,7 @@ def _described(device: str) -> DeviceInfo:
 
 
 class _Trial:
-    """A script that has been started, and what is asked of it."""
+    """A running script and its measurement."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Trial:
         if self._process.status not in (None, 0):
             self._fail()
         if not timed.kept:
-            timed, num_warm, steady = self._what_there_is()
+            timed, num_warm, steady = self._single_window()
         self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
         if not timed.screened_out and throughput >= plan.quality_above:
@@ -192,13 +192,13 @@ class _Trial:
         return self._measurement(timed, num_warm, steady)
 
     def listen_for_loss(self) -> None:
-        """Listens until the script has trained on the samples of the loss, or has ended.
+        """Listens until the script has trained on the samples of the loss, or has exited.
 
         Raises:
-            TrialFailedError: It ended badly.
+            TrialFailedError: It failed.
         """
         wanted = self._job.plan.quality_samples
-        # In the rounds of a confirmation its speed is all that is asked.
+        # The rounds of a confirmation need only its speed.
         at_end = self._script.stop == "at_end" and self._job.stage != "confirm"
         while at_end or (wanted and not self._has_loss(wanted)):
             if not self._listen():
@@ -210,14 +210,14 @@ class _Trial:
         losses = self._listener.losses()
         if losses.samples < samples:
             return False
-        # Of a script that reports validation losses alone, the next one is waited for.
+        # If a script reports validation losses only, wait for the next one.
         return bool(losses.losses) or not losses.val_losses or losses.val_losses[-1][0] >= samples
 
     def quality(self) -> Quality | None:
-        """Returns the loss after the plan's samples; None where the script says nothing of it.
+        """Returns the loss after the plan's samples; None if the script does not report one.
 
-        Its last validation loss where it came to its end. Before, which of its losses it has reported
-        is a matter of luck: then the training loss, after as many samples in every trial.
+        The last validation loss if the script ran to its end. A script stopped earlier may or may
+        not have validated, so the training loss after the same number of samples counts.
         """
         plan, losses = self._job.plan, self._listener.losses()
         at_end = self._script.stop == "at_end"
@@ -237,14 +237,14 @@ class _Trial:
             of="validation" if loss is val else "training",
         )
 
-    # -- listening ----------------------------------------------------------------------------------
+    # -- listening -------------------------------------------------------------------------------
 
     def _listen(self) -> bool:
-        """Listens for a moment; returns whether the script still runs.
+        """Listens for a moment; returns whether the script is still running.
 
         Raises:
-            TrialFailedError: It has said nothing for far longer than usual.
-            UserError: What it says is understood, and of no use without another setting.
+            TrialFailedError: It has been silent for far longer than usual.
+            UserError: Its output is understood, but needs another setting to be of use.
         """
         runs = self._process.listen(LISTEN_SECONDS)
         timeline, now = self._timeline, time.perf_counter()
@@ -254,21 +254,23 @@ class _Trial:
                 self._last_heard_s = last_heard
                 self._progress.steps.add()
             silent, limit = now - last_heard, self._job.stall_seconds
-            # The median is looked at last: this runs with every message, inside of the windows too.
+            # The median comes last: this runs for every message, inside windows too.
             if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
                 self._stall(silent)
-        elif now - self._process.started_s > PATIENCE_SECONDS and (lacking := self._listener.lacking()):
-            raise UserError(lacking)
+        elif now - self._process.started_s > PATIENCE_SECONDS and (
+            missing := self._listener.missing_setting()
+        ):
+            raise UserError(missing)
         return runs
 
     def _stall(self, silent: float) -> NoReturn:
-        # The keeper would soon find the same.
+        # The keeper would soon report the same.
         with self._progress.steps.paused():
             self._process.save_stacks()
-        raise TrialFailedError(FailureKind.STALLED, f"the script has said nothing for {silent:.0f} s")
+        raise TrialFailedError(FailureKind.STALLED, f"the script has reported nothing for {silent:.0f} s")
 
     def _warm_up(self, cap_seconds: float) -> bool:
-        """Listens until training is steady, or has gone on for so long; returns whether it is steady."""
+        """Listens until training is steady or the cap is reached; returns whether it is steady."""
         while self._listen():
             stretches = self._timeline.stretches
             if self._timeline.is_steady():
@@ -278,20 +280,20 @@ class _Trial:
         return False
 
     def _take(self, seconds: float, num_kept: int) -> Taken | None:
-        """Returns a window of whole stretches; None where the script ends before."""
+        """Returns a window of whole stretches; None if the script exits first."""
         timeline = self._timeline
         first = len(timeline.stretches)
         before = read_conditions()
         while sum(each.seconds for each in timeline.stretches[first:]) < seconds:
             if not self._listen() or timeline is not self._timeline:
-                # It has ended, or somebody who is trusted more has begun to speak.
+                # It has exited, or a more trusted source has started to report.
                 if self._process.status is not None:
                     return None
                 timeline, first = self._timeline, len(self._timeline.stretches)
         return Taken(_window(timeline.stretches[first:], before, read_conditions()))
 
-    def _what_there_is(self) -> tuple[Windows, int, bool]:
-        """Returns all training but its first stretch as one window: the script ended before there was one."""
+    def _single_window(self) -> tuple[Windows, int, bool]:
+        """Returns all but the first stretch as one window: the script exited before a window."""
         among = self._timeline.stretches[1:]
         if not among:
             self._fail()
@@ -299,7 +301,7 @@ class _Trial:
         window = _window(among, conditions, conditions)
         return Windows(kept=(window,), repeated=0, lost=0, phases=()), 1, False
 
-    # -- what became of it --------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def _measurement(self, timed: Windows, num_warm: int, steady: bool) -> Measurement:
         timeline, script = self._timeline, self._script
@@ -309,7 +311,7 @@ class _Trial:
         steps = timed.steps or 1
         effective: dict[str, str] = {}
         if changed := self._workplace.overwritten():
-            effective["script.workdir"] = f"the script wrote through a link into {changed[0]}: use `copy`"
+            effective["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
         self._process.stop()
         return Measurement(
             throughput=throughput,
@@ -340,14 +342,14 @@ class _Trial:
         if warm:
             steps = sum(each.steps for each in warm)
             count = f"{steps} steps" if steps else f"{len(warm)} reports"
-            yield f"the first {count}, {sum(each.seconds for each in warm):.3g} s, until it was steady"
+            yield f"the first {count} as warm-up ({sum(each.seconds for each in warm):.3g} s)"
         end = timed.kept[-1].start_s + timed.kept[-1].seconds
         pauses = [e.paused_seconds for e in stretches[num_warm:] if e.paused_seconds > 0 and e.start_s <= end]
         if pauses:
-            yield f"{len(pauses)} pauses for evaluation, {sum(pauses):.3g} s"
+            yield f"{len(pauses)} pauses for evaluation ({sum(pauses):.3g} s)"
 
     def _fail(self) -> NoReturn:
-        """Raises what the script's end and its last lines say.
+        """Raises the failure that the script's exit status and last lines indicate.
 
         Raises:
             TrialFailedError: Always.
@@ -355,18 +357,18 @@ class _Trial:
         status, listener = self._process.status, self._listener
         assert status is not None
         lines = [line for line in listener.last_lines if line.strip()]
-        if status == 0 and (lacking := listener.lacking()):
-            raise UserError(lacking)
+        if status == 0 and (missing := listener.missing_setting()):
+            raise UserError(missing)
         if status == 0:
             seconds = time.perf_counter() - self._process.started_s
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
-                f"the script ended with exit status 0 after {seconds:.3g} s, and nothing said how fast it"
-                f" trains: no meter, and no count or speed in its {listener.num_lines} lines",
+                f"the script exited with status 0 after {seconds:.3g} s without reporting its speed:"
+                f" no meter, and no count or speed in its {listener.num_lines} lines of output",
             )
         kind, message = failures.of_exit(status, "\n".join(lines), failures.oom_kills() - self._kills)
         raised = next((line.strip() for line in reversed(lines) if _RAISED.match(line.strip())), "")
-        message = message.replace("the trial", "the script").replace(" and no result", "")
+        message = message.replace("the trial", "the script").replace(" without a result", "")
         if kind is FailureKind.CRASH and os.WIFEXITED(status):
             kind = FailureKind.USER_ERROR
         last = raised or (lines[-1].strip() if lines else "it printed nothing")
@@ -382,10 +384,10 @@ def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> 
         sum(each.steps for each in among),
         round(sum(each.samples for each in among)),
     )
-    # Those are of this process, which only listens.
+    # Faults of this process, which only listens, do not count.
     return dataclasses.replace(found, minor_faults=0)
 
 
 def _peak_gib() -> float:
-    """Returns the peak resident set of the largest process that has ended below this one."""
+    """Returns the peak resident set of this process's largest descendant that has exited."""
     return round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1024**3, 4)

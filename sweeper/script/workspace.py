@@ -1,4 +1,4 @@
-"""The workspace of a script: a mirror of the user's folder per trial, so that outputs do not collide."""
+"""The workspace of a script: a mirror of the user's folder per trial, so outputs do not collide."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sweeper.core.template import render
 from sweeper.errors import UserError
 
 COPIED_BYTES = 1024 * 1024
-"""Files up to this size are copied: code, configurations, small results; larger ones are links."""
+"""Files up to this size (code, configurations, small results) are copied, larger ones linked."""
 
 MAX_ENTRIES = 2000
-"""A folder with more is data: it is linked whole."""
+"""A folder with more entries counts as data and is linked as a whole."""
 
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "mlruns", "wandb"}
@@ -37,7 +37,7 @@ class Workplace:
     _links: dict[Path, int] = field(default_factory=dict)
 
     def overwritten(self) -> list[Path]:
-        """Returns the user's own files that the script has changed through a link."""
+        """Returns the user's files that the script has changed through a link."""
         return [path for path, changed_ns in self._links.items() if _changed_ns(path) != changed_ns]
 
     def remove(self) -> None:
@@ -67,7 +67,7 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
         target = found.folder / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Never through a link, into the user's own file.
+            # Never through a link into the user's own file.
             if target.is_symlink():
                 target.unlink()
             target.write_text(render(text, values), encoding="utf-8")
@@ -115,9 +115,9 @@ def _changed_ns(path: Path) -> int:
 
 
 def leads_out(arguments: list[str], folder: Path) -> str:
-    """Returns an argument that names something beside the folder by a relative path; empty if none does.
+    """Returns an argument that is a relative path out of the folder; empty if there is none.
 
-    From a mirror elsewhere it would name nothing.
+    From a mirror elsewhere, the path would be wrong.
     """
     for argument in arguments:
         path = argument.partition("=")[2] or argument

@@ -10,24 +10,24 @@ from pathlib import Path
 from sweeper.telemetry.sampler import TIME
 
 _SHOWN = (
-    ("gpu_util_pct", "GPU {:.0f} %"),
-    ("gpu_sm_active_pct", "SM {:.0f} %"),
+    ("gpu_util_pct", "GPU {:.0f}%"),
+    ("gpu_sm_active_pct", "SM {:.0f}%"),
     ("gpu_mem_used_gib", "{:.1f} GiB"),
     ("gpu_power_w", "{:.0f} W"),
     ("gpu_temperature_c", "{:.0f} C"),
     ("gpu_sm_clock_mhz", "{:.0f} MHz"),
-    ("cpu_util_pct", "CPU {:.0f} %"),
-    ("tree_cpu_pct", "of it the trial {:.0f} % of a core"),
+    ("cpu_util_pct", "CPU {:.0f}%"),
+    ("tree_cpu_pct", "trial {:.0f}% of a core"),
     ("tree_mem_gib", "{:.2f} GiB"),
     ("disk_read_mib_s", "disk {:.0f} MiB/s"),
 )
 
 
 def lines(columns: Mapping[str, Sequence[float]], wall_offset: float) -> Iterator[str]:
-    """Yields one line for each second in which something was read: means, with their units.
+    """Yields one line for each second with readings: means, with their units.
 
     Args:
-        wall_offset: Wall time less the monotonic clock of the column `time_s`.
+        wall_offset: Wall time minus the monotonic clock of the column `time_s`.
     """
     moments = columns.get(TIME, ())
     seconds: dict[int, list[int]] = {}
@@ -45,7 +45,7 @@ def lines(columns: Mapping[str, Sequence[float]], wall_offset: float) -> Iterato
 
 
 def write_log(columns: Mapping[str, Sequence[float]], path: Path) -> None:
-    """Writes the text; nothing where nothing was read."""
+    """Writes the text, if there are any readings."""
     text = "\n".join(lines(columns, time.time() - time.perf_counter()))
     if text:
         path.write_text(text + "\n", encoding="utf-8")

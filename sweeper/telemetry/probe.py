@@ -1,7 +1,7 @@
 """The protocol of probes: opened on a trial's device, read a few times per second.
 
-`sweeper.telemetry.probes` has the table of probes. `sweeper.testing.probe_conformance` is the suite that each
-one has to pass.
+`sweeper.telemetry.probes` has the table of probes. Each one has to pass the suite in
+`sweeper.testing.probe_conformance`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from types import MappingProxyType
 from typing import Protocol
 
 Reading = Mapping[str, float]
-"""Values by series name, units in the names; what is not supported is absent, never 0."""
+"""Values by series name, with units in the names; an unsupported series is absent, never 0."""
 
 
 class Probe(Protocol):
     """A source of readings, used by one thread; none of its calls raises.
 
-    A probe derives from this class and implements `read`, and what else it needs.
+    A probe derives from this class and implements at least `read`.
 
     Attributes:
-        name: Short; its own cost is a series called `<name>_read_ms`.
+        name: A short name; the cost of reading is the series `<name>_read_ms`.
         missing: Why a series is absent or has ended, by the series' name.
-        lost: Whether the trial's device went away meanwhile; `missing["gpu"]` says why.
+        lost: Whether the trial's device was lost; `missing["gpu"]` says why.
     """
 
     name: str
@@ -30,15 +30,15 @@ class Probe(Protocol):
     lost: bool = False
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Begins: the trial's process, and the NVML UUID of its GPU (empty on a machine without)."""
+        """Starts, given the trial's process and its GPU's NVML UUID (empty if there is none)."""
 
     def read(self) -> Reading:
-        """Returns the present values. Cheap: it is called while a window is open."""
+        """Returns the current values. Must be cheap: it is called while a window is open."""
         raise NotImplementedError
 
     def between(self) -> Reading:
-        """Returns values that cost more; called before the first window and after each."""
+        """Returns more expensive values; called before the first window and after each."""
         return {}
 
     def close(self) -> None:
-        """Ends."""
+        """Releases all resources."""

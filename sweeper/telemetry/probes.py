@@ -1,8 +1,8 @@
 """The table of probes that sample every trial.
 
-A new probe is one file and one row. A third party's probe is an entry point in `sweeper.probes` that gives a
-class which derives from `Probe`. It is used wherever it is installed, on a cluster's workers too. The server
-looks for entry points once, before it forks keepers; a keeper finds the answer in the cache.
+A new probe is one file and one row. A third party's probe is a class that derives from `Probe`, as
+an entry point in `sweeper.probes`. It is used wherever it is installed, on a cluster's workers too.
+The server looks for entry points once, before it forks keepers; keepers use the cached answer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sweeper.telemetry.probe import Probe, Reading
 
 BUILTIN: Mapping[str, type[Probe]] = {"host": HostProbe, "nvml": NvmlProbe}
 PROBES: Registry[type] = Registry("probes", "probe", type, BUILTIN)
-"""Every probe that can be used here."""
+"""All available probes."""
 
 _SERIES = re.compile(r"[a-z][a-z0-9_]*")
 
 
 _PROBLEM = "added_probes"
-"""Stands for all added probes where their names are in conflict; the reason is told like a missing series."""
+"""Stands for all added probes if their names conflict; the reason appears as a missing series."""
 
 
 def look_for_probes() -> None:
-    """Scans what is installed, so that processes forked from this one need not; imports no probe.
+    """Scans installed packages once, so that forked processes need not; imports no probe.
 
     A third party's module might start threads, and a process with threads must not fork.
     """
@@ -39,12 +39,12 @@ def look_for_probes() -> None:
 
 
 def make_probes() -> list[Probe]:
-    """Returns a new probe of each kind: the built-in ones, and those of third parties."""
+    """Returns a new probe of each kind, built in and third-party."""
     return [make() for make in BUILTIN.values()] + [AddedProbe(name) for name in added_names()]
 
 
 def added_names() -> tuple[str, ...]:
-    """Returns the names of the third parties' probes; the first call scans what is installed."""
+    """Returns the names of third-party probes; the first call scans installed packages."""
     try:
         return PROBES.names()[len(BUILTIN) :]
     except UserError:
@@ -52,16 +52,16 @@ def added_names() -> tuple[str, ...]:
 
 
 class AddedProbe(Probe):
-    """A third party's probe: the thread that reads it loads it, and gives it up after its first error.
+    """A third-party probe: the thread that reads it loads it, and stops after its first error.
 
-    Its series begin with its name, so that none can be taken for another probe's.
+    Its series start with its name, so that they cannot be confused with another probe's.
     """
 
     def __init__(self, name: str) -> None:
         """Loads nothing yet.
 
         Args:
-            name: Of its entry point.
+            name: Name of its entry point.
         """
         self.name = name
         self._why: dict[str, str] = {}
@@ -70,7 +70,7 @@ class AddedProbe(Probe):
         self._is_given_up = False
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Imports the probe and begins."""
+        """Imports the probe and opens it."""
 
         def begin() -> None:
             self._probe = PROBES.get(self.name)()
@@ -79,21 +79,21 @@ class AddedProbe(Probe):
         self._try(begin)
 
     def read(self) -> Reading:
-        """Returns the present values that can be used."""
+        """Returns the current values that are valid."""
         return self._usable(self._try(lambda: dict(self._probe.read())))
 
     def between(self) -> Reading:
-        """Returns the values that cost more."""
+        """Returns the more expensive values that are valid."""
         return self._usable(self._try(lambda: dict(self._probe.between())))
 
     def close(self) -> None:
-        """Ends, after an error too."""
+        """Closes the probe, after an error too."""
         if self._probe is not None:
             self._is_given_up = False
             self._try(lambda: self._probe.close())
 
     def _try(self, call: Callable[[], Any]) -> Any:
-        """Returns what `call` does; None, and the same ever after, where it raises."""
+        """Returns the result of `call`; None if it raises, and from then on."""
         if self._is_given_up:
             return None
         try:
@@ -117,7 +117,7 @@ class AddedProbe(Probe):
 
     def _refusal(self, name: object, value: object) -> str:
         if not (isinstance(name, str) and _SERIES.fullmatch(name) and name.startswith(f"{self.name}_")):
-            return f"a series must be called {self.name}_..., in small letters, digits and `_`"
+            return f"a series must be called {self.name}_..., in lower-case letters, digits and `_`"
         if isinstance(value, numbers.Real) and math.isfinite(value):
             return ""
         return f"a reading must be a finite number, but got {value!r:.40}"

@@ -19,9 +19,9 @@ TIME = "time_s"
 
 
 class Sampler:
-    """Reads all probes at a steady pace in threads of the keeper, never of the trial.
+    """Reads all probes at a steady rate in threads of the keeper, never of the trial.
 
-    Each probe has a thread of its own, so that one which hangs costs its own series and no other.
+    Each probe has its own thread, so that a hanging one only costs its own series.
     """
 
     def __init__(self, probes: Sequence[Probe], interval_seconds: float = INTERVAL_SECONDS) -> None:
@@ -30,7 +30,7 @@ class Sampler:
         self._watches = [_Watch(probe, interval_seconds, self._take) for probe in probes]
 
     def start(self, pid: int, device_uuid: str) -> None:
-        """Begins to sample the trial `pid` on the GPU `device_uuid` (empty where there is none)."""
+        """Starts sampling the trial `pid` on the GPU `device_uuid` (empty if there is none)."""
         for watch in self._watches:
             watch.start(pid, device_uuid)
 
@@ -39,15 +39,15 @@ class Sampler:
             self._rows.append((moment, values))
 
     def look_around(self) -> None:
-        """Asks every probe for what it reads between windows; does not wait for it."""
+        """Asks every probe for its readings between windows, without waiting."""
         for watch in self._watches:
             watch.ask()
 
     def means(self, window: Window) -> Mapping[str, float]:
-        """Returns the means over a window that has just ended, by what has been read so far.
+        """Returns the means over a window that has just ended.
 
-        What is only read between windows is read now. A probe that hangs is waited for once, and
-        not for long.
+        Values that are only read between windows are read now. A hanging probe is waited for only
+        once, and briefly.
         """
         self.look_around()
         for watch in self._watches:
@@ -69,18 +69,18 @@ class Sampler:
         return found
 
     def stop(self) -> None:
-        """Ends sampling; a probe that hangs is left behind."""
+        """Stops sampling; hanging probes are left behind."""
         for watch in self._watches:
             watch.end()
 
     def columns(self) -> dict[str, list[float]]:
-        """Returns the series on one common time axis (`time_s`, monotonic), NaN where not read."""
+        """Returns the series on a common time axis (`time_s`, monotonic), NaN if not read."""
         with self._lock:
             rows = list(self._rows)
         return _table(rows)
 
     def drain(self) -> dict[str, list[float]]:
-        """Returns `columns`, and forgets them: a long run is told bit by bit."""
+        """Returns and clears `columns`, since a long run is reported bit by bit."""
         with self._lock:
             rows, self._rows = self._rows, []
         return _table(rows)
@@ -111,13 +111,13 @@ class _Watch:
         threading.Thread(target=self._run, args=(pid, device_uuid), daemon=True).start()
 
     def ask(self) -> None:
-        # In this order: the thread may wake up at any moment, and answer.
+        # In this order: the thread may wake up and answer at any moment.
         self._answered.clear()
         self._asked = True
         self._woken.set()
 
     def wait(self, seconds: float) -> None:
-        """Waits for the answer; a probe that once kept this waiting in vain is not waited for again."""
+        """Waits for the answer, unless the probe is stuck."""
         if self._started and not self._stuck:
             self._stuck = not self._answered.wait(seconds)
 
@@ -150,7 +150,7 @@ class _Watch:
         ended = time.perf_counter()
         self._stuck = False
         if values:
-            # What a reading costs is a series of its own; the looks around are not inside a window.
+            # The cost of a reading is a series, too, except for readings between windows.
             cost = {} if asked else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
             self._take(ended if asked else (began + ended) / 2, {**values, **cost})
 
@@ -174,7 +174,7 @@ def summarise(columns: Mapping[str, Sequence[float]], windows: Sequence[Window])
 
 
 def save(columns: Mapping[str, Sequence[float]], folder: Path) -> None:
-    """Writes each column as `<name>.npy` (float64), which numpy reads and this needs no numpy for."""
+    """Writes each column as `<name>.npy` (float64), without needing numpy."""
     if not columns:
         return
     folder.mkdir(exist_ok=True)

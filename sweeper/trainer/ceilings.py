@@ -28,7 +28,7 @@ from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks, lacks_compiler
 
 SECONDS = 0.2
-"""Time for each figure; the best of what fits in is taken, because disturbance only ever slows."""
+"""Time for each figure; the best repeat in it counts, because disturbance only ever slows down."""
 
 STRETCH_SECONDS = 0.02
 COMPILE_SECONDS = 30.0
@@ -40,11 +40,11 @@ Ceilings = Iterator[tuple[str, float, str]]
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Returns what torch is, the devices it sees and what each lacks, whether it compiles, and the ceilings.
+    """Returns torch's build, the devices and what they lack, whether torch compiles, and ceilings.
 
-    What goes wrong with one GPU or with the compiler is reported under `problem`, and the others are
-    still measured. `job.cache` is where compiled code is kept and the disk is read; without it neither
-    is kept or read.
+    A problem with one GPU or with the compiler is reported under `problem`, and the others are
+    still measured. Compiled code is kept in `job.cache`, where the disk is measured as well;
+    without it, neither is done.
     """
     ceilings: list[dict[str, Any]] = [
         {"name": "process.start_with_torch", "value": _age_seconds(), "unit": "s"}
@@ -80,12 +80,12 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def best_seconds(call: Callable[[], object], wait: Callable[[], object] = lambda: None) -> float:
-    """Returns the seconds that `call` takes at best.
+    """Returns the best time of `call` in seconds.
 
-    It is called often enough between two clock readings that these do not matter.
+    It is called often enough between two clock readings that their cost does not matter.
 
     Args:
-        wait: Returns when all that was called has been done; asked before the clock is read.
+        wait: Returns once all calls have completed; called before the clock is read.
     """
     call()
     wait()
@@ -105,7 +105,7 @@ def best_seconds(call: Callable[[], object], wait: Callable[[], object] = lambda
 
 
 def _collect(into: list[dict[str, Any]], measured: Ceilings) -> str:
-    """Puts what was measured into a list; returns what ended it early, or an empty string."""
+    """Appends the measurements to a list; returns the error that ended them, or an empty string."""
     try:
         for name, value, unit in measured:
             into.append({"name": name, "value": value, "unit": unit})
@@ -120,10 +120,10 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
 
-def _host(lacking: Mapping[str, str]) -> Ceilings:
+def _host(unsupported: Mapping[str, str]) -> Ceilings:
     threads = torch.get_num_threads()
     for name in ("fp32", "bf16", "fp16"):
-        if f"precision.amp={name}" in lacking:
+        if f"precision.amp={name}" in unsupported:
             continue
         if threads > 1:
             torch.set_num_threads(1)
@@ -143,30 +143,32 @@ _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, 
 
 
 def _matmul(name: str, size: int, device: str = "cpu", wait: Callable[[], object] = lambda: None) -> float:
-    """Returns the operations a second of a product of two square matrices: 2 size^3 of them each."""
+    """Returns operations per second of multiplying two square matrices (2 size^3 per product)."""
     left, right = (torch.randn(size, size, device=device).to(_TYPES[name]) for _ in range(2))
     into = torch.empty_like(left)
     return 2 * size**3 / best_seconds(lambda: torch.mm(left, right, out=into), wait)
 
 
-def _gpu(index: int, lacking: Mapping[str, str]) -> Ceilings:
-    """Yields a GPU's ceilings; its own memory counts a copied byte once, though it is read and written."""
+def _gpu(index: int, unsupported: Mapping[str, str]) -> Ceilings:
+    """Yields a GPU's ceilings; a memory copy counts a byte once, though it is read and written."""
     name = f"cuda:{index}"
     before = torch.get_float32_matmul_precision()
     with torch.cuda.device(index):
         try:
-            yield from ((f"{name}.{what}", value, unit) for what, value, unit in _on_gpu(name, lacking))
+            yield from ((f"{name}.{what}", value, unit) for what, value, unit in _on_gpu(name, unsupported))
         finally:
             torch.set_float32_matmul_precision(before)
             torch.cuda.empty_cache()
 
 
-def _on_gpu(name: str, lacking: Mapping[str, str]) -> Ceilings:
+def _on_gpu(name: str, unsupported: Mapping[str, str]) -> Ceilings:
     wait = torch.cuda.synchronize
     free = torch.cuda.mem_get_info()[0]
     size = 8192 if free > 4 * GIB else 2048
     for kind in ("fp32", "tf32", "bf16", "fp16"):
-        if f"precision.amp={kind}" in lacking or (kind == "tf32" and "precision.tf32=True" in lacking):
+        if f"precision.amp={kind}" in unsupported or (
+            kind == "tf32" and "precision.tf32=True" in unsupported
+        ):
             continue
         torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
         yield f"matmul_{kind}", _matmul(kind, size, name, wait) / 1e12, "TFLOP/s"
@@ -190,7 +192,7 @@ def _copier(target: Tensor, source: Tensor) -> Callable[[], object]:
 
 
 def _loader() -> Ceilings:
-    """Yields the samples a second of rows of 30 numbers, one at a time and as whole batches, no workers."""
+    """Yields samples per second for rows of 30 numbers, singly and in batches, without workers."""
     tensors = {"x": torch.randn(ROWS, FEATURES), "y": torch.randn(ROWS)}
     samples = Samples(tensors=tensors, length=ROWS)
     for name, kind in ((loaders.ROWS, loaders.ROWS), ("whole_batches", loaders.WORKERS)):
@@ -202,7 +204,7 @@ def _loader() -> Ceilings:
 
 
 def _disk(folder: Path) -> Ceilings:
-    """Yields how fast a file is read that is not in memory (on a disk that can forget it)."""
+    """Yields the speed of reading an uncached file (if the disk's cache can be dropped)."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".read-{os.getpid()}"
     size = 64 * MIB
@@ -224,7 +226,7 @@ def _disk(folder: Path) -> Ceilings:
 
 
 def _compiled(job: Job, device: torch.device) -> Mapping[str, Any]:
-    """Returns the seconds in which a small network's step was compiled, or why it could not be."""
+    """Returns the time to compile a small network's step, or why it could not be compiled."""
     found: dict[str, Any] = {"device": device.type, "seconds": 0.0, "cache": "", "problem": lacks_compiler()}
     if found["problem"]:
         return found
@@ -253,12 +255,12 @@ def _compiled_step(device: torch.device) -> None:
     found, expected = torch.compile(loss)(batch), loss(batch)
     found.backward()
     if not math.isclose(found.item(), expected.item(), rel_tol=1e-2):
-        raise ArithmeticError(f"the compiled loss is {found.item()}, the other {expected.item()}")
+        raise ArithmeticError(f"the compiled loss is {found.item()}, but the eager one is {expected.item()}")
 
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in this (the main) thread once the time is over."""
+    """Raises TimeoutError in this (the main) thread once the time is up."""
 
     def end(number: int, frame: Any) -> None:
         raise TimeoutError(f"not done within {seconds:g} s")
@@ -277,7 +279,7 @@ def _visible() -> int:
 
 
 def _cuda_problem() -> str:
-    """Returns why a CUDA build of torch cannot use CUDA; empty where it can, or is no such build."""
+    """Returns why a CUDA build of torch cannot use CUDA; empty if it can, or for other builds."""
     if torch.version.cuda is None:
         return ""
     try:
@@ -288,7 +290,7 @@ def _cuda_problem() -> str:
 
 
 def _age_seconds() -> float:
-    """Returns the seconds since this process was started: Python, torch, and what else was imported."""
+    """Returns the seconds since this process was started, which include importing torch."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

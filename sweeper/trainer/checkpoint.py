@@ -2,8 +2,8 @@
 
 checkpoints/000001234/   appears in one rename
 model.safetensors      the weights, for anyone
-state.safetensors      optimiser, scaler, random numbers, gradients of an accumulation under way
-position.json          how far it is
+state.safetensors      optimiser, scaler, random numbers, gradients being accumulated
+position.json          how far the run is
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sweeper.trainer.step import Stepper
 
 STATE, POSITION = "state.safetensors", "position.json"
 _PICKLED = "state.pt"
-"""The state of checkpoints up to version 0.1, which were pickled."""
+"""The pickled state of checkpoints up to version 0.1."""
 
 _MAKING = ".making"
 
@@ -42,14 +42,14 @@ class Position:
         steps: Micro-batches of each device.
         samples: Training samples of all devices.
         seconds: Wall time so far, validation and checkpoints included.
-        timed_samples: Samples of the blocks whose speed counts: once it was steady.
+        timed_samples: Samples of the blocks after warm-up, whose speed counts.
         timed_seconds: Time of those blocks.
-        disturbed: Of that time, what was disturbed, by the reason.
+        disturbed: The disturbed part of that time, by reason.
         best_loss: Lowest validation loss; None before the first.
-        stale: Validations since then.
-        val_loss: The latest one.
-        told: What the pipeline told with it (`sweeper.trainer.pipeline.Pipeline.evaluate`).
-        validated_at: `steps` of it.
+        stale: Validations since the best one.
+        val_loss: The latest validation loss.
+        told: Metrics of that validation (`sweeper.trainer.pipeline.Pipeline.evaluate`).
+        validated_at: `steps` at that validation.
         history_bytes: Length of the history at this point.
     """
 
@@ -69,18 +69,18 @@ class Position:
 
 
 def newest(folder: Path) -> Path | None:
-    """Returns the latest checkpoint of the run in `folder`; None where there is none."""
+    """Returns the latest checkpoint of the run in `folder`, or None."""
     found = sorted((folder / CHECKPOINTS).glob("[0-9]*"))
     return found[-1] if found else None
 
 
 def position_of(checkpoint: Path | None) -> Position:
-    """Returns how far the run was; without a checkpoint, at its begin."""
+    """Returns how far the run was at a checkpoint; the start if there is none."""
     return decode(Position, read_json(checkpoint / POSITION)) if checkpoint else Position()
 
 
 def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
-    """Writes a checkpoint, and removes all but the `keep` latest."""
+    """Writes a checkpoint and removes all but the `keep` latest."""
     home = folder / CHECKPOINTS
     state = {
         "optimizer": stepper.optimizer.state_dict(),
@@ -103,7 +103,7 @@ def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
 
 
 def save_best(folder: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
-    """Writes the weights with the lowest validation loss so far, and what is known of them."""
+    """Writes the weights with the lowest validation loss so far, and facts about them."""
     making = _begun(folder, BEST)
     _save_weights(model, making / WEIGHTS)
     write_json(making / "about.json", dict(facts))
@@ -111,14 +111,14 @@ def save_best(folder: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
 
 
 def restore(checkpoint: Path, stepper: Stepper) -> None:
-    """Brings the stepper to where it was; random numbers are for `restore_random`."""
+    """Restores the stepper, except for random numbers (see `restore_random`)."""
     from safetensors.torch import load_model
 
     load_model(stepper.model, checkpoint / WEIGHTS)
     state = _state(checkpoint)
     stepper.optimizer.load_state_dict(state["optimizer"])
     if stepper.captured is not None:
-        # A graph reads the rate from the device, and the state was read on the host.
+        # A graph reads the rate from the device, but the state was read on the host.
         for group in stepper.optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=stepper.device)
     if stepper.scaler is not None:
@@ -132,7 +132,7 @@ def restore(checkpoint: Path, stepper: Stepper) -> None:
 
 
 def restore_random(checkpoint: Path, device: torch.device) -> None:
-    """Has every generator go on where it was."""
+    """Restores the state of every random generator."""
     state = _state(checkpoint)["random"]
     torch.set_rng_state(state["torch"])
     if device.type == "cuda":
@@ -146,8 +146,8 @@ def restore_random(checkpoint: Path, device: torch.device) -> None:
 def _state(checkpoint: Path) -> dict[str, Any]:
     if not (checkpoint / STATE).exists() and (checkpoint / _PICKLED).exists():
         raise UserError(
-            f"{checkpoint / _PICKLED} is of an older sweeper, and pickled: reading it could run any code."
-            " Begin another run with `--new`, or finish this one with the sweeper that began it."
+            f"{checkpoint / _PICKLED} is a pickle of an older sweeper, and reading it could run any code."
+            " Start a new run with `--new`, or finish this one with the version that started it."
         )
     state: dict[str, Any] = tensors.read(checkpoint / STATE)
     return state
@@ -165,7 +165,7 @@ def _random_state(device: torch.device) -> dict[str, Any]:
 
 
 def _gradients(stepper: Stepper) -> list[Tensor | None]:
-    """Returns the gradients of an accumulation under way; none between optimiser steps."""
+    """Returns the gradients being accumulated; none between optimiser steps."""
     under_way = stepper.micro_steps % stepper.config.accumulate_steps
     return [parameter.grad for parameter in stepper.parameters] if under_way else []
 
@@ -179,7 +179,7 @@ def _save_weights(model: nn.Module, path: Path) -> None:
 
 
 def _readable(path: Path) -> None:
-    """Opens a file to whoever may read the rest of the folder; the library lets nobody else."""
+    """Gives a file the folder's permissions; the library makes it readable to its owner only."""
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
@@ -192,9 +192,9 @@ def _begun(home: Path, name: str) -> Path:
 
 
 def _appear(making: Path, final: Path) -> None:
-    """Renames a folder whose files are on disk; one of that name is replaced."""
+    """Renames a folder whose files are on disk; replaces one of that name."""
     _fsync(making)
-    # A folder cannot be renamed over another; of the two, one is always whole.
+    # A folder cannot be renamed over another; one of the two is always complete.
     old = final.with_name(f"{_MAKING}-old-{final.name}")
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -16,34 +16,34 @@ ARITHMETIC = (FORWARD, BACKWARD, OPTIMIZER, GRAPH)
 
 
 class Clock(Protocol):
-    """Is told where each phase of a step ends."""
+    """Measures the phases of a step from their ends."""
 
     def start(self) -> None:
-        """A step begins."""
+        """Marks the start of a step."""
 
     def mark(self, phase: int) -> None:
-        """The phase has ended, and the next begins."""
+        """Marks the end of `phase`, where the next one starts."""
 
 
 class NoClock:
     """Measures nothing."""
 
     def start(self) -> None:
-        """Passes over it."""
+        """Does nothing."""
 
     def mark(self, phase: int) -> None:
-        """Passes over it."""
+        """Does nothing."""
 
 
 class HostClock:
-    """Phase times on the host's clock: true where operations are synchronous (the CPU)."""
+    """Phase times on the host's clock, valid for synchronous operations (on the CPU)."""
 
     def __init__(self) -> None:
         self.seconds = [0.0] * NUM_PHASES
         self._last = 0.0
 
     def start(self) -> None:
-        """Begins a step."""
+        """Marks the start of a step."""
         self._last = time.perf_counter()
 
     def mark(self, phase: int) -> None:
@@ -54,7 +54,7 @@ class HostClock:
 
 
 class BusyClock:
-    """Wall and processor seconds by phase; the latter is of all threads of this process."""
+    """Wall and processor seconds by phase, the latter of all threads of this process."""
 
     def __init__(self) -> None:
         self.wall = [0.0] * NUM_PHASES
@@ -62,7 +62,7 @@ class BusyClock:
         self._last = (0.0, 0.0)
 
     def start(self) -> None:
-        """Begins a step."""
+        """Marks the start of a step."""
         self._last = (time.perf_counter(), time.process_time())
 
     def mark(self, phase: int) -> None:
@@ -74,10 +74,10 @@ class BusyClock:
 
 
 class EventClock:
-    """Phase times on the device's own timeline, read after the last step; no sync in between.
+    """Phase times on the device's timeline, read after the last step without syncs in between.
 
-    The host's waits show as idle time of the device between two events, so that the phases of
-    consecutive steps add up to the wall.
+    While the host waits, the device is idle between two events, so that the phases of consecutive
+    steps add up to the wall time.
     """
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ class EventClock:
         self._marks.append((phase, event))
 
     def start(self) -> None:
-        """Begins a step."""
+        """Marks the start of a step."""
         self._record(-1)
 
     def mark(self, phase: int) -> None:
-        """Notes the end of a phase; they come in order."""
+        """Marks the end of a phase, in order."""
         self._record(phase)
 
     @property

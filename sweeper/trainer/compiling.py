@@ -15,7 +15,7 @@ MIN_RECOMPILES = 8
 
 
 class CompileWatch:
-    """Sets up the compile cache before the first step, and tells afterwards what ran."""
+    """Sets up the compile cache before the first step, and reports afterwards what ran."""
 
     def __init__(self, config: TrialConfig, folder: Path | None) -> None:
         self.mode = config.compile.mode
@@ -27,17 +27,17 @@ class CompileWatch:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        # Threads of the compiler: the machine's count is not what this trial may use.
+        # The compiler would use all of the machine's cores, but this trial may have fewer.
         threads = usable_cpus()
         torch._inductor.config.compile_threads = min(
             torch._inductor.config.compile_threads or threads, threads
         )
-        # Each static length of a bucket is a compilation of its own.
+        # Each static length of a bucket is compiled separately.
         torch._dynamo.config.recompile_limit = max(MIN_RECOMPILES, config.loader.buckets + 1)
 
     @property
     def cache(self) -> str:
-        """`warm` where all compiled code was there before, else `cold`; empty where none was needed."""
+        """`warm` if all compiled code was cached, else `cold`; empty if none was needed."""
         if not self.compiles:
             return ""
         counters = torch._dynamo.utils.counters
@@ -48,17 +48,17 @@ class CompileWatch:
         return "warm" if counters["inductor"]["fxgraph_cache_hit"] else ""
 
     def effective(self) -> Mapping[str, str]:
-        """Returns what ran in place of the mode asked for, where they differ.
+        """Returns what ran instead of the requested mode, if they differ.
 
-        Dynamo leaves recurrent layers alone and splits the model around them: with nothing else in
-        it, nothing at all is compiled.
+        Dynamo skips recurrent layers and splits the model around them; a model with nothing else is
+        not compiled at all.
         """
         if not self.compiles:
             return {}
         counters = torch._dynamo.utils.counters
         graphs = counters["stats"]["unique_graphs"]
         if graphs == 0:
-            return {"compile.mode": "eager: torch.compile left every layer alone (recurrent layers are)"}
+            return {"compile.mode": "eager: torch.compile skipped every layer (as it does recurrent ones)"}
         if counters["graph_break"]:
             return {"compile.mode": f"{self.mode} in {graphs} pieces: recurrent or dynamic parts run eagerly"}
         if counters["inductor"]["cudagraph_skips"]:

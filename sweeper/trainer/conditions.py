@@ -1,4 +1,4 @@
-"""Conditions during a window: processor time, waiting, steal, a canary."""
+"""Records conditions during a window: processor time, waiting, steal, a canary."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sweeper.system.process import involuntary_switches, ran_seconds, tree, usag
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CANARY = bytes(2**20)
 _CANARY_ROUNDS = 18
-_BESIDE = 0.1
+_HELPER_SHARE = 0.1
 # Columns of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
 _BUSY, _STEAL = (0, 1, 2, 5, 6), 7
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Counters at one moment; of two moments, the difference is what happened between them.
+    """Counters at one moment, to be subtracted from those of a later one.
 
     Attributes:
-        cpu_seconds: Of this process's tree.
-        helper_cpu_seconds: Of the other processes in it.
-        waited_seconds: Threads of the tree ready to run, without a core; None where not told.
-        busy_seconds: Of all processes, on the cores this one may use.
-        steal_seconds: What the host gave to others, of those cores.
-        pressure_seconds: Any process of the machine waiting for a core; None where not told.
+        cpu_seconds: Processor time of this process's tree.
+        helper_cpu_seconds: The part of the other processes in it.
+        waited_seconds: Time in which threads of the tree waited for a core; None if unknown.
+        busy_seconds: Processor time of all processes on the cores that this one may use.
+        steal_seconds: Time that the host took from those cores.
+        pressure_seconds: Time in which any process waited for a core; None if unknown.
     """
 
     cpu_seconds: float
@@ -45,7 +45,7 @@ class Conditions:
 
 
 def read_conditions() -> Conditions:
-    """Returns the counters of this process's tree, and of the machine, now."""
+    """Returns the current counters of this process's tree and of the machine."""
     own, reaped = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     helpers = reaped.ru_utime + reaped.ru_stime
     switches = own.ru_nivcsw + reaped.ru_nivcsw
@@ -127,10 +127,9 @@ def _pressure_seconds() -> float | None:
 
 
 def canary_ms() -> float:
-    """Returns the milliseconds that some fixed work takes: about 20 on one quiet core.
+    """Returns the milliseconds that a fixed piece of work takes: about 20 on a quiet core.
 
-    A hash, because it needs neither the interpreter's lock nor memory beyond the cache, and no
-    thread of torch's.
+    A hash, because it needs neither the GIL, nor memory beyond the cache, nor torch's threads.
     """
     began = time.perf_counter()
     for _ in range(_CANARY_ROUNDS):
@@ -139,16 +138,16 @@ def canary_ms() -> float:
 
 
 def undisturbed_canary_ms() -> float:
-    """Returns `canary_ms`, or 0 where this process's own loader ran beside it.
+    """Returns `canary_ms`, or 0 if this process's own loader ran at the same time.
 
-    After a window the queues fill up again: that slows the canary, and is the trial's own doing.
+    After a window, refilling the queues slows the canary, which is no outside disturbance.
     """
-    before = _beside_seconds()
+    before = _helper_seconds()
     found = canary_ms()
-    return found if _beside_seconds() - before < _BESIDE * found / 1e3 else 0.0
+    return found if _helper_seconds() - before < _HELPER_SHARE * found / 1e3 else 0.0
 
 
-def _beside_seconds() -> float:
-    """Returns processor seconds of this tree, this thread left out."""
+def _helper_seconds() -> float:
+    """Returns processor seconds of this tree without this thread."""
     helpers = time.process_time() - time.thread_time()
     return helpers + sum(ran_seconds(pid) or 0.0 for pid in _helpers())

@@ -1,4 +1,4 @@
-"""The device of a trial: chooses it, sets it up, describes it, waits for it."""
+"""The device of a trial: opens it, sets it up, describes it, waits for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 def open_device(name: str, rank: int = 0) -> torch.device:
     """Returns the device called `cpu`, or the CUDA device at `rank` of those left visible.
 
-    `name` is what CUDA_VISIBLE_DEVICES takes (UUIDs or indices), so this comes before any CUDA call.
+    `name` is a value of CUDA_VISIBLE_DEVICES (UUIDs or indices), so call this before any CUDA call.
     """
     if name == "cpu":
         return torch.device("cpu")
@@ -36,13 +36,13 @@ def open_device(name: str, rank: int = 0) -> torch.device:
 
 
 _refused: dict[str, str] = {}
-"""Settings of this process that its device refused, and why."""
+"""Settings that this process's device refused, and why."""
 
 
 def apply(config: TrialConfig, device: torch.device) -> None:
-    """Sets threads, the allocators, TF32 and cuDNN search as `config` says.
+    """Sets threads, allocators, TF32 and cuDNN benchmarking from `config`.
 
-    A setting that the device refuses is left as it was, and `without_effect` names it.
+    A setting that the device refuses stays unchanged, and `without_effect` reports it.
     """
     torch.set_num_threads(config.device.cpu_threads or max(1, usable_cpus() // config.device.count))
     if config.device.malloc == "retain":
@@ -50,7 +50,7 @@ def apply(config: TrialConfig, device: torch.device) -> None:
     if device.type != "cuda":
         return
     _refused.clear()
-    # First, and on its own: a device that cannot be used is no setting that it refuses.
+    # First and separately: an unusable device is not the same as a refused setting.
     torch.cuda.init()
     fraction = config.device.memory_fraction
     if config.precision.tf32 != "default":
@@ -70,10 +70,10 @@ def _attempt(name: str, setting: Callable[[], None]) -> None:
 
 
 def _set_tf32(on: bool) -> None:
-    """Sets TF32 for matrix products and for cuDNN, in a way that all of torch's readers agree on.
+    """Sets TF32 for matrix products and for cuDNN, consistently for all parts of torch.
 
-    These older calls set the newer `fp32_precision` as well. The other way round, torch raises wherever
-    it reads an older flag (its compiler, `cudnn.flags`) that a newer one contradicts.
+    These older calls set the newer `fp32_precision` as well. The other way round, torch raises when
+    it reads an older flag (in its compiler, in `cudnn.flags`) that contradicts a newer one.
     """
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
@@ -90,11 +90,11 @@ _retaining = False
 
 
 def retain_memory() -> None:
-    """Has the C library keep freed memory for the next allocation, for the rest of this process.
+    """Makes the C library keep freed memory for the next allocation, for the rest of this process.
 
-    By default it gives blocks of some MiB back to the kernel, and each step faults them in, cleared,
-    again: an LSTM (hidden 128, sequence 30, batch 256) on one core took 8,800 page faults a step, a
-    third of its time. Only glibc can be told.
+    By default it returns blocks of some MiB to the kernel, and each step faults them in again,
+    cleared: an LSTM (hidden 128, sequence 30, batch 256) on one core took 8,800 page faults per
+    step, a third of its time. Only glibc supports this.
     """
     global _retaining
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -102,11 +102,11 @@ def retain_memory() -> None:
 
 
 def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, str]:
-    """Returns the settings which could not be applied here, and what ran in their place."""
+    """Returns the settings that could not be applied here, and what ran instead."""
     found = {}
     if (config.device.malloc == "retain") != _retaining:
         found["device.malloc"] = (
-            "retain: an earlier trial in this process set it" if _retaining else "default: glibc alone can"
+            "retain: an earlier trial in this process set it" if _retaining else "default: glibc only"
         )
     if device.type == "cuda":
         return {**found, **_refused}
@@ -120,7 +120,7 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
 
 
 def describe(device: torch.device) -> DeviceInfo:
-    """Returns what `device` is, with the UUID that CUDA_VISIBLE_DEVICES takes, as far as CUDA tells it."""
+    """Describes `device`, with its UUID for CUDA_VISIBLE_DEVICES as far as CUDA reports it."""
     host_gib = round(psutil.virtual_memory().total / GIB, 2)
     if device.type != "cuda":
         return DeviceInfo(kind="cpu", name=cpu_name(), host_memory_gib=host_gib)
@@ -138,8 +138,8 @@ def describe(device: torch.device) -> DeviceInfo:
 def _uuid(named: str, index: int) -> str:
     """Returns the UUID of a visible device with its prefix.
 
-    CUDA tells UUIDs without one. Whether it is a MIG instance's is known where one was asked for; elsewhere
-    NVML knows (`sweeper.sweep.setup.devices_of`).
+    CUDA reports UUIDs without one. A MIG instance is recognised if it was requested by its UUID;
+    otherwise NVML knows (`sweeper.sweep.setup.devices_of`).
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     asked = visible[index].strip() if index < len(visible) else ""
@@ -149,17 +149,17 @@ def _uuid(named: str, index: int) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device has done all that was asked of it."""
+    """Waits until the device has completed all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class Pace:
-    """Keeps the host from running far ahead of a GPU, which would stretch a window beyond its end.
+    """Keeps the host from running far ahead of a GPU, which would extend a window beyond its end.
 
     A captured step is one launch, and a thousand of them fit into the queue. An event every eighth
-    step tells how far the device is; waiting for an old one leaves it 24 steps or more to go on with.
-    Of steps that take long, two are enough, and more would take a window far beyond its end.
+    step shows how far the device is; waiting for an old one leaves at least 24 steps in the queue.
+    For long steps two are enough, and more would extend a window far beyond its end.
     """
 
     EVERY, DEPTH, LONG_SECONDS = 8, 4, 0.01
@@ -171,7 +171,7 @@ class Pace:
         self._events: deque[torch.cuda.Event] = deque()
 
     def step(self) -> None:
-        """Is told that a step was launched."""
+        """Counts a launched step, and waits if the host is too far ahead."""
         self._steps += 1
         if self._on and self._steps % self._every == 0:
             event = torch.cuda.Event()
@@ -182,10 +182,10 @@ class Pace:
 
 
 def free_bytes(device: torch.device, memory_fraction: float = 0.0) -> int:
-    """Returns the bytes of a GPU that this process may still allocate.
+    """Returns the bytes on a GPU that this process may still allocate.
 
     Args:
-        memory_fraction: Share of the device's memory that it may have in all; 0 is all of it.
+        memory_fraction: Share of the device's memory that the process may use; 0 for all.
     """
     free, total = torch.cuda.mem_get_info(device)
     allowed = int((memory_fraction or 1.0) * total) - torch.cuda.memory_reserved(device)
@@ -193,7 +193,7 @@ def free_bytes(device: torch.device, memory_fraction: float = 0.0) -> int:
 
 
 def peak_memory_gib(device: torch.device) -> float | None:
-    """Returns the allocator's peak of reserved memory, or None where there is no GPU."""
+    """Returns the allocator's peak of reserved memory, or None without a GPU."""
     if device.type != "cuda":
         return None
     return round(torch.cuda.max_memory_reserved(device) / GIB, 4)
@@ -205,7 +205,7 @@ def host_peak_gib() -> float:
 
 
 def versions() -> Mapping[str, str]:
-    """Returns the versions a result depends on: torch, CUDA, and the driver where there is one."""
+    """Returns the versions that results depend on: torch, CUDA, and the driver if there is one."""
     found = {"torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda

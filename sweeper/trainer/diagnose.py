@@ -1,6 +1,6 @@
-"""Measures the parts of a step on their own: loader, device, host. For the verdict.
+"""Measures the parts of a step separately (loader, device, host), for the verdict.
 
-Nothing of it is inside a window. Each part runs for a tenth of a second, and for one step at least.
+None of this is inside a window. Each part runs for a tenth of a second, and for at least one step.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _DISTURBED = 0.1
 
 
 def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
-    """Returns what the parts of a step of `step_s` seconds do on their own.
+    """Returns separate measurements of the parts of a step of `step_s` seconds.
 
-    Among several devices only what can be seen from steps that all of them take.
+    With several devices, only those that need no step of one device alone.
     """
     stepper, loader = timing.stepper, timing.loader
     device = stepper.device
@@ -51,12 +51,12 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     rate, handed = _loader_alone(loader, device)
     found = dataclasses.replace(found, loader_samples_s=rate)
     if loader.num_shapes > 1:
-        # One batch has one length, and the steps that were timed had all of them.
+        # A batch has one length, but the timed steps had all lengths.
         return found
     step = _step_on(stepper, loader, handed)
     alone = _seconds_per_call(step, device, PART_SECONDS, step_s)
     found = dataclasses.replace(found, device_samples_s=handed.size / alone)
-    # A compiler would make a shape of its own of half a batch.
+    # For a compiler, half a batch would be another shape.
     half = None
     if stepper.compiled is stepper.model and stepper.captured is None and handed.size >= 2:
         half = _step_on(stepper, loader, _half_of(handed))
@@ -68,10 +68,10 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))
     busy, issue = queued(step, device, turn, alone)
     if busy is None:
-        # The step waits for the device, or launches more than its queue of some 1,000 kernels holds.
+        # The step waits for the device, or launches more kernels than its queue holds (some 1,000).
         busy = kernel_seconds(step, device, turn)
         if busy is not None and busy < alone and not places:
-            # Nothing in the step waits, so that the slower of the two sets its pace: the host.
+            # Nothing in the step waits, so the slower side sets its pace: the host.
             issue = alone
     full_s, half_s = busy, queued(half, device, turn, alone)[0] if half and busy else None
     return dataclasses.replace(
@@ -80,11 +80,11 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
 
 
 def _blocked(timing: Timing) -> float:
-    """Returns seconds of a step's arithmetic in which this process neither ran nor wanted a core."""
+    """Returns a step's seconds of arithmetic in which this process neither ran nor wanted a core."""
     clock = BusyClock()
     before = waits(os.getpid())
     _, steps, _ = timing.stretch(clock, PART_SECONDS, 2 * PART_SECONDS)
-    # Of the thread that waited most: those of one operation wait at the same time.
+    # Of the thread that waited longest: threads of one operation wait at the same time.
     waited = max(
         (after - before.get(thread, 0.0) for thread, after in waits(os.getpid()).items()), default=0.0
     )
@@ -93,7 +93,7 @@ def _blocked(timing: Timing) -> float:
 
 
 def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> bool:
-    """Returns whether the training data could lie on the device, beside what is there now."""
+    """Returns whether the training data would fit on the device in addition to present data."""
     if samples.on_host:
         return False
     if device.type == "cuda":
@@ -103,10 +103,10 @@ def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> boo
 
 
 def _loader_alone(loader: Loader, device: torch.device) -> tuple[float, Handed]:
-    """Returns samples per second of the loader while nothing trains, and a whole batch on the device."""
+    """Returns the loader's samples per second without training, and a full batch on the device."""
     whole: Handed | None = None
     began = time.perf_counter()
-    # What is ready in the queues is not what the loader can keep up.
+    # Batches that are ready in the queues say nothing about the loader's sustained speed.
     for _ in range(loader.drain_steps):
         _hand(loader)
         if time.perf_counter() - began > DRAIN_SECONDS:
@@ -129,7 +129,7 @@ def _hand(loader: Loader) -> Handed:
 
 
 def _step_on(stepper: Stepper, loader: Loader, handed: Handed) -> Callable[[], None]:
-    """Returns what trains on `handed` again and again: as the trial's own steps do, without its loader."""
+    """Returns a function that trains on `handed` like the trial's steps, but without its loader."""
     captured, whole = stepper.captured, handed.size == stepper.config.batch_size
     if captured is not None and whole:
         return lambda: stepper.replay(handed)
@@ -159,10 +159,11 @@ def _seconds_per_call(
 
 
 def _in_turn(full: Callable[[], None], half: Callable[[], None]) -> tuple[float | None, float | None]:
-    """Returns the seconds of two steps on the CPU, each the best of some short turns, taken in turn.
+    """Returns the seconds of two steps on the CPU, each the best of some short alternating turns.
 
-    In turn, so that both meet the same machine; the best, because whatever disturbs only adds. Turns in
-    which the process had to wait for a core do not count: None where there was no other.
+    Turns alternate so that both meet the same conditions; the best counts because disturbance only
+    adds time. Turns in which the process had to wait for a core do not count; None if none are
+    left.
     """
     found: list[list[float]] = [[], []]
     for _ in range(ROUNDS):

@@ -23,15 +23,15 @@ STEPS = 2
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Builds the job's configuration on its first device, and takes `STEPS` steps with its own loader.
+    """Builds the job's configuration on its first device, and takes `STEPS` steps with its loader.
 
-    `losses` and `step_seconds` have a value for each step (the first one with all that is done once),
-    `peak_gib` is the allocator's peak on a GPU, and on the CPU that of the process. Bytes are those of
-    tensors: of the training samples, and of one batch. Where the pipeline does not take the
-    configuration, `refused` is why, and all there is.
+    `losses` and `step_seconds` have a value per step (the first step includes one-off work);
+    `peak_gib` is the allocator's peak on a GPU, and the process's peak on the CPU. Bytes are those
+    of the tensors: of the training samples, and of one batch. If the pipeline rejects the
+    configuration, the only value is `refused`, the reason.
 
     Raises:
-        TrialFailedError: A loss is not finite, or the configuration cannot be run here.
+        TrialFailedError: A loss is not finite, or the configuration cannot run here.
     """
     progress.stage("build")
     try:
@@ -67,13 +67,13 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def _batch(loader: Loader) -> Batch:
-    """Returns a batch as the model gets it."""
+    """Returns a batch in the form that the model gets."""
     handed = loader.next()
     return loader.materialise(loader.to_device(handed.batch), handed.length)
 
 
 def _step(stepper: Stepper, loader: Loader) -> tuple[float, float]:
-    """Takes a whole step, of all its micro-batches; returns its last loss and its seconds."""
+    """Takes a full step with all its micro-batches; returns its last loss and its seconds."""
     began = time.perf_counter()
     for _ in range(stepper.config.accumulate_steps):
         stepper.step(loader, NoClock())
@@ -86,5 +86,5 @@ def _step(stepper: Stepper, loader: Loader) -> tuple[float, float]:
 
 
 def _bytes(samples: Samples) -> int | None:
-    """Returns what the samples take where they are resident; None where they are read from elsewhere."""
+    """Returns the bytes of samples in tensors; None if they are read from elsewhere."""
     return None if samples.on_host else samples.nbytes

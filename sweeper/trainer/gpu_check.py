@@ -1,8 +1,8 @@
 """Checks on any machine whether a pipeline would run on a GPU, with torch's `meta` device.
 
-A tensor on `meta` has a shape and no data. Nothing is computed there, but each operator still tells
-which devices its tensors are on, and whoever asks for a value has to wait for a GPU. Autocast does not
-exist on `meta`, and code that asks for `is_cuda` takes its other branch: neither is looked at.
+A tensor on `meta` has a shape but no data. Nothing is computed there, but each operator still shows
+which devices its tensors are on, and code that reads a value would have to wait for a GPU. Autocast
+does not exist on `meta`, and code that checks `is_cuda` takes the other branch: neither is checked.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ META = torch.device("meta")
 MODEL, GATHER, STEP = "moving the model", "gathering", "the training step"
 VALIDATION, EVALUATE = "validation", "evaluate"
 ROWS = 8
-"""Samples of a batch that is collated from rows."""
+"""Samples in a batch collated from rows."""
 MAX_READS = 1000
-"""A loop that ends with a value it reads never ends on `meta`."""
+"""A loop that depends on a value it reads never ends on `meta`."""
 
 _PLAIN: Mapping[str, Any] = {
     "precision.amp": "fp32",
@@ -55,7 +55,7 @@ _PLAIN: Mapping[str, Any] = {
     "accumulate_steps": 1,
     "device.count": 1,
 }
-"""What torch does not have on `meta`, or what would say nothing of the pipeline."""
+"""Settings that torch lacks on `meta`, or that say nothing about the pipeline."""
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 
@@ -63,20 +63,20 @@ _VALUES = (
     *("nonzero", "masked_select", "repeat_interleave", "bincount", "_ctc_loss"),
     *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
 )
-"""Operators whose result has a shape that depends on values, or that read lengths: the host waits."""
+"""Operators that read lengths, or whose result's shape depends on values: the host waits."""
 _INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 _TAKES_HOST = (
     *("_pack_padded_sequence", "_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     "tensor_split",
 )
-"""Operators one of whose arguments is on the host for CUDA, too."""
+"""Operators with an argument that is on the host for CUDA, too."""
 _MIXED = ("1D CPU int64 tensor", "at the same device", "on the same device", "not on the expected device")
-"""How torch refuses a tensor of the wrong device before it comes to an operator."""
+"""Torch's messages for a tensor on the wrong device, raised before an operator is reached."""
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class Effect(StrEnum):
-    """What would come of a line on a GPU."""
+    """The effect of a line on a GPU."""
 
     FAILS = "fails"
     WAITS = "waits"
@@ -88,8 +88,8 @@ class Finding:
     """A line that would fail on a GPU or wait for it.
 
     Attributes:
-        effect: `unknown` where `meta` cannot tell; nothing behind that line was looked at.
-        part: What ran: gathering, the training step, validation or evaluate.
+        effect: `unknown` if `meta` cannot tell; the code after that line was not checked.
+        part: The part that ran: gathering, the training step, validation or evaluate.
         place: `file:line` of the pipeline's innermost line.
         what: The reason, and the remedy.
     """
@@ -103,7 +103,7 @@ class Finding:
 def run(job: Job, progress: Progress) -> Report:
     """Builds the job's pipeline and checks it; `findings` are those of `check`.
 
-    Where the pipeline does not take the configuration, `refused` is why, and all there is.
+    If the pipeline rejects the configuration, the only value is `refused`, the reason.
     """
     progress.stage("build")
     try:
@@ -117,7 +117,7 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def collated(samples: Samples) -> Batch:
-    """Returns a small batch as the `rows` loader makes it, on the host."""
+    """Returns a small batch on the host, made as by the `rows` loader."""
     length = _longest(samples)
     batch: Batch = default_collate([samples.item(i, length) for i in range(min(ROWS, samples.length))])
     return batch
@@ -128,13 +128,13 @@ def check(
 ) -> tuple[Finding, ...]:
     """Returns the lines of the pipeline that would fail on a GPU, or make the host wait for it.
 
-    The samples are gathered on the device where they are tensors; then come a training step with its
-    optimiser, the validation loss and `evaluate`. In the last two only failures count: waiting there
-    costs nothing that is measured. The model is on `meta` afterwards, and of no more use.
+    Runs gathering (on the device, if samples are tensors), a training step with its optimiser, the
+    validation loss and `evaluate`. In the last two only failures count, since waiting there is not
+    timed. The model is on `meta` afterwards and can no longer be used.
 
     Args:
-        roots: Folders that places are given relative to.
-        rows: A batch of the `rows` loader, which may differ from what `gather` returns.
+        roots: Folders to which places are relative.
+        rows: A batch of the `rows` loader, which may differ from the result of `gather`.
     """
     watch = _Watch(roots)
     stepper = watch.run(MODEL, lambda: Stepper(pipeline, config.replace(_PLAIN), META))
@@ -156,7 +156,7 @@ def check(
 
 
 def _batch(watch: _Watch, samples: Samples, size: int) -> Batch | None:
-    """Returns the first samples on `meta`; None where gathering them ended early."""
+    """Returns the first samples on `meta`; None if gathering them ended early."""
     count = min(size, samples.length)
     length = _longest(samples)
     if samples.on_host:
@@ -179,11 +179,11 @@ def _described(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 class _Stop(BaseException):
-    """Nothing behind this line can be looked at, and no pipeline is to catch it."""
+    """Ends a check at a line; a BaseException, so that no pipeline catches it."""
 
 
 class _Watch:
-    """Runs parts of a pipeline on `meta`, and collects what it finds."""
+    """Runs parts of a pipeline on `meta` and collects findings."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
@@ -192,7 +192,7 @@ class _Watch:
         self._found: dict[tuple[Effect, str], Finding] = {}
 
     def run(self, part: str, body: Callable[[], Any]) -> Any:
-        """Returns what `body` returns; None where it ended early."""
+        """Returns the result of `body`; None if it ended early."""
         self._part, self._reads = part, 0
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"), _autocast_on_meta():
@@ -202,34 +202,34 @@ class _Watch:
         except _Stop:
             pass
         except Exception as error:
-            # After a placeholder, an error may have nothing to do with the pipeline.
+            # After a placeholder value, an error may not be the pipeline's.
             if not self._reads:
                 self._ended(error)
         return None
 
     def findings(self) -> tuple[Finding, ...]:
-        """Returns what was found, each line once; sweeper's own lines only where there is nothing else."""
+        """Returns the findings, each line once; sweeper's own lines only if there are no others."""
         users = [each for each in self._found.values() if not is_sweepers(each.place.rpartition(":")[0])]
         return tuple(users or self._found.values())
 
     def fails(self, what: str) -> None:
-        """Notes that the line being run fails on a GPU."""
+        """Records that the current line fails on a GPU."""
         self._note(Effect.FAILS, what)
 
     def waits(self, what: str) -> None:
-        """Notes that the line being run waits for a GPU, where that costs anything."""
+        """Records that the current line waits for a GPU, if that affects timed steps."""
         self.read()
         if self._part in (GATHER, STEP):
             self._note(Effect.WAITS, what)
 
     def read(self) -> None:
-        """Notes that a placeholder stands in for a value."""
+        """Records that a placeholder replaces a value."""
         self._reads += 1
         if self._reads > MAX_READS:
             raise _Stop
 
     def unknown(self, what: str) -> None:
-        """Notes that `meta` cannot tell what the line being run does."""
+        """Records that `meta` cannot tell what the current line does."""
         self._note(Effect.UNKNOWN, what)
 
     def _ended(self, error: Exception) -> None:
@@ -252,7 +252,7 @@ class _Watch:
         )
 
     def _place(self, frames: Iterator[tuple[str, int]]) -> str:
-        """Returns the innermost line that is neither torch's nor a library's, nor ours if there is one."""
+        """Returns the innermost line outside of torch and libraries, and of sweeper if possible."""
         own = ""
         for name, line in frames:
             if name.startswith(_TORCH) or name == __file__:
@@ -266,7 +266,7 @@ class _Watch:
 
 
 def _stack() -> Iterator[tuple[str, int]]:
-    """Yields file and line of what is being run, innermost first, down to the part that was asked for."""
+    """Yields file and line of the current stack, innermost first, up to the part being run."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not _Watch.run.__code__:
         yield frame.f_code.co_filename, frame.f_lineno
@@ -274,7 +274,7 @@ def _stack() -> Iterator[tuple[str, int]]:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees what never becomes an operator on `meta`: reading a tensor as text or numpy, lists, numbers."""
+    """Sees what never becomes an operator on `meta`: tensors read as text or numpy, lists."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -301,13 +301,13 @@ class _Functions(TorchFunctionMode):
         made = func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
         if made and result.is_meta and not isinstance(args[-1] if args else None, Tensor):
             self._watch.waits(
-                f"`{func.__name__}` copies from the host to the GPU in each step; make it once, as a buffer"
+                f"`{func.__name__}` copies from the host to the GPU in each step; create it once, as a buffer"
             )
         return result
 
 
 def _shortened(func: Any, x: Tensor, *args: Any) -> Any:
-    """Runs a recurrent layer over two steps only: each one on `meta` takes as long as on a CPU."""
+    """Runs a recurrent layer over two steps only: one takes as long on `meta` as on a CPU."""
     time = 1 if args[-1] else 0  # batch_first
     if x.shape[time] <= 2:
         return func(x, *args)
@@ -357,11 +357,11 @@ class _Operators(TorchDispatchMode):
             raise _Stop from None
         drawn = any(isinstance(leaf, torch.Generator) and leaf.device.type == "cpu" for leaf in leaves)
         if drawn and isinstance(result, Tensor) and result.is_meta:
-            self._watch.fails(f"`{name}` on the GPU gets a generator of the CPU")
+            self._watch.fails(f"`{name}` on the GPU gets a CPU generator")
         return result
 
     def _copied(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """A copy between host and device: the host waits for it unless it is told not to."""
+        """Checks a copy between host and device: the host waits unless it is non-blocking."""
         if name == "copy_":
             target, source = args[:2]
             no_wait = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
@@ -382,22 +382,20 @@ class _Operators(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _look_at_indices(self, name: str, args: Any) -> None:
-        """Boolean masks are counted by the host; an index on the host is copied to the device."""
+        """Checks indices: the host counts boolean masks, and an index on the host is copied."""
         data, indices = args[0], [index for index in args[1] if index is not None]
         if not data.is_meta:
             return
         mask = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-        # One value is written through the mask as it is.
+        # A single value is written through the mask without counting.
         if mask and not (name != "index" and args[2].numel() == 1):
-            self._watch.waits(
-                "what a boolean mask selects is counted by the host; `torch.where` needs no count"
-            )
+            self._watch.waits("the host counts what a boolean mask selects; `torch.where` needs no count")
             raise _Stop
         if any(not index.is_meta for index in indices):
             self._watch.waits("an index on the CPU is copied to the GPU in each step")
 
     def _on_one_device(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Notes a tensor on the CPU where CUDA does not take one, and goes on as if it were on the device."""
+        """Records a CPU tensor that CUDA would not accept, and continues with it on the device."""
         host: list[Tensor] = []
         given = {**dict(zip((each.name for each in func._schema.arguments), args, strict=False)), **kwargs}
         for argument in func._schema.arguments:
@@ -413,7 +411,7 @@ class _Operators(TorchDispatchMode):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in host)
         self._watch.fails(
             f"`{name}` gets a tensor on the GPU and one on the CPU ({shapes}); "
-            "make it with `device=`, or register it as a buffer of the model"
+            "create it with `device=`, or register it as a buffer of the model"
         )
 
         def moved(leaf: Any) -> Any:
@@ -424,7 +422,7 @@ class _Operators(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _autocast_on_meta() -> Iterator[None]:
-    """Lets a pipeline enter autocast for its tensors' device, where it does nothing."""
+    """Lets a pipeline enter autocast for its tensors' device, without effect."""
     real = torch.autocast.__init__
 
     def start(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:

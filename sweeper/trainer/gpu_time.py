@@ -1,4 +1,4 @@
-"""The time of a step on a GPU: its own, the host's time to launch it, and where the host waits."""
+"""Times a step on a GPU: the device, the host's launches, and where the host waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeper.core.modules import is_sweepers
 _TURNS = 4
 _HOLD_SECONDS = (0.1, 2.0)
 _CYCLES_PER_SECOND = 2e9
-"""No data-centre chip has a faster clock: a hold is never shorter than it was meant to be."""
+"""No data-centre chip has a faster clock, so a hold is never shorter than intended."""
 
 _PROFILED_TURNS = _SYNC_STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -37,12 +37,11 @@ _WARNINGS = _files_of_warnings()
 def queued(
     step: Callable[[], None], device: torch.device, turn: int, alone: float
 ) -> tuple[float | None, float | None]:
-    """Returns the device's and the host's seconds of a step, each without waiting for the other.
+    """Returns the device's and the host's seconds per step, each without waiting for the other.
 
-    The device is held up while the host launches; it then works through the steps with no gap. What was
-    launched after the hold had ended does not count: a host that waits (for the device, or because a
-    thousand launches fill the queue) can only have been let go by its end. (None, None) where nothing
-    is left.
+    The device is blocked while the host launches; it then works through the steps without a gap.
+    Launches after the end of the block do not count: a host that waits (for the device, or because
+    a thousand launches fill the queue) only continues once it ends. (None, None) if none are left.
 
     Args:
         turn: Steps from one optimiser step to the next.
@@ -72,9 +71,9 @@ def queued(
 
 
 def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1) -> float | None:
-    """Returns the seconds in which a kernel of a step ran, by the profiler; None where it saw none.
+    """Returns a step's seconds with a running kernel, from the profiler; None if it saw none.
 
-    For a step whose time `queued` cannot tell. The profiler takes a second to start.
+    For steps that `queued` cannot time. The profiler takes a second to start.
 
     Args:
         turn: Steps from one optimiser step to the next.
@@ -96,7 +95,7 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
 
 
 def kernel_spans(found: profile) -> list[tuple[float, float]]:
-    """Returns begin and end, in microseconds, of whatever ran on the device under the profiler."""
+    """Returns start and end, in microseconds, of everything that ran on the device."""
     return sorted(
         (event.time_range.start, event.time_range.end)
         for event in found.events() or ()
@@ -105,7 +104,7 @@ def kernel_spans(found: profile) -> list[tuple[float, float]]:
 
 
 def covered(spans: Sequence[tuple[float, float]], since: float) -> float:
-    """Returns the length of the union of sorted `spans`, as far as they lie after `since`."""
+    """Returns the length of the union of sorted `spans` after `since`."""
     total, reached = 0.0, since
     for begin, end in spans:
         total += max(0.0, end - max(begin, reached))
@@ -125,7 +124,7 @@ def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:
     real = torch.cuda.synchronize
 
     def synchronize(*args: Any, **kwargs: Any) -> None:
-        note("synchronizing")  # Which torch does not warn of.
+        note("synchronizing")  # Torch does not warn of this.
         real(*args, **kwargs)
 
     with warnings.catch_warnings():
@@ -143,7 +142,7 @@ def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:
 
 
 def _users_line() -> str:
-    """Returns the innermost line on the stack that is not torch's; empty where it is ours."""
+    """Returns the innermost line on the stack that is not torch's; empty if it is sweeper's."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -1,7 +1,7 @@
 """A whole training step as a CUDA graph: one launch for gather, forward, backward and optimiser.
 
-handed over ──copy──► static tensors ──► [gather ► forward ► backward ► optimiser] replayed
-                      (an index, or a batch)      captured once per shape
+loader's batch ──copy──► static tensors ──► [gather ► forward ► backward ► optimiser] replayed
+                         (an index, or a batch)      captured once per shape
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.pipeline import Batch
 
 EAGER_STEPS = 3
-"""Steps of each shape before it is captured: lazy initialisation must not happen in a capture."""
+"""Eager steps of each shape before its capture, which must not contain lazy initialisation."""
 
 Body = Callable[[], None]
 
@@ -28,14 +28,14 @@ class Capture(Protocol):
         """Runs `body` as it will be recorded."""
 
     def record(self, body: Body) -> Body:
-        """Records what `body` launches, which runs nothing of it; returns what runs it."""
+        """Records the launches of `body` without running them; returns a function that does."""
 
 
 class CudaCapture:
     """Captures CUDA graphs that share one memory pool.
 
-    They may: what a step leaves to the next (weights, optimiser state, gradients that accumulate) is
-    allocated outside of it, by the steps that run eagerly.
+    They can share it because everything that a step leaves to the next (weights, optimiser state,
+    accumulated gradients) is allocated outside the graphs, by the eager steps.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CudaCapture:
         self._aside = torch.cuda.Stream()
 
     def run(self, body: Body) -> None:
-        """Runs `body` on a stream of its own, as a capture does."""
+        """Runs `body` on a separate stream, as a capture does."""
         current = torch.cuda.current_stream()
         self._aside.wait_stream(current)
         with torch.cuda.stream(self._aside):
@@ -53,7 +53,7 @@ class CudaCapture:
     def record(self, body: Body) -> Body:
         """Captures `body`."""
         graph = torch.cuda.CUDAGraph()
-        # What loader threads do meanwhile (pinned memory, events) must not end the capture.
+        # Loader threads (pinned memory, events) must not abort the capture.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._aside, capture_error_mode="thread_local"):
             body()
         return graph.replay
@@ -78,11 +78,11 @@ class CapturedStep:
         return len(self._graphs)
 
     def __call__(self, batch: Batch, length: int, update: bool) -> None:
-        """Trains on `batch` (padded to `length`), with or without an optimiser step at its end.
+        """Trains on `batch` (padded to `length`), with or without an optimiser step at the end.
 
         Raises:
-            TrialFailedError: The step cannot be captured. What a capture leaves behind when it breaks
-                off is not fit to go on with.
+            TrialFailedError: The step cannot be captured. Training cannot continue after a failed
+                capture.
         """
         key = (length, update, *((name, tensor.shape, tensor.dtype) for name, tensor in batch.items()))
         known = self._graphs.get(key)
@@ -104,7 +104,7 @@ class CapturedStep:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            # The first of a chain is the cause; the others come from ending the capture.
+            # The first in the chain is the cause; the others come from ending the capture.
             cause = error
             while isinstance(cause.__context__, RuntimeError):
                 cause = cause.__context__

@@ -1,6 +1,6 @@
-"""Trains on several devices: one process each, in step (DistributedDataParallel).
+"""Trains on several devices: one process each, in lockstep (DistributedDataParallel).
 
-rank 0 (the trial) ──a byte a step──► rank 1, 2, ...   forked before anything touches a device
+rank 0 (the trial) ──byte per step──► rank 1, 2, ...   forked before anything touches a device
         ▲──── watches ────┘                            one that ends early takes the trial with it
 """
 
@@ -29,10 +29,10 @@ _LEFT_ALONE = re.compile(r"closed by peer|Broken pipe|gloo|NCCL|ProcessGroup")
 
 
 class Group:
-    """The ranks of a trial; a trial on one device is a group of one, and nothing is started.
+    """The ranks of a trial; for a trial on one device, a group of one without other processes.
 
     Attributes:
-        rank: This process's place, 0 for the trial itself.
+        rank: This process's rank, 0 for the trial itself.
         size: Number of ranks.
     """
 
@@ -46,9 +46,10 @@ class Group:
 
     @classmethod
     def start(cls, size: int, follow: Callable[[Group, int], None]) -> Group:
-        """Forks the ranks 1 to `size - 1`, which run `follow(group, descriptor)`; returns rank 0's group.
+        """Forks ranks 1 to `size - 1` to run `follow(group, descriptor)`; returns rank 0's group.
 
-        A follower takes a step for every byte that it reads from the descriptor, and ends with it.
+        A follower takes a step for every byte that it reads from the descriptor, and exits at its
+        end.
         """
         folder = tempfile.mkdtemp(prefix="sweeper-group-") if size > 1 else ""
         group = cls(0, size, Path(folder) / "store")
@@ -70,7 +71,7 @@ class Group:
         """Joins the ranks: NCCL between GPUs, gloo between processes of a CPU."""
         if self.size == 1:
             return
-        # All ranks are on this machine; which of its names resolves must not matter.
+        # All ranks are on this machine, so host names do not have to resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -80,12 +81,12 @@ class Group:
         )
 
     def lead(self) -> None:
-        """Has every follower take a step; rank 0 takes its own right after."""
+        """Makes every follower take a step; rank 0 takes its own right after."""
         for descriptor in self._pipes:
             os.write(descriptor, b".")
 
     def _watch(self) -> None:
-        """Ends this process soon after a follower has ended: what waits for it would wait for ever."""
+        """Ends this process soon after a follower has, rather than wait for it forever."""
         descriptors = [os.pidfd_open(pid) for pid in self._pids]
         poller = select.poll()
         for descriptor in descriptors:
@@ -96,11 +97,11 @@ class Group:
             self.share_fate()
 
     def share_fate(self) -> None:
-        """Ends this process as the first follower ended that has; returns where none has.
+        """Ends this process in the same way as the first follower that ended; returns if none has.
 
-        Its last words are in the log that they share, and tell the kind of failure.
+        The follower's last output is in their common log and shows the kind of failure.
         """
-        # Not given back by the thread that goes on to end the process.
+        # Not released by the thread that ends the process.
         self._ending.acquire()
         ended = {}
         for rank, pid in enumerate(self._pids, 1):
@@ -110,7 +111,7 @@ class Group:
         if not ended:
             self._ending.release()
             return
-        # A rank that was killed comes first: others may have ended for missing it.
+        # A killed rank comes first: others may have ended because of it.
         rank, number = max(ended.items(), key=lambda item: item[1])
         how = f" by {signal.Signals(number).name}" if number else ", by an error"
         print(f"rank {rank} of {self.size} ended early{how}", flush=True)
@@ -122,16 +123,16 @@ class Group:
         os._exit(1)
 
     def blame(self, error: Exception) -> None:
-        """Shares a follower's fate where `error` is but what its end looks like from here."""
+        """Shares a follower's fate if `error` is only a consequence of its end."""
         deadline = time.monotonic() + GRACE_SECONDS
         while _LEFT_ALONE.search(str(error)) and time.monotonic() < deadline:
             self.share_fate()
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Leaves the group together with the followers, and ends those that stay.
+        """Leaves the group together with the followers, and kills those that stay.
 
-        NCCL ends a communicator on all ranks at once: a rank that leaves on its own would wait for ever.
+        NCCL ends a communicator on all ranks together: a rank that leaves alone would wait forever.
         """
         self._closing.set()
         for descriptor in self._pipes:
@@ -147,7 +148,7 @@ class Group:
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     self._pids.remove(pid)
             time.sleep(0.005)
-        # Where a follower was killed, this rank waits in vain: the thread is left behind.
+        # If a follower was killed, this rank would wait forever: the thread is left behind.
         leaving.join(max(0.0, deadline - time.monotonic()))
         if self.size > 1:
             self._forget_store()
@@ -157,7 +158,7 @@ class Group:
 
 
 def leave() -> None:
-    """Leaves the process group, where there is one; returns once all of its ranks leave."""
+    """Leaves the process group, if any; returns once all of its ranks leave."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -54,7 +54,7 @@ def run(job: Job, progress: Progress) -> Measurement:
     """Runs one trial.
 
     Raises:
-        TrialFailedError: The configuration cannot be measured, and it is known why.
+        TrialFailedError: The configuration cannot be measured, for a known reason.
     """
     return in_group(
         job, lambda own, orders: follow(job, own, orders), lambda group: _measured(job, progress, group)
@@ -62,10 +62,10 @@ def run(job: Job, progress: Progress) -> Measurement:
 
 
 def in_group(job: Job, following: Callable[[Group, int], None], leading: Callable[[Group], T]) -> T:
-    """Runs `leading` as rank 0 of the job's devices, and `following` as each of the others.
+    """Runs `leading` as rank 0 of the job's devices, and `following` on each of the others.
 
     Raises:
-        TrialFailedError: There are fewer devices than the job asks for.
+        TrialFailedError: There are fewer devices than the job requests.
     """
     count, room = job.config.device.count, len(job.device.split(","))
     if job.device != "cpu" and count > room:
@@ -103,7 +103,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     measuring = time.perf_counter()
     turns = Turns(Path(job.turns)) if job.turns else None
     timed = timing.windows(plan, config.global_batch, progress, turns)
-    # Training's own peaks: the quality pass has all samples on the device, whatever the loader.
+    # Peaks of training only: the quality pass has all samples on the device, whatever the loader.
     gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
     throughput = timed.samples / timed.seconds
     _check_training(stepper.last_loss.item(), timed.samples, timed.lost)
@@ -154,14 +154,14 @@ def joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: 
     """Connects the stepper to its group, and returns the loader of its share.
 
     Args:
-        begin: Batches that were taken before.
+        begin: Number of batches taken before.
     """
     config = job.config
     graph = config.compile.mode == "graph"
     if graph and group.size > 1:
         raise TrialFailedError(
             FailureKind.UNSUPPORTED,
-            f"`compile.mode: graph` captures the step of one device, but device.count={group.size}",
+            f"`compile.mode: graph` supports only one device, but got device.count={group.size}",
         )
     loader = make_loader(
         pipeline.train,
@@ -188,11 +188,11 @@ def follow(
     begin: int = 0,
     restore: Callable[[Stepper, Loader], None] | None = None,
 ) -> None:
-    """A rank beside the trial's own: a step for each byte, until there are no more.
+    """Runs a rank other than 0: takes a step for each byte from `orders`.
 
     Args:
-        begin: Batches that were taken before.
-        restore: Brings the stepper to where it was then.
+        begin: Number of batches taken before.
+        restore: Restores the stepper's state at that point.
     """
     pipeline, stepper, _ = set_up(job, rank=group.rank)
     loader = joined(job, group, pipeline, stepper, begin)
@@ -207,7 +207,7 @@ def follow(
 
 
 def _effective(job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWatch) -> Mapping[str, str]:
-    """Returns what ran in place of what was asked for, by field."""
+    """Returns what ran instead of the requested settings, by field."""
     found = {**devices.without_effect(job.config, stepper.device), **stepper.refused, **watch.effective()}
     if job.config.device.count > 1 and not job.config.loader.drop_last:
         found["loader.drop_last"] = "true: devices that train together take whole batches"
@@ -217,18 +217,18 @@ def _effective(job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWat
 
 
 def _check_training(loss: float, samples: int, lost: int) -> None:
-    """Speed counts only for training that works: `lost` samples went into steps that were skipped."""
+    """Checks that training works; `lost` samples went into skipped steps."""
     if lost > 0.1 * (samples + lost):
         raise TrialFailedError(
             FailureKind.AMP_UNSTABLE,
-            f"fp16 skipped {lost / (samples + lost):.0%} of its steps for overflow; bf16 does not overflow",
+            f"fp16 skipped {lost / (samples + lost):.0%} of its steps because of overflow; bf16 avoids this",
         )
     if not math.isfinite(loss):
         raise TrialFailedError(FailureKind.NON_FINITE, f"the training loss became {loss} while measuring")
 
 
 def _diagnosis(timing: Timing, pipeline: Pipeline, timed: Windows) -> Diagnosis | None:
-    """Returns the diagnosis; None where the memory that is left does not do for it: the trial is measured."""
+    """Returns the diagnosis; None if it runs out of memory, which does not affect the trial."""
     try:
         return diagnose(timing, pipeline.train, timed.seconds / timed.steps)
     except torch.OutOfMemoryError:
@@ -237,7 +237,7 @@ def _diagnosis(timing: Timing, pipeline: Pipeline, timed: Windows) -> Diagnosis 
 
 
 def _breakdown(timing: Timing, timed: Windows) -> Breakdown:
-    """Returns the phases of a step: of the windows themselves on the CPU, of some more steps on CUDA."""
+    """Returns the phases of a step: from the windows on the CPU, from additional steps on CUDA."""
     step_s = timed.seconds / timed.steps
     if timing.stepper.device.type == "cuda":
         clock = EventClock()

@@ -1,6 +1,6 @@
-"""Windows on demand: a trial stays, warm, until each of its windows is asked for.
+"""Windows on demand: a trial stays warm and waits until each of its windows is requested.
 
-Two files in a folder, each with a number: `ready`, how many windows the trial has taken before it waited,
+Two files in a folder contain a number each: `ready`, how many windows the waiting trial has taken,
 and `go`, how many it may take. After its last window it does not wait.
 """
 
@@ -13,11 +13,11 @@ from sweeper.system.files import write_atomic
 
 READY, GO = "ready", "go"
 POLL_SECONDS = 0.05
-"""Those that wait look while another one is timed: rarely, so that it costs nothing."""
+"""Waiting trials poll while another one is timed, so rarely that it costs nothing."""
 
 
 def number_in(path: Path) -> int | None:
-    """Returns the number in a file; None while there is none."""
+    """Returns the number in a file; None while it does not exist."""
     try:
         return int(path.read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -25,13 +25,13 @@ def number_in(path: Path) -> int | None:
 
 
 class Turns:
-    """The trial's side of it."""
+    """The trial's side."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def wait(self, taken: int) -> None:
-        """Says that so many windows are taken, and returns when another is asked for."""
+        """Reports the number of windows taken, and waits until another is requested."""
         write_atomic(self._folder / READY, str(taken))
         while (number_in(self._folder / GO) or 0) <= taken:
             time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""What a pipeline gives the trainer: prepared arrays, samples and a model.
+"""The interface of pipelines: prepared arrays, samples and a model.
 
 A pipeline is a module with two functions:
 
@@ -23,7 +23,7 @@ from sweeper.core import modules
 from sweeper.core.job import Job
 from sweeper.errors import UserError
 
-# Here and not in `load_module`: a loader worker that is not forked imports this before its samples.
+# Here rather than in `load_module`: a spawned loader worker imports this before its samples.
 modules.make_importable()
 
 Batch = dict[str, Tensor]
@@ -35,10 +35,10 @@ class Prepared:
     """Named arrays plus plain metadata, kept as memory-mapped files and shared by all trials.
 
     Attributes:
-        arrays: By name; any dtype that a .npy file holds.
+        arrays: Arrays by name, of any dtype that a .npy file can hold.
         meta: JSON values (vocabulary sizes, scalers, counts).
-        synthetic: The data is made up; said wherever numbers rest on it.
-        notes: Lines for the person: what was skipped, masked or made up.
+        synthetic: Whether the data is synthetic, which reports mention with every result.
+        notes: Lines for the user: what was skipped, masked or synthesised.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -53,19 +53,18 @@ def take(tensors: Mapping[str, Tensor], index: Tensor) -> Batch:
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    # On one thread numpy does it in two thirds of the time where rows are short: index_select spends
-    # 30 ns on each.
+    # On one thread, numpy takes two thirds of the time for short rows: index_select spends 30 ns on
+    # each.
     if tensor.device.type == "cpu" and torch.get_num_threads() == 1 and tensor.dtype != torch.bfloat16:
         return torch.from_numpy(tensor.numpy().take(index.numpy(), axis=0))
     return tensor.index_select(0, index)
 
 
 def take_windows(series: Tensor, start: Tensor, length: int) -> Tensor:
-    """Returns the windows of `series` [time, features] which begin at `start` [batch].
+    """Returns the windows of `series` [time, features] that start at `start` [batch].
 
-    Windows overlap in memory: seen as one row of length * features numbers per starting time, a
-    batch of them is a single indexed read, and nothing else is ever materialised. `series` is
-    contiguous.
+    Windows overlap in memory: viewed as one row of length * features numbers per starting time, a
+    batch is a single indexed read, and nothing else is materialised. `series` must be contiguous.
 
     Returns:
         A tensor [batch, length, features].
@@ -77,10 +76,10 @@ def take_windows(series: Tensor, start: Tensor, length: int) -> Tensor:
 
 @runtime_checkable
 class Source(Protocol):
-    """Samples that are read as they are needed, from data larger than memory.
+    """Samples that are read on demand, from data larger than memory.
 
-    `prepare` may return one in place of `Prepared`; it is then called in every trial, and opens
-    what it reads from.
+    `prepare` may return one instead of `Prepared`; it is then called in every trial, and opens the
+    data.
     """
 
     def __len__(self) -> int:
@@ -89,7 +88,7 @@ class Source(Protocol):
     def read(self, index: Tensor) -> Batch:
         """Returns the samples `index` (int64, shape [batch]) on the host.
 
-        Called from loader workers, or from one thread.
+        Called from loader workers or from one thread.
         """
 
 
@@ -98,16 +97,17 @@ class Samples:
     """A data set that can be read in batches.
 
     Attributes:
-        tensors: What `gather` reads from; moved to the device by the `resident` loader.
+        tensors: The tensors that `gather` reads; the `resident` loader moves them to the device.
         length: Number of samples.
         gather: `(tensors, index) -> batch`, with tensor operations only, so that it runs on the
             device. The default takes rows; a data set of windows gathers from a strided view. Each
-            sample depends on its own index alone: how many are gathered at once is the loader's.
-        row: `(i) -> one sample` for the `rows` loader: what a hand-written `__getitem__` returns.
+            sample must depend only on its own index: the loader decides how many to gather
+            together.
+        row: `(i) -> one sample` for the `rows` loader, as from a hand-written `__getitem__`.
             The default indexes every tensor at `i`.
-        lengths: Length of each sample (int64), where they differ. `gather` and `row` are then called
-            with `length=`, which they pad to: one of a few, and never less than the sample's own.
-        on_host: `gather` reads from elsewhere than `tensors`, and gives host tensors.
+        lengths: Length of each sample (int64), if they differ. `gather` and `row` are then called
+            with `length=`, to which they pad: one of a few, never less than the sample's own.
+        on_host: Whether `gather` reads from elsewhere than `tensors` and returns host tensors.
     """
 
     tensors: Mapping[str, Tensor]
@@ -119,7 +119,7 @@ class Samples:
 
     @classmethod
     def of(cls, source: Source, subset: Tensor | None = None) -> Samples:
-        """Returns the samples of `source`, or those at `subset` (int64)."""
+        """Returns the samples of `source`, or only those at `subset` (int64)."""
 
         def gather(tensors: Mapping[str, Tensor], index: Tensor) -> Batch:
             return source.read(index if subset is None else subset[index])
@@ -128,15 +128,15 @@ class Samples:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tensors hold."""
+        """Bytes in the tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def read(self, tensors: Mapping[str, Tensor], index: Tensor, length: int) -> Batch:
-        """Returns the samples `index` from `tensors`, padded to `length` where they have lengths."""
+        """Returns the samples `index` from `tensors`, padded to `length` unless it is 0."""
         return self.gather(tensors, index, length=length) if length else self.gather(tensors, index)
 
     def item(self, i: int, length: int) -> Mapping[str, Any]:
-        """Returns the sample `i`: of the pipeline's own `row`, else of a plain index."""
+        """Returns the sample `i`, from the pipeline's `row` or by plain indexing."""
         if self.row is not None:
             return self.row(i, length=length) if length else self.row(i)
         if length or self.on_host:
@@ -151,13 +151,13 @@ class Pipeline:
     """One trial's model and data, as plain PyTorch.
 
     Attributes:
-        model: Called inside `loss`; this is what torch.compile is applied to.
+        model: Called inside `loss`; torch.compile is applied to it.
         loss: `(model, batch) -> scalar`, the mean over the batch's samples.
-        constant_loss: Validation loss of the best constant predictor, where it is known.
-        best_loss: Best reachable validation loss, where the data is synthetic.
-        evaluate: `(model, batches) -> numbers by name` (accuracy, error rate): what else is to be told
-            of the validation samples. It is given each of them once, in the trial's precision and
-            without gradients, after the quality pass.
+        constant_loss: Validation loss of the best constant predictor, if known.
+        best_loss: Best reachable validation loss, for synthetic data.
+        evaluate: `(model, batches) -> numbers by name`: further metrics on the validation samples
+            (accuracy, error rate). It gets each sample once, in the trial's precision and without
+            gradients, after the quality pass.
     """
 
     model: nn.Module
@@ -173,7 +173,7 @@ def load_module(job: Job) -> ModuleType:
     """Returns the user's pipeline module, imported.
 
     Raises:
-        UserError: It is not there, cannot be imported, or lacks `prepare` or `build`.
+        UserError: It does not exist, cannot be imported, or has no `prepare` or `build`.
     """
     for path in reversed(job.import_paths):
         if path not in sys.path:

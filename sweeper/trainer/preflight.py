@@ -18,16 +18,16 @@ from sweeper.trainer.setup import set_up
 
 STEPS = 2
 FIRST_STEPS = {"graph": EAGER_STEPS + 1, "reduce-overhead": 2, "max-autotune": 2}
-"""Steps before the mode runs as it will from then on: eager ones, and the one that is captured."""
+"""Steps before the mode runs as usual: eager ones, and the captured one."""
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Takes two steps of the job's configuration on its first device, after those that capture a graph.
+    """Takes two steps of the job's configuration on its first device, after any graph capture.
 
-    The loss is not looked at: the question is whether the configuration runs, not how it trains.
+    The loss is ignored: the question is whether the configuration runs, not how it trains.
 
     Raises:
-        TrialFailedError: The configuration cannot run here, and the trainer knows why.
+        TrialFailedError: The configuration cannot run here, for a known reason.
     """
     progress.stage("build")
     pipeline, stepper, _ = set_up(job, progress)
@@ -45,5 +45,5 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def steps_of(config: CompileConfig) -> int:
-    """Returns how many steps tell whether a compile mode runs."""
+    """Returns how many steps it takes to see whether a compile mode runs."""
     return FIRST_STEPS.get(config.mode, 0) + STEPS

@@ -1,4 +1,4 @@
-"""What every trial needs of torch, imported once in the server and inherited by forked trials."""
+"""Imports the modules of torch that every trial needs, once in the server for all forked trials."""
 
 from __future__ import annotations
 

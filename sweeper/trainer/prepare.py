@@ -1,4 +1,4 @@
-"""The prepare job: runs the pipeline's `prepare` once and keeps its arrays as memory-mapped files."""
+"""The prepare job: runs the pipeline's `prepare` once and stores its arrays as .npy files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MADV_POPULATE_READ = 22
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Prepares the data of `job` into `job.prepared`, unless it is there already.
+    """Prepares the data of `job` in `job.prepared`, unless it is already there.
 
-    The folder appears under its final name in one rename, and is never replaced afterwards.
+    The folder gets its final name in one rename and is never replaced.
     """
     folder = Path(job.prepared)
     started = time.perf_counter()
@@ -40,7 +40,7 @@ def run(job: Job, progress: Progress) -> Report:
                 f"{type(prepared).__name__}."
             )
         try:
-            # A source is opened anew by every trial; what is kept is that there is one.
+            # Every trial opens a source itself; only its existence is stored.
             if isinstance(prepared, Source):
                 _store(folder, Prepared(arrays={}), from_source=True)
             else:
@@ -71,7 +71,7 @@ def _store(folder: Path, prepared: Prepared, *, from_source: bool) -> None:
         for name, array in prepared.arrays.items():
             with open(temporary / f"{name}.npy", "wb") as file:
                 np.save(file, np.asarray(array, order="C"), allow_pickle=False)
-                # The folder is never made again: what it holds has to be there after a power cut.
+                # The folder is never made again, so its files must survive a power cut.
                 file.flush()
                 os.fsync(file.fileno())
         write_json(
@@ -87,7 +87,7 @@ def _store(folder: Path, prepared: Prepared, *, from_source: bool) -> None:
         try:
             os.rename(temporary, folder)
         except OSError:
-            # Another process was first; both made the same thing.
+            # Another process was first, with the same content.
             if not (folder / META).exists():
                 raise
     finally:
@@ -97,8 +97,8 @@ def _store(folder: Path, prepared: Prepared, *, from_source: bool) -> None:
 def load(job: Job) -> Prepared | Source:
     """Returns the prepared data of `job`, or the source that its `prepare` opens.
 
-    Arrays are mapped privately: a trial may write, no other sees it. They are faulted in where they
-    fit into the free memory, so that no timed step waits for a disk.
+    Arrays are mapped privately: no other trial sees writes. They are faulted in if they fit into
+    the free memory, so that no timed step waits for a disk.
     """
     folder = Path(job.prepared)
     about = read_json(folder / META)
@@ -116,6 +116,6 @@ def load(job: Job) -> Prepared | Source:
 
 
 def _fault_in(array: np.memmap[Any, Any]) -> None:
-    # Before Linux 5.14 there is no such advice, and an empty array has no mapping.
+    # Linux before 5.14 lacks this advice, and an empty array has no mapping.
     with contextlib.suppress(OSError, AttributeError):
         array._mmap.madvise(_MADV_POPULATE_READ)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The probe job: finds out what this device can do, so that a search leaves out the rest."""
+"""The probe job: finds out what this device supports, so that a search leaves out the rest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CANARIES = 5
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Returns the devices, the usable cores, and the reasons against choices the first cannot take.
+    """Returns the devices, the usable cores, and the choices that the first device cannot take.
 
-    `job.device` is a device's name or `auto`, which finds the GPUs this process may see, or else the
-    CPU. `lacks` maps `field=value` to why; what is not in it can be tried. `canary_ms` is the time of
-    the canary when the machine was at its quietest.
+    `job.device` is a device's name or `auto`, which finds the GPUs visible to this process, or else
+    the CPU. `lacks` maps `field=value` to the reason; everything else can be tried. `canary_ms` is
+    the best time of the canary.
     """
     progress.stage("probe")
     if job.device == "auto":
@@ -48,7 +48,7 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def lacks(info: DeviceInfo) -> dict[str, str]:
-    """Returns why this device cannot take a choice, by `field=value`; what is not in it can be tried."""
+    """Returns the choices that this device does not support: `field=value` and the reason."""
     found = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
     if why := lacks_compiler():
         for mode in ("default", "reduce-overhead", "max-autotune"):
@@ -57,7 +57,7 @@ def lacks(info: DeviceInfo) -> dict[str, str]:
 
 
 def lacks_compiler() -> str:
-    """Returns what torch.compile needs and does not find here; empty where all is there."""
+    """Returns what torch.compile needs but cannot find here; empty if it has everything."""
     if not any(map(shutil.which, ("gcc", "clang", "cc"))):
         return "no C compiler was found"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
@@ -68,7 +68,7 @@ def lacks_compiler() -> str:
 def _lacks_cuda(capability: str) -> dict[str, str]:
     lacks: dict[str, str] = {}
     if tuple(map(int, capability.split("."))) < (8, 0):
-        # is_bf16_supported() says yes for emulation, too.
+        # is_bf16_supported() is True for emulation, too.
         lacks["precision.amp=bf16"] = f"no native bf16 at compute capability {capability}"
         lacks["precision.tf32=True"] = f"no TF32 at compute capability {capability}"
     return lacks
@@ -81,7 +81,7 @@ def _lacks_cpu() -> dict[str, str]:
         "precision.tf32=True": "TF32 is an NVIDIA format",
         "loader.pin_memory=True": "pinned memory is for copies to a GPU",
         "compile.cudnn_benchmark=True": "cuDNN is for NVIDIA GPUs",
-        "compile.mode=reduce-overhead": "CUDA graphs need a GPU; it would be `default` again",
+        "compile.mode=reduce-overhead": "CUDA graphs need a GPU; without one it is the same as `default`",
         "compile.mode=graph": "CUDA graphs need a GPU",
     }
     if not flags & {"avx512_bf16", "amx_bf16"}:

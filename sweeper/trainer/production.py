@@ -1,11 +1,12 @@
 """The production job: epochs with validation, checkpoints and a history.
 
-    resume ─► block │ block │ ... │ validation │ block ...      a block: some steps, timed like a window
+    resume ─► block │ block │ ... │ validation │ block ...   a block: some steps, timed like a window
                                   └ best       └ checkpoint when due
 
-What follows a checkpoint is the same whether the run went on from it or was ended and resumed: batches by
-their number, random numbers from the checkpoint, and a history cut to its length.
-Of several devices the first one's random numbers and gradients under way are kept, and all go on with those.
+After a checkpoint, a resumed run continues exactly like an uninterrupted one: batches by their
+number, random numbers from the checkpoint, and the history cut to its length. With several devices,
+the first one's random numbers and accumulated gradients are kept, and all devices continue with
+those.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from sweeper.trainer.timing import Timing
 BLOCK_SECONDS = 2.0
 WARM_UP_CAP_SECONDS = 60.0
 CANARY_SECONDS = 15.0
-"""Between two looks at the processor's own speed, which take 20 ms each."""
+"""Between two measurements of the processor's speed, which take 20 ms each."""
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Trains to the end that `job.training` names, from the run's latest checkpoint.
+    """Trains to the end given by `job.training`, from the run's latest checkpoint.
 
     Raises:
         TrialFailedError: The loss is not finite, or the configuration cannot run here.
@@ -70,7 +71,7 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def schedule_of(job: Job, num_batches: int) -> Callable[[int], float] | None:
-    """Returns the learning rate as a share of its peak, by optimiser step; None where it stays."""
+    """Returns the learning rate as a share of its peak, by optimiser step; None if constant."""
     plan, config = job.training, job.config
     assert plan is not None
     if plan.schedule == "constant":
@@ -80,7 +81,7 @@ def schedule_of(job: Job, num_batches: int) -> Callable[[int], float] | None:
 
 
 def rising_then(schedule: Schedule, warmup: int, total: int) -> Callable[[int], float]:
-    """Returns the share of the peak rate by optimiser step: a rise over `warmup`, a fall to `total`."""
+    """Returns the share of the peak rate by optimiser step: up over `warmup`, down to `total`."""
 
     def share(step: int) -> float:
         if step < warmup:
@@ -106,7 +107,7 @@ class _Run:
         self.saved_at = time.perf_counter()
 
     def to_its_end(self, found: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
-        """Returns what the run came to."""
+        """Returns the run's result."""
         self.progress.stage("build")
         self.pipeline, self.stepper, _ = set_up(self.job, self.progress)
         self.loader: Loader = joined(self.job, self.group, self.pipeline, self.stepper, self.at.steps)
@@ -119,7 +120,7 @@ class _Run:
             {"steps": self.at.steps, "seconds": self.before, "pid": os.getpid(), "device": info},
         )
         if found is not None:
-            # Before the first batch: a pipeline's own rows may draw.
+            # Before the first batch: a pipeline's rows may draw random numbers.
             checkpoints.restore_random(found, self.stepper.device)
         self.loader.start()
         self.timing = Timing(self.stepper, self.loader, self.group)
@@ -167,7 +168,7 @@ class _Run:
             return ended
 
     def _block(self) -> None:
-        """Takes some steps, to the end of the epoch at most."""
+        """Takes some steps, at most to the end of the epoch."""
         left = self.batches - self.at.steps % self.batches
         length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
         if self.steady and time.perf_counter() - self.canary_at >= CANARY_SECONDS:
@@ -216,13 +217,13 @@ class _Run:
     def _validate(self) -> None:
         with unnoticed(self.stepper):
             loss = validate(self.pipeline, self.stepper, self.stepper.model)
-            told = evaluated(self.pipeline, self.stepper)
+            metrics = evaluated(self.pipeline, self.stepper)
         epoch = round(self.at.steps / self.batches)
         better = math.isfinite(loss) and (self.at.best_loss is None or loss < self.at.best_loss)
         if better:
             facts = {
                 "val_loss": loss,
-                "told": told,
+                "told": metrics,
                 "epoch": epoch,
                 "steps": self.at.steps,
                 "samples": self.at.samples,
@@ -231,7 +232,7 @@ class _Run:
         self.at = dataclasses.replace(
             self.at,
             val_loss=loss,
-            told=told,
+            told=metrics,
             validated_at=self.at.steps,
             best_loss=loss if better else self.at.best_loss,
             best_epoch=epoch if better else self.at.best_epoch,
@@ -243,12 +244,12 @@ class _Run:
             seconds=self._seconds(),
             epoch=epoch,
             val_loss=loss,
-            told=told,
+            told=metrics,
         )
 
     def _save(self) -> None:
         self.at = dataclasses.replace(self.at, seconds=self._seconds(), history_bytes=self.history.flushed())
-        # A slow file system is not a step that does not come.
+        # A slow file system must not count as a stall.
         with self.progress.steps.paused():
             checkpoints.save(self.folder, self.stepper, self.at, self.plan.keep)
         self.saved_at = time.perf_counter()
@@ -258,21 +259,21 @@ class _Run:
 
 
 class _History:
-    """A file of lines, of which those stay that a checkpoint knows of; then one about this attempt."""
+    """A file of lines: those up to the checkpoint, then one about this attempt, then new ones."""
 
     def __init__(self, path: Path, length: int, begin: Mapping[str, Any]) -> None:
         self._path = path
         kept = path.read_text(encoding="utf-8")[:length] if path.exists() else ""
-        # Anew and in one go: whoever looks at it sees that another attempt has begun, and where.
+        # Rewritten in one go, so that readers see that another attempt has started, and where.
         write_atomic(path, kept + _line(begin))
 
     def write(self, **facts: Any) -> None:
-        """Adds a line, for whoever looks."""
+        """Adds a line."""
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(_line(facts))
 
     def flushed(self) -> int:
-        """Returns its length, once all of it is on the disk."""
+        """Returns the file's length, once all of it is on disk."""
         with open(self._path, "a", encoding="utf-8") as file:
             os.fsync(file.fileno())
             return file.tell()

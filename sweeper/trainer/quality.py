@@ -27,11 +27,11 @@ from sweeper.trainer.step import Stepper
 
 VALIDATION_BATCH = 4096
 CURVE_PARTS = 4
-"""The loss is looked at after each of so many parts of the pass."""
+"""Number of parts of the pass after which the loss is measured."""
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Runs the quality pass alone, as a job of its own."""
+    """Runs the quality pass as a separate job."""
     progress.stage("build")
     pipeline, stepper, _ = set_up(job, progress)
     progress.stage("quality")
@@ -42,11 +42,11 @@ def run(job: Job, progress: Progress) -> Report:
 def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     """Trains from the seed on exactly `num_samples` samples in the seed's order, then validates.
 
-    Batches are gathered on the device (or read from the host, where the data does not fit), whatever
-    loader the trial has: the loss depends on the numerics alone. The last batch may be smaller; it
-    goes through the model as it was built, since another shape would be compiled for a single step.
+    Batches are gathered on the device (or read from the host, if the data does not fit), whatever
+    the trial's loader: the loss depends on the numerics only. The last batch may be smaller; it
+    goes through the uncompiled model, rather than compiling another shape for a single step.
 
-    Validations on the way change nothing of what follows. They are left out where they are expensive:
+    Intermediate validations have no effect on training. They are skipped if they are expensive:
     with more validation samples than training samples between them.
 
     Raises:
@@ -66,7 +66,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
         stepper.train(reader(index, length), clock, stepper.compiled if whole else stepper.model)
         total += stepper.last_loss * len(index)
         seen += len(index)
-        # Between optimiser steps only: what has been accumulated is not in the weights yet.
+        # Between optimiser steps only: accumulated gradients are not in the weights yet.
         if due <= seen < num_samples and stepper.micro_steps % config.accumulate_steps == 0:
             with unnoticed(stepper):
                 curve.append((seen, validate(pipeline, stepper, stepper.model)))
@@ -94,9 +94,9 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
 
 @contextlib.contextmanager
 def unnoticed(stepper: Stepper) -> Iterator[None]:
-    """Lets validation happen in the midst of training, which goes on as if nothing had been.
+    """Allows validation during training without affecting it.
 
-    A pipeline's loss or its model may draw random numbers in evaluation, too.
+    A pipeline's loss or model may draw random numbers in evaluation, too.
     """
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]), _drawing_aside(stepper.device):
@@ -107,10 +107,10 @@ def unnoticed(stepper: Stepper) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _drawing_aside(device: torch.device) -> Iterator[None]:
-    """Has a GPU's generator draw from a copy of its state.
+    """Makes a GPU's generator draw from a copy of its state.
 
-    The state is exchanged and never set: after a state was set, cuDNN makes the state of its recurrent
-    dropout anew, and frees the one that captured graphs still read.
+    The state is swapped, never set: after a state is set, cuDNN recreates the state of its
+    recurrent dropout and frees the one that captured graphs still read.
     """
     if device.type != "cuda":
         yield
@@ -125,7 +125,7 @@ def _drawing_aside(device: torch.device) -> Iterator[None]:
 
 
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
-    """Returns the mean loss over the validation samples, in the trial's own precision."""
+    """Returns the mean loss over the validation samples, in the trial's precision."""
     total = torch.zeros((), device=stepper.device, dtype=torch.float64)
     with _evaluating(model, stepper):
         for batch, size in _batches(pipeline.val, stepper):
@@ -134,14 +134,14 @@ def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
 
 
 def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
-    """Returns the finite numbers that the pipeline's own `evaluate` tells of the validation samples.
+    """Returns the finite metrics from the pipeline's `evaluate` on the validation samples.
 
     Raises:
         UserError: It does not return numbers by name.
     """
     if pipeline.evaluate is None:
         return {}
-    # What it does beside the batches, and for how long, is the user's.
+    # What else it does, and for how long, is up to the user.
     with _evaluating(stepper.model, stepper), stepper.progress.steps.paused():
         reported = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
     try:
@@ -168,7 +168,7 @@ def _batches(samples: Samples, stepper: Stepper) -> Iterator[tuple[Batch, int]]:
 
 
 def _in_order(samples: Samples, config: TrialConfig) -> Epoch:
-    """Returns each sample once: as they come, or bucket by bucket in batches of the training's size."""
+    """Returns each sample once: in order, or by bucket in batches of the training batch size."""
     if samples.lengths is None:
         index = torch.arange(samples.length)
         sizes = [len(part) for part in index.split(VALIDATION_BATCH)]

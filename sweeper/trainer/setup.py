@@ -20,15 +20,15 @@ from sweeper.trainer.step import Stepper
 def set_up(
     job: Job, progress: Progress | None = None, *, rank: int = 0
 ) -> tuple[Pipeline, Stepper, CompileWatch]:
-    """Returns the trial's pipeline, built from its seed, what steps it, and what watches the compiler.
+    """Returns the trial's pipeline, built from its seed, its stepper and its compile watch.
 
     Args:
-        progress: Is told of steps and of compilation.
-        rank: Which of the job's devices, where there are several.
+        progress: Receives steps and compilation stages.
+        rank: Index of the device among the job's devices.
     """
     device = devices.open_device(job.device, rank)
     devices.apply(job.config, device)
-    # A cache of each slot's own: a compilation there never waits for another's lock.
+    # Each slot has its own cache, so that compilation never waits for another slot's lock.
     watch = CompileWatch(job.config, Path(job.cache) / job.device if job.cache else None)
     prepared = prepare.load(job)
     torch.manual_seed(job.config.seed)

@@ -12,12 +12,12 @@ DRIFT = 0.05
 
 
 def is_steady(blocks: Sequence[float]) -> bool:
-    """Returns whether the seconds a step took, block after block, have become steady.
+    """Returns whether the seconds per step, block after block, have become steady.
 
-    Three blocks within 5 % of each other are, unless they creep: by 2 % from the first to the third. On
-    a noisy machine that may never come; then eight blocks are without a trend, their Theil-Sen slope
-    (the median slope over all pairs, which no single disturbed block can move) changing the step by
-    less than 5 % over all eight.
+    Three blocks within 5% of each other are steady, unless they creep by more than 2% from the
+    first to the third. On a noisy machine that may never happen; then eight blocks without a trend
+    count: their Theil-Sen slope (the median slope over all pairs, which no single disturbed block
+    can move) changes the step by less than 5% over all eight.
     """
     last = blocks[-3:]
     if len(last) == 3 and max(last) <= AGREE * min(last) and abs(last[2] - last[0]) <= CREEP * last[1]:

@@ -30,10 +30,10 @@ _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def make_optimizer(
     config: OptimizerConfig, lr: float | Tensor, parameters: Sequence[nn.Parameter], *, captured: bool = False
 ) -> Any:
-    """Returns the optimiser, fused where it was asked for and this torch has it for the device.
+    """Returns the optimiser, fused if requested and supported by torch on the device.
 
     Args:
-        captured: It will run inside a CUDA graph: its step count lies on the device, too.
+        captured: Whether it will run inside a CUDA graph, with its step count on the device.
     """
     common: dict[str, Any] = {"lr": lr, "weight_decay": config.weight_decay}
     kind: Callable[..., Any] = {
@@ -47,22 +47,22 @@ def make_optimizer(
         common["capturable"] = True
     optimizer = kind(parameters, **common, fused=True if config.fused else None)
     if config.name == "sgd":
-        # Where a scaler skips the first step, torch leaves a fused optimiser's momentum uninitialised.
+        # If a scaler skips the first step, torch leaves a fused optimiser's momentum uninitialised.
         for parameter in parameters:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
 
 
 class Stepper:
-    """Owns model, optimiser and scaler of a trial, and takes training steps.
+    """Owns a trial's model, optimiser and scaler, and takes training steps.
 
     Attributes:
-        model: The model as it was built; `compiled` is what steps call.
+        model: The model as it was built; steps call `compiled`.
         last_loss: The last micro-batch's loss, on the device.
-        schedule: The rate as a share of its peak, by the optimiser steps so far, warm-up included; None
-            for a warm-up and no more.
-        skipped: Optimiser steps the scaler left out, counted on the device.
-        refused: Settings that the model could not take, and what it has instead.
+        schedule: The learning rate as a share of its peak, by optimiser step, including warm-up;
+            None for warm-up only.
+        skipped: Optimiser steps that the scaler skipped, counted on the device.
+        refused: Settings that the model could not take, and what it uses instead.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Stepper:
         try:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         except RuntimeError as error:
-            # Of weights with five dimensions, for example.
+            # For example, for weights with five dimensions.
             self.refused["memory_format"] = f"contiguous: {str(error).partition(chr(10))[0]}"
             return False
         return True
@@ -112,20 +112,20 @@ class Stepper:
         return compiled
 
     def join(self, rank: int) -> None:
-        """Has steps average their gradients with those of the other ranks, which are connected."""
-        # Each rank leaves out other units.
+        """Averages gradients with the other ranks, which must be connected."""
+        # Each rank drops out different units.
         torch.manual_seed(self.config.seed + rank)
         gpu = [self.device.index] if self.device.type == "cuda" else None
         self.compiled = self._compile(DistributedDataParallel(self.model, device_ids=gpu))
 
     def part(self) -> None:
-        """Goes on alone: what the other ranks took of a step, this one accumulates."""
+        """Continues alone, accumulating gradients in place of the other ranks."""
         self.config = self.config.on_one_device()
         self.compiled = self._compile(self.model)
         self._shapes.clear()
 
     def reset(self) -> None:
-        """Back to the seed's weights, with a new optimiser, uncaptured: what a quality pass begins from."""
+        """Restores the initial weights, with a new optimiser and uncaptured, for a quality pass."""
         torch.manual_seed(self.config.seed)
         self.model.load_state_dict(self.initial)
         self.model.train()
@@ -133,7 +133,7 @@ class Stepper:
         self._begin_training()
 
     def _begin_training(self, *, captured: bool = False) -> None:
-        # A graph reads the rate from the device; what the host assigns later would not reach it.
+        # A graph reads the rate from the device; a later assignment on the host would not reach it.
         lr = torch.tensor(self.peak_lr, device=self.device) if captured else self.peak_lr
         self.optimizer = make_optimizer(self.config.optimizer, lr, self.parameters, captured=captured)
         self.scaler = torch.amp.GradScaler(self.device.type) if self.config.precision.amp == "fp16" else None
@@ -141,14 +141,14 @@ class Stepper:
         self.updates = 0
         self.skipped = torch.zeros((), device=self.device)
         self.last_loss: Tensor = torch.zeros((), device=self.device)
-        # Gradients that accumulate over several graphs, ours or the compiler's, must stay where they are.
+        # Gradients that accumulate over several graphs, ours or the compiler's, must not move.
         graphs = captured or self.config.compile.mode in ("reduce-overhead", "max-autotune")
         self._held_gradients = graphs and self.config.accumulate_steps > 1
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter) if self._held_gradients else None
 
     def capture(self, loader: Loader, capture: Capture | None = None) -> None:
-        """Has steps on the batches of `loader` replayed from a CUDA graph, once each shape was seen.
+        """Replays steps on batches of `loader` from a CUDA graph, once each shape has been seen.
 
         Raises:
             TrialFailedError: There is no GPU, or the optimiser cannot be captured.
@@ -161,10 +161,10 @@ class Stepper:
         if not config.optimizer.fused and (config.optimizer.name == "sgd" or self.scaler):
             raise TrialFailedError(
                 FailureKind.UNSUPPORTED,
-                "`compile.mode: graph` needs `optimizer.fused: true` with sgd or fp16: else each step "
-                "waits for a number from the device",
+                "`compile.mode: graph` needs `optimizer.fused: true` with sgd or fp16: otherwise each "
+                "step waits for a value from the device",
             )
-        # Steps run eagerly before they are captured, as they must.
+        # Steps run eagerly before they are captured, as required.
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self._begin_training(captured=True)
         self.captured = self.capturing(loader.materialise, capture)
@@ -172,7 +172,7 @@ class Stepper:
     def capturing(
         self, materialise: Callable[[Batch, int], Batch], capture: Capture | None = None
     ) -> CapturedStep:
-        """Returns this stepper's step as a graph, over what `materialise` makes of what it is given."""
+        """Returns this stepper's step as a graph, with `materialise` applied to its input."""
         nothing = NoClock()
 
         def run(batch: Batch, length: int, update: bool) -> None:
@@ -187,7 +187,7 @@ class Stepper:
         clock.mark(DATA)
         batch = loader.to_device(batch)
         clock.mark(H2D)
-        # A ragged batch is not worth a compilation or a capture of its own.
+        # A ragged batch is not worth a separate compilation or capture.
         whole = size == self.config.batch_size
         if self.captured is not None and whole:
             self.captured(batch, length, self._next())
@@ -198,12 +198,12 @@ class Stepper:
         return size
 
     def replay(self, handed: Handed) -> None:
-        """Takes a captured step on what a loader handed over, which lies on the device."""
+        """Takes a captured step on a loader's batch, which is on the device."""
         assert self.captured is not None
         self.captured(handed.batch, handed.length, self._next())
 
     def has_seen(self, num_shapes: int) -> bool:
-        """Returns whether steps of so many shapes have been compiled or captured, where they are."""
+        """Returns whether `num_shapes` shapes are compiled or captured, if the mode does that."""
         if self.captured is not None:
             kinds = 2 if self.config.accumulate_steps > 1 else 1
             return self.captured.num_graphs >= kinds * num_shapes
@@ -220,14 +220,14 @@ class Stepper:
         self._run(batch, clock, model, self._next())
 
     def _compile_by_running(self, batch: Batch, clock: Clock) -> None:
-        """A first step of its shape takes as long as the compiler does: a stage of its own."""
+        """Takes the first step of a shape as a separate stage, since it waits for the compiler."""
         before = self.progress.reached
         self.progress.stage("compile")
         self._run(batch, clock, self.compiled, self._next())
         self.progress.stage(before)
 
     def _next(self) -> bool:
-        """Counts a micro-step; returns whether the optimiser steps at its end, its rate set."""
+        """Counts a micro-step; returns whether the optimiser steps after it, with its rate set."""
         self.micro_steps += 1
         self.progress.steps.add()
         if self.micro_steps % self.config.accumulate_steps:
@@ -244,7 +244,7 @@ class Stepper:
         self.updates += 1
 
     def set_rate(self, rate: float) -> None:
-        """Sets the learning rate of the next optimiser step, on the device where a graph reads it there."""
+        """Sets the learning rate of the next optimiser step, on the device for a graph."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -252,7 +252,7 @@ class Stepper:
                 group["lr"] = rate
 
     def _run(self, batch: Batch, clock: Clock, model: nn.Module, update: bool) -> None:
-        """Forward, backward and, with `update`, the optimiser: what a graph captures."""
+        """Runs forward, backward and, with `update`, the optimiser; a graph captures this."""
         if self._channels_last:
             batch = {name: _channels_last(tensor) for name, tensor in batch.items()}
         apart = isinstance(model, DistributedDataParallel) and not update
@@ -273,7 +273,7 @@ class Stepper:
         clock.mark(OPTIMIZER)
 
     def finish(self) -> None:
-        """Takes the optimiser step for micro-batches that are left over of an accumulation."""
+        """Takes the optimiser step for the remaining micro-batches of an accumulation."""
         if self.micro_steps % self.config.accumulate_steps:
             self._count_update()
             self._update()

@@ -1,4 +1,4 @@
-"""Nested values with tensors in one safetensors file, exactly. Pickles nothing."""
+"""Stores nested values with tensors in one safetensors file, exactly and without pickle."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 from sweeper.errors import UserError
 
 _TREE = "tree"
-"""Key in the file's metadata: the nested value as JSON, its tensors by their names in the file.
+"""Key in the file's metadata: the nested value as JSON, with tensors by their names in the file.
 
-Every container says what it is (`{"dict": [[key, value], ...]}`, `{"tuple": [...]}`, `{"list": [...]}`,
-`{"tensor": name, "order": [...]}`), so that integer keys and tuples come back as such.
+Every container is tagged with its type (`{"dict": [[key, value], ...]}`, `{"tuple": [...]}`,
+`{"list": [...]}`, `{"tensor": name, "order": [...]}`), so that integer keys and tuples survive.
 """
 
 _DTYPES = frozenset(
@@ -29,14 +29,14 @@ _DTYPES = frozenset(
 
 
 def write(path: Path, tree: Any) -> None:
-    """Writes dictionaries, lists, tuples, numbers, texts, None and tensors of any device to `path`.
+    """Writes dictionaries, lists, tuples, numbers, strings, None and tensors to `path`.
 
-    Tensors that are the same memory in the same shape are written once, and are one again when read;
-    other views of shared memory are written as copies. Strides are kept where dimensions are only
-    permuted, as in channels_last.
+    Tensors with the same memory and shape are written once, and share memory again when read; other
+    views of shared memory are written as copies. Strides are kept if dimensions are only permuted,
+    as in channels_last.
 
     Raises:
-        UserError: A value can only be pickled; the message says where it is.
+        UserError: A value could only be pickled; the message says where it is.
     """
     from safetensors.torch import save_file
 
@@ -46,20 +46,20 @@ def write(path: Path, tree: Any) -> None:
 
 
 def read(path: Path) -> Any:
-    """Returns what `write` was given, its tensors on the host.
+    """Returns the value given to `write`, with its tensors on the host.
 
     Raises:
-        UserError: The file is damaged, or something else.
+        UserError: The file is damaged, or of another kind.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
-        # Read and not mapped: what is mapped would change with the file, and go with a network's.
+        # Read rather than mapped: a mapping would change with the file, and fail with its network.
         with safe_open(path, framework="pt", backend="pread") as file:
             described = json.loads((file.metadata() or {})[_TREE])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is damaged, or no state of a training run ({error}).") from error
+        raise UserError(f"{path} is damaged or not the state of a training run ({error}).") from error
     return _built(described, tensors)
 
 
@@ -71,7 +71,7 @@ class _Writer:
         self._taken: set[int] = set()
 
     def describe(self, value: Any, place: str) -> Any:
-        """Returns `value` as JSON, and takes its tensors."""
+        """Returns `value` as JSON, and collects its tensors."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, Tensor):
@@ -111,7 +111,7 @@ class _Writer:
         else:
             dense = value.detach().contiguous()
         dense = dense.cpu().resolve_conj().resolve_neg()
-        # The library takes no two tensors from one piece of memory.
+        # The library does not accept two tensors that share memory.
         memory = dense.untyped_storage()
         if memory.nbytes() != dense.numel() * dense.element_size() or memory.data_ptr() in self._taken:
             dense = dense.clone()
@@ -124,8 +124,8 @@ class _Writer:
 
 def _refused(what: str, place: str) -> UserError:
     return UserError(
-        "a checkpoint keeps numbers, texts, lists, dictionaries and tensors, but"
-        f" `{place or 'the state'}` is {what}, which could only be pickled. Keep it as one of those."
+        "a checkpoint can hold numbers, strings, lists, dictionaries and tensors, but"
+        f" `{place or 'the state'}` is {what}, which would need pickle. Store it as one of those."
     )
 
 
@@ -134,7 +134,7 @@ def _built(described: Any, tensors: Mapping[str, Tensor]) -> Any:
         return described
     if "tensor" in described:
         tensor, order = tensors[described["tensor"]], described.get("order")
-        # The same description may come twice, for what is one tensor: permuted views share its memory.
+        # The same description may occur twice, for one tensor: permuted views share its memory.
         return tensor.permute([order.index(d) for d in range(len(order))]) if order else tensor
     if "dict" in described:
         return {key: _built(value, tensors) for key, value in described["dict"]}

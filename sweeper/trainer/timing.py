@@ -21,11 +21,11 @@ from sweeper.trainer.windows import Taken, Windows, collect
 BLOCK_SECONDS = 0.1
 SETTLE_SECONDS = 0.02
 HOPELESS = 1 / 3
-"""Share of the screening's bar below which even a trial that still warms up is given up."""
+"""Share of the screening threshold below which a trial is given up while still warming up."""
 
 
 class Timing:
-    """Takes steps for a while, synchronised at the edges only."""
+    """Takes stretches of steps, synchronised at the edges only."""
 
     def __init__(self, stepper: Stepper, loader: Loader, group: Group) -> None:
         self.stepper, self.loader, self.group = stepper, loader, group
@@ -37,9 +37,9 @@ class Timing:
         """Runs whole prefetch drains for about `seconds`; returns wall seconds, steps and samples.
 
         Args:
-            cap_seconds: A drain that does not fit into it is cut.
+            cap_seconds: Time limit, which may cut a drain.
             drain_steps: Steps to run whole multiples of; the loader's own by default.
-            most_steps: It ends after so many, whatever the time; 0 for no such end.
+            most_steps: Maximum number of steps, whatever the time; 0 for no limit.
         """
         stepper, loader, group = self.stepper, self.loader, self.group
         whole = drain_steps or loader.drain_steps
@@ -61,13 +61,13 @@ class Timing:
         return elapsed, steps, samples
 
     def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> tuple[int, float, bool]:
-        """Trains in blocks until they are steady; returns steps, seconds a step, and whether so.
+        """Trains in blocks until they are steady; returns steps, seconds per step, and if steady.
 
         Args:
-            screen_above: A trial which is far from this throughput need not become steady.
+            screen_above: A trial far below this throughput need not become steady.
 
-        A block is at least one drain of the prefetch queues, so that batches made during start-up are
-        spent before anything is timed. Each shape that is compiled or captured must have come by.
+        A block is at least one drain of the prefetch queues, so that batches made during start-up
+        are used up before anything is timed. Every shape must have been compiled or captured.
         """
         began = time.perf_counter()
         blocks: list[float] = []
@@ -91,7 +91,7 @@ class Timing:
         """Returns the windows of `plan` (`sweeper.trainer.windows.collect`).
 
         Args:
-            turns: Where each window is asked for, if they do not follow each other.
+            turns: Requests for each window, if windows do not follow each other directly.
         """
         on_host = self.stepper.device.type == "cpu"
         canary = undisturbed_canary_ms()
@@ -101,7 +101,7 @@ class Timing:
             if turns is not None:
                 with progress.steps.paused():
                     turns.wait(num_kept)
-            # Queues which filled up during a pause are drained again, untimed: whole, where it was long.
+            # Drain queues that filled up during a pause again, untimed: completely, if it was long.
             self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS if turns is None else plan.window_seconds)
             clock = HostClock()
             window, skipped = self.window(clock if on_host else NoClock(), seconds, global_batch)
@@ -114,7 +114,7 @@ class Timing:
     def window(
         self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0
     ) -> tuple[Window, int]:
-        """Returns a timed window, and the samples of steps in it that the scaler skipped."""
+        """Returns a timed window, and the samples in it whose steps the scaler skipped."""
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
         start = time.perf_counter()

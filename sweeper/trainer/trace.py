@@ -26,11 +26,11 @@ TOP = 10
 
 
 def run(job: Job, progress: Progress) -> Report:
-    """Warms up, traces `STEPS` steps on one device into the file `job.trace`, and sums them up.
+    """Warms up, traces `STEPS` steps on one device into the file `job.trace`, and summarises them.
 
-    The profiler slows the steps down, so that no figure of these is a throughput. `operations` are
-    those that took the most, with their own milliseconds in a step, on the device where there is
-    one; `device_busy_pct` is the share of the time in which a kernel ran, None on the CPU.
+    The profiler slows the steps down, so none of these figures is a throughput. `operations` are
+    the longest ones, with their own milliseconds per step, on the device if it is a GPU;
+    `device_busy_pct` is the share of time in which a kernel ran, None on the CPU.
     """
     progress.stage("build")
     pipeline, stepper, _ = set_up(job, progress)
@@ -52,7 +52,7 @@ def run(job: Job, progress: Progress) -> Report:
             Timing(stepper, loader, alone).warm_up(job.plan.warmup_cap_seconds)
         progress.stage("trace")
         with profile(activities=activities) as found:
-            # The profiler's own first step.
+            # The first step is distorted by the profiler.
             stepper.step(loader, NoClock())
             devices.synchronize(device)
             began = time.perf_counter()
@@ -68,11 +68,11 @@ def run(job: Job, progress: Progress) -> Report:
 
 
 def _summary(found: profile, seconds: float, device: torch.device) -> dict[str, Any]:
-    """Returns the operations that took the most, and how busy the device was."""
+    """Returns the longest operations, and how busy the device was."""
     on_gpu = device.type == "cuda"
     taken: dict[str, float] = {}
     for each in found.key_averages():
-        # An operation's row has the time of its kernels once more.
+        # An operation's row repeats the time of its kernels.
         if on_gpu and (each.device_type != DeviceType.CUDA or getattr(each, "is_user_annotation", False)):
             continue
         total = each.self_device_time_total if on_gpu else each.self_cpu_time_total

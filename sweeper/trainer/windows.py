@@ -13,16 +13,16 @@ from sweeper.core.measurement import Window
 from sweeper.core.progress import Progress
 
 MAX_TRIES = 3
-"""Of one window, where something disturbs it."""
+"""For one window, if something disturbs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One window as it was measured.
+    """A measured window.
 
     Attributes:
         lost: Samples in steps that the scaler skipped.
-        phases: Seconds by phase, where they were told apart.
+        phases: Seconds by phase, if they were distinguished.
     """
 
     window: Window
@@ -35,10 +35,10 @@ class Windows:
     """The windows of a trial.
 
     Attributes:
-        repeated: How many were disturbed, and are not among `kept`.
+        repeated: Number of disturbed windows that are not in `kept`.
         lost: Samples in steps of `kept` that the scaler skipped.
-        phases: Seconds by phase over `kept`; zeros where the device has a clock of its own.
-        screened_out: `kept` is the screening window alone: it was too slow.
+        phases: Seconds by phase over `kept`; zeros if the device has its own clock.
+        screened_out: Whether the trial was too slow, so that `kept` is only the screening window.
     """
 
     kept: tuple[Window, ...]
@@ -59,21 +59,21 @@ class Windows:
 
     @property
     def samples(self) -> int:
-        """Samples of all windows that earned throughput."""
+        """Samples of all windows that count towards throughput."""
         return sum(window.samples for window in self.kept)
 
 
 def collect(
     plan: MeasurePlan, progress: Progress, take: Callable[[float, int], Taken | None], num_phases: int = 0
 ) -> Windows:
-    """Returns the windows of `plan`; one that was disturbed is measured again, at most twice.
+    """Returns the windows of `plan`; a disturbed one is measured again, at most twice.
 
-    After that it stands as it is, with the reason, and so do the others: what goes on for so long
-    will not be over soon, and nothing is ever left without a timing. A screening comes first where
-    the plan has one; a trial that passes it is timed without it.
+    After that it is kept with the reason, and so are later ones: a disturbance that lasts this long
+    will not be over soon, and a trial never ends without a timing. If the plan has a screening
+    window, it comes first, and does not count for a trial that passes.
 
     Args:
-        take: Measures a window of so many seconds, after so many that are kept; None where
+        take: Measures a window, given its seconds and the number of kept windows; returns None if
             training has ended.
     """
     kept: list[Window] = []

@@ -1,1 +1,1 @@
-"""Runs one job in a process of its own: config.json in, outcome.json out."""
+"""Runs one job in a separate process: config.json in, outcome.json out."""

@@ -1,4 +1,4 @@
-"""Deadlines of a job: its whole time, the time of a stage, or steps that stopped coming."""
+"""Deadlines of a job: its total time, the time of a stage, and steps that stop coming."""
 
 from __future__ import annotations
 
@@ -11,36 +11,35 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import STEPPING, TRAINING_STAGE
 
 STALL_RATIO = 20.0
-"""Times the usual step: slow steps are not missed as soon as fast ones."""
+"""Multiple of the usual step time: slow steps are allowed a longer silence than fast ones."""
 LOOK_SECONDS = 1.0
-"""Between two looks at the steps."""
+"""Between two checks of the step counter."""
 MAX_SECONDS = 3600.0
-"""Between two looks where only a far limit is waited for: what poll() takes is bounded."""
+"""Between two checks when only a distant limit applies: poll() takes a bounded timeout."""
 LATE_SECONDS = 5.0
-"""Beyond what was asked for: then the machine, or the keeper, was stopped meanwhile."""
+"""A check that is this late means that the machine or the keeper was suspended."""
 _INTERVALS = 101
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a job is ended, as kind and message of its Failure."""
+    """Why a job is killed: kind and message of its Failure."""
 
     kind: FailureKind
     message: str
 
 
 class Overdue:
-    """Is told what a job does, and says when it has taken too long. All moments are monotonic seconds.
+    """Tracks a job's progress and reports when it is overdue. All moments are monotonic seconds.
 
-    Time in which nobody could look does not count: neither a suspended machine nor a stopped keeper
-    says anything about the job.
+    Time during which the machine or the keeper was suspended does not count against the job.
 
     Args:
-        timeout_seconds: For the whole job.
-        stage_seconds: For stages, all of their parts together.
-        stall_seconds: Without a step, once one was taken in the stage (a production run has no whole
-            time: the first one counts as well); 0 for no such limit.
-        now: The job's begin.
+        timeout_seconds: Limit for the whole job.
+        stage_seconds: Limits for stages, all parts of a stage added up.
+        stall_seconds: Limit without a step, once the stage has taken one (in a production run,
+            which has no total limit, from the beginning); 0 for no limit.
+        now: Start of the job.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Overdue:
         self._step_seconds: deque[float] = deque(maxlen=_INTERVALS)
 
     def stage(self, name: str, now: float, count: int) -> None:
-        """The job has reached a stage, after so many steps; what came before is no measure of its own."""
+        """Records that the job reached a stage after `count` steps; forgets earlier step times."""
         self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._stage_began
         self._stage, self._stage_began = name, now
         self._count = self._first_count = count
@@ -63,15 +62,15 @@ class Overdue:
         self.heard_from(now)
 
     def heard_from(self, now: float) -> None:
-        """The job has said something: it is alive."""
+        """Records a sign of life."""
         self._stepped = now
 
     def look(self, now: float, count: int, is_paused: bool) -> Finding | None:
-        """Returns why the job is overdue; None while it is not.
+        """Returns why the job is overdue, or None.
 
         Args:
-            count: Its steps so far.
-            is_paused: It means to take none just now.
+            count: Steps so far.
+            is_paused: Whether the job is deliberately taking no steps.
         """
         self._leave_out(now)
         self._looked = now
@@ -88,7 +87,7 @@ class Overdue:
         if limit is not None and self._in_stage(now) >= limit:
             return Finding(FailureKind.TIMEOUT, f"stage `{self._stage}` took longer than its {limit:g} s")
         silent = now - self._stepped
-        # The median last: this runs with every piece of output.
+        # The median comes last: this runs for every piece of output.
         if self._looks_for_steps and silent >= self._stall and silent >= STALL_RATIO * self._usual:
             return Finding(
                 FailureKind.STALLED,
@@ -97,7 +96,7 @@ class Overdue:
         return None
 
     def seconds_to_look(self, now: float) -> float:
-        """Returns in how many seconds to look again."""
+        """Returns the seconds until the next check."""
         left = [MAX_SECONDS, self._timeout - (now - self._began)]
         if (limit := self._limits.get(self._stage)) is not None:
             left.append(limit - self._in_stage(now))

@@ -1,4 +1,4 @@
-"""Classifies failures: one table for exceptions, last words and exit statuses."""
+"""Classifies failures: one table for exceptions, log tails and exit statuses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import signal
 from sweeper.core.measurement import FailureKind
 
 _TABLE: tuple[tuple[str, FailureKind], ...] = (
-    # Descriptors and shared memory first: their messages also speak of workers and memory, and those
-    # of shared memory end with "Too many open files" where that is the cause.
+    # Descriptors and shared memory first: their messages also mention workers and memory, and those
+    # of shared memory end with "Too many open files" if that is the cause.
     (r"Too many open files|received 0 items of ancdata", FailureKind.FD_LIMIT),
     (r"insufficient shared memory|unable to (open|mmap|allocate) shared memory|Bus error", FailureKind.SHM),
     (r"unable to (open|resize|stretch|write to|mmap [0-9]+ bytes from) file <[^>]*torch_", FailureKind.SHM),
@@ -20,7 +20,7 @@ _TABLE: tuple[tuple[str, FailureKind], ...] = (
     (r"CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", FailureKind.OOM),
     (r"DataLoader worker.*(exited unexpectedly|killed by signal)", FailureKind.LOADER_WORKER_DIED),
     (
-        # Xid as NVIDIA's catalogue has them: double-bit ECC, off the bus, GSP and contained errors.
+        # Xids of NVIDIA's catalogue: double-bit ECC, off the bus, GSP and contained errors.
         r"GPU is lost|has fallen off the bus|uncorrectable ECC|CUDA error: device.*lost"
         r"|GPU requires reset|NVML_ERROR_(GPU_IS_LOST|RESET_REQUIRED)"
         r"|Xid \([^)]*\): (48|79|94|95|119|140|154)\b",
@@ -43,17 +43,17 @@ _RULES = tuple((re.compile(pattern, re.MULTILINE | re.DOTALL), kind) for pattern
 
 
 def of_text(text: str) -> FailureKind | None:
-    """Returns the kind that an exception (`Type: message`) or the last lines of a log speak of."""
+    """Returns the kind of failure in an exception (`Type: message`) or in a log's last lines."""
     return next((kind for rule, kind in _RULES if rule.search(text)), None)
 
 
 def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, str]:
-    """Returns kind and message for a trial that ended without a result.
+    """Returns kind and message for a trial that exited without a result.
 
     Args:
         status: As os.waitpid gives it.
         log_tail: The trial's last lines.
-        oom_kills: How many processes the kernel's OOM killer ended meanwhile.
+        oom_kills: How many processes the kernel's OOM killer killed meanwhile.
     """
     known = of_text(log_tail)
     if _signalled(status):
@@ -61,21 +61,21 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
         name = signal.strsignal(number) if number >= signal.SIGRTMIN else signal.Signals(number).name
         if number == signal.SIGKILL:
             if oom_kills:
-                return FailureKind.HOST_OOM, "the kernel ended the trial: the host is out of memory"
-            return FailureKind.LOST, "the trial was killed (SIGKILL) from outside"
+                return FailureKind.HOST_OOM, "the kernel killed the trial: the host is out of memory"
+            return FailureKind.LOST, "the trial was killed from outside (SIGKILL)"
         if number == signal.SIGBUS:
-            return FailureKind.SHM, "the trial died of SIGBUS: shared memory (/dev/shm) is full"
+            return FailureKind.SHM, "the trial crashed with SIGBUS: shared memory (/dev/shm) is full"
         if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-            return FailureKind.PREEMPTED, f"the trial was told to end ({name})"
-        return known or FailureKind.CRASH, f"the trial died of {name}"
+            return FailureKind.PREEMPTED, f"the trial was terminated from outside ({name})"
+        return known or FailureKind.CRASH, f"the trial crashed with {name}"
     code = _code(status)
     if code == 0:
-        return FailureKind.NO_RESULT, "the trial ended with exit status 0 before it gave a result"
-    return known or FailureKind.CRASH, f"the trial ended with exit status {code} and no result"
+        return FailureKind.NO_RESULT, "the trial exited with status 0 without a result"
+    return known or FailureKind.CRASH, f"the trial exited with status {code} without a result"
 
 
 def oom_kills() -> int:
-    """Returns the machine's count of processes ended by the kernel's OOM killer."""
+    """Returns how many processes the kernel's OOM killer has killed on this machine."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):
@@ -84,7 +84,7 @@ def oom_kills() -> int:
 
 
 def with_oom_kills(kind: FailureKind, oom_kills: int) -> FailureKind:
-    """Returns the kind of a reported failure, given what the kernel's OOM killer did meanwhile."""
+    """Returns the kind of a reported failure, corrected if the kernel's OOM killer acted."""
     if kind is FailureKind.LOADER_WORKER_DIED and oom_kills:
         return FailureKind.HOST_OOM
     return kind

@@ -1,12 +1,12 @@
-"""The keeper of one job: starts it, listens, samples telemetry, ends its process tree.
+"""The keeper of one job: starts it, listens, samples telemetry, kills its process tree.
 
     keeper ──fork──► trial ──► loader workers, compilers, daemons, ...
        ▲  ◄──socket──► stage, device, windows, result; and back: what disturbed a window
        │  ◄──output pipe── worker.log, bounded
-       └─ subreaper: whatever the trial leaves behind becomes the keeper's child, and is killed
+       └─ subreaper: orphans of the trial become the keeper's children and are killed
 
-The keeper dies with the server that forked it, and the trial with the keeper. GPUs are locked before the
-trial starts, in time that is not the trial's.
+The keeper dies with the server that forked it, and the trial with the keeper. GPUs are locked
+before the trial starts; the wait does not count towards the trial's time.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _PIECES = 64
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 Start = Callable[[Path, int, int], NoReturn]
-"""Becomes the trial in the forked child: `(folder, report descriptor, descriptor of the step counter)`."""
+"""Becomes the trial in the forked child: `(folder, report descriptor, counter's descriptor)`."""
 
 
 def in_this_interpreter(folder: Path, descriptor: int, steps: int) -> NoReturn:
-    """Runs the trial in the forked process, with what its parent had imported (`isolation: fork`)."""
+    """Runs the trial in the forked process, with its parent's imports (`isolation: fork`)."""
     from sweeper.worker.trial import main
 
     main(folder, descriptor, steps)
@@ -85,24 +85,24 @@ def in_fresh_interpreter(folder: Path, descriptor: int, steps: int) -> NoReturn:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent ends (a subreaper)."""
+    """Makes this process the parent of every orphaned descendant (a subreaper)."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: int, parent: int) -> None:
-    """Has this process sent the signal `number` when its parent dies."""
+    """Asks the kernel to send this process the signal `number` when its parent dies."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
 
 
 def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
-    """Runs the job in `folder` to its outcome.json; afterwards none of its processes is left.
+    """Runs the job in `folder` until its outcome.json is written and all its processes are gone.
 
-    Told to end (SIGTERM), it ends the trial and leaves no outcome: the attempt is lost.
+    On SIGTERM it kills the trial and leaves no outcome: the attempt is lost.
 
     Args:
-        private: Descriptors that the trial must not have.
+        private: Descriptors that the trial must not inherit.
     """
     folder = folder.resolve()
     adopt_orphans()
@@ -111,7 +111,7 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
     signal.signal(signal.SIGTERM, keeper.abandon)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        # Held by whoever has the descriptors: this process, and all of the trial's.
+        # Held by every process with the descriptors: this one and all of the trial's.
         lock_devices(folder, job, keeper.say)
         outcome = keeper.run(start)
     except DeviceBusyError as error:
@@ -136,7 +136,7 @@ class _Keeper:
         self.pid = 0
 
     def abandon(self, number: int, frame: Any) -> None:
-        """Ends the tree and this process, without an outcome."""
+        """Kills the tree and exits without an outcome."""
         end_tree(os.getpid())
         os._exit(128 + number)
 
@@ -145,7 +145,7 @@ class _Keeper:
         self.log.write(f"{line}\n".encode(errors="backslashreplace"))
 
     def busy(self, message: str) -> Failure:
-        """Returns the failure of a job that did not get its device."""
+        """Returns the failure of a job whose device stayed busy."""
         self.log.close()
         return Failure(
             kind=FailureKind.DEVICE_BUSY,
@@ -246,9 +246,9 @@ class _Keeper:
 
     @staticmethod
     def _drain(descriptor: int, take: Callable[[bytes], None]) -> bool:
-        """Reads what is there; returns False at the end of the pipe.
+        """Reads the available data; returns False at the end of the pipe.
 
-        Not for ever: a trial that writes faster than this reads must not outlive its time.
+        Bounded, so that a trial that writes faster than this reads still meets its deadline.
         """
         for _ in range(_PIECES):
             try:
@@ -256,7 +256,7 @@ class _Keeper:
             except BlockingIOError:
                 return True
             except ConnectionResetError:
-                # How a socket ends whose other end had not read everything.
+                # The other end closed the socket without reading everything.
                 return False
             if not data:
                 return False
@@ -281,19 +281,19 @@ class _Keeper:
                 self.overdue.heard_from(time.perf_counter())
                 if answer is not None:
                     line = _line(self._disturbed(decode(Window, message["window"])))
-                    # It may have ended meanwhile.
+                    # The trial may have exited meanwhile.
                     with contextlib.suppress(OSError):
                         os.write(answer, line)
             else:
                 self.result = decode_outcome(message["result"])
 
     def _disturbed(self, window: Window) -> tuple[str, ...]:
-        """Returns what disturbed a window on the GPU; of the host the trial itself knows."""
+        """Returns what disturbed a window on the GPU; the trial itself watches the host."""
         return of_gpu(self.sampler.means(window)) if self.device_uuid else ()
 
-    def _not_looked_at(self) -> dict[str, str]:
+    def _unsampled_gpus(self) -> dict[str, str]:
         count = self.job.config.device.count
-        return {"other_gpus": f"only the first of {count} GPUs is looked at"} if count > 1 else {}
+        return {"other_gpus": f"only the first of {count} GPUs is sampled"} if count > 1 else {}
 
     def _conclude(
         self, status: int, found: Finding | None, seconds: float, oom_kills: int
@@ -305,14 +305,14 @@ class _Keeper:
         if isinstance(self.result, Measurement):
             peak = self.result.gpu_mem_peak_gib
             if peak is None:
-                # A script cannot be asked; from outside, what was taken on the device is known.
+                # A script reports no peak; use the memory in use on the device.
                 peak = max(columns.get("gpu_mem_used_gib", ()), default=None)
             return dataclasses.replace(
                 self.result,
                 gpu_mem_peak_gib=peak,
                 seconds=seconds,
                 telemetry=summarise(columns, self.result.windows),
-                telemetry_missing={**self.sampler.missing(), **self._not_looked_at()},
+                telemetry_missing={**self.sampler.missing(), **self._unsampled_gpus()},
             )
         if isinstance(self.result, Report):
             return self.result
@@ -342,14 +342,14 @@ def _line(answer: Any) -> bytes:
 
 
 def raise_open_files() -> None:
-    """Lets this process open as many files as it may ask for: loader workers pass batches as descriptors."""
+    """Raises the limit of open files to its maximum: loader workers pass batches as descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def end_tree(root: int) -> None:
-    """Kills and reaps every descendant of `root` (this process, a subreaper), until none is left."""
+    """Kills and reaps every descendant of `root` (this process, a subreaper) until none is left."""
     while True:
         for pid in tree(root):
             if pid != root:
@@ -359,6 +359,6 @@ def end_tree(root: int) -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            # Only this says so: a list from /proc may miss a process whose parent is just ending.
+            # The only proof that none is left: /proc may miss a process whose parent is exiting.
             return
         time.sleep(0.002)

@@ -1,7 +1,7 @@
 """GPU locks: one job at a time per UUID on a machine, held as long as a process of the job lives.
 
-It is flock's: whoever has inherited the descriptor holds it, and the kernel lets it go when the last of
-them is gone, however they end. Whoever waits gets it in turn.
+They use flock: every process that inherits the descriptor holds the lock, and the kernel releases
+it when the last of them is gone, however it ends. Waiting jobs get the lock in turn.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sweeper.core.job import ANYWHERE, Job
 from sweeper.telemetry.nvml.probe import full_uuid
 
 FOLDER = Path("/tmp/sweeper-locks")
-"""Where all users of a machine find the locks, whatever their TMPDIR. Where it cannot be written, each has a
-folder of their own."""
+"""Shared by all users of a machine, whatever their TMPDIR. If it cannot be written, each user has a
+separate folder."""
 
 _NOT_GPUS = {"", "cpu", ANYWHERE}
 _MAX_SECONDS = 1e8
@@ -30,26 +30,26 @@ _WHOLE_UUID = len("GPU-01234567-89ab-cdef-0123-456789abcdef")
 
 
 class DeviceBusyError(Exception):
-    """Somebody else held a GPU all the time; the text is the message of the job's Failure."""
+    """Another job held a GPU until the timeout; the text is the message of the job's Failure."""
 
 
 def lock_devices(folder: Path, job: Job, say: Callable[[str], None]) -> list[int]:
-    """Returns descriptors that hold the GPUs of a job until all processes which have them are gone.
+    """Returns descriptors that hold a job's GPUs until all processes that inherit them are gone.
 
-    Waits for whoever holds one, at most as long as the job may take. A production run measures nothing,
-    and does not wait: others wait for it where it was there first. Jobs of one folder which take their
-    windows in turn hold a GPU together.
+    Waits for the current holder, at most as long as the job may take. A production run measures
+    nothing and does not wait; others wait for it if it came first. Jobs of one folder that take
+    their windows in turn share a lock.
 
     Args:
-        folder: The job's.
-        say: Told in a line whom it waits for.
+        folder: The job's folder.
+        say: Takes a line that names the holder it waits for.
 
     Raises:
-        DeviceBusyError: The time is up.
+        DeviceBusyError: The GPU is still held after the job's timeout.
     """
     deadline = time.monotonic() + job.timeout_seconds
     held = []
-    # Sorted, so that two who want the same two never wait for each other.
+    # Sorted, so that two jobs that want the same two GPUs never deadlock.
     for uuid in sorted({_uuid(name) for name in job.device.split(",")} - _NOT_GPUS):
         try:
             descriptor = _open(uuid)
@@ -67,7 +67,7 @@ def lock_devices(folder: Path, job: Job, say: Callable[[str], None]) -> list[int
             except TimeoutError:
                 raise DeviceBusyError(
                     f"{uuid} must be free, but was held for {job.timeout_seconds:g} s by {lock.holder}. "
-                    "Wait until that has ended, or run on another GPU (`execution.gpus`)"
+                    "Wait until it has finished, or run on another GPU (`execution.gpus`)"
                 ) from None
         # The trial may be another program (`isolation: exec`).
         os.set_inheritable(descriptor, True)
@@ -76,9 +76,9 @@ def lock_devices(folder: Path, job: Job, say: Callable[[str], None]) -> list[int
 
 
 class _Lock:
-    """The lock in an open file, whose text says who took it: a process, and its job's folder.
+    """A lock on an open file, whose text names its holder: a process and its job's folder.
 
-    A group holds it together, in the name of the one that took it for them.
+    A group shares the lock; the text names the member that took it first.
     """
 
     def __init__(self, descriptor: int, folder: Path, group: str) -> None:
@@ -87,22 +87,22 @@ class _Lock:
 
     @property
     def holder(self) -> str:
-        """Who took it, in words."""
+        """Describes the holder."""
         pid, _, folder = self._text().partition(" ")
         return f"process {pid} ({folder})" if folder else "another process"
 
     def try_to_take(self) -> bool:
-        """Takes it, unless another holds it."""
+        """Takes the lock unless it is held; returns whether it did."""
         with contextlib.suppress(BlockingIOError):
             self._take(fcntl.LOCK_NB)
             return True
         return False
 
     def take(self, seconds: float) -> None:
-        """Waits until it is taken.
+        """Waits for the lock.
 
         Raises:
-            TimeoutError: The time is up.
+            TimeoutError: It is still held after `seconds`.
         """
         with _alarm(seconds):
             self._take(0)
@@ -115,7 +115,7 @@ class _Lock:
                 os.pwrite(self._descriptor, os.fsencode(self._me), 0)
             if not self._group:
                 return
-            # From one kind of lock to the other, it is let go for a moment.
+            # Converting a lock releases it for a moment.
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | flag)
             if self._is_the_groups():
                 return
@@ -129,13 +129,13 @@ class _Lock:
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in whatever the main thread waits for, after so many seconds."""
+    """Raises TimeoutError in the main thread after `seconds`, whatever it waits for."""
 
     def ring(number: int, frame: FrameType | None) -> NoReturn:
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, ring)
-    # 0 would be no alarm at all, and what it takes is bounded.
+    # 0 would mean no alarm, and setitimer() takes a bounded value.
     signal.setitimer(signal.ITIMER_REAL, min(max(seconds, 1e-3), _MAX_SECONDS))
     try:
         yield
@@ -145,15 +145,15 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 def _uuid(name: str) -> str:
-    """Returns what a device is called by everyone: also one that is meant by its number, or in short."""
+    """Returns the full UUID of a device that is given by number or by an abbreviated UUID."""
     return name if name in _NOT_GPUS or len(name) >= _WHOLE_UUID else full_uuid(name)
 
 
 def _open(uuid: str) -> int:
-    """Returns a descriptor of a GPU's file, which is made where it is not there.
+    """Opens a GPU's lock file, creating it if needed.
 
     Raises:
-        OSError: Neither the folder of all nor one of this user's own can be written.
+        OSError: Neither the shared folder nor this user's own can be written.
     """
     # The older name of a MIG instance has slashes.
     name = f"{uuid.replace('/', '_')}.lock"
@@ -168,10 +168,10 @@ def _opened(folder: Path, name: str, folder_mode: int, mode: int) -> int:
     mask = os.umask(0)
     try:
         folder.mkdir(folder_mode, exist_ok=True)
-        # In a folder of all, the kernel may refuse to open another user's file with O_CREAT.
+        # In a shared folder, the kernel may refuse to open another user's file with O_CREAT.
         for making in (0, os.O_CREAT | os.O_EXCL, 0):
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 return os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | making, mode)
-        raise FileNotFoundError(f"{folder / name} comes and goes")
+        raise FileNotFoundError(f"{folder / name} keeps appearing and disappearing")
     finally:
         os.umask(mask)

@@ -1,4 +1,4 @@
-"""A trial's output in a file of bounded size: its head and its tail, without secrets."""
+"""Stores a trial's output in a file of bounded size: its head and its tail, without secrets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TAIL_BYTES = 256 * 1024
 
 
 class BoundedLog:
-    """Keeps the first half megabyte as it comes, and the last quarter of what follows."""
+    """Keeps the first 512 KiB of output and the last 256 KiB of the rest."""
 
     def __init__(self, path: Path, secrets: Collection[str] = ()) -> None:
         """Opens the file.
 
         Args:
-            secrets: Values that are written as `***`, as is a password in a URL.
+            secrets: Values to write as `***`, as passwords in URLs are.
         """
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
         self._striker = Striker(secrets)
@@ -28,7 +28,7 @@ class BoundedLog:
         self._tail_bytes = self._left_out = 0
 
     def write(self, data: bytes) -> None:
-        """Takes the next piece of output."""
+        """Adds a piece of output."""
         self._keep(self._striker.take(data))
 
     def _keep(self, data: bytes) -> None:
@@ -45,7 +45,7 @@ class BoundedLog:
                 self._left_out += dropped
 
     def close(self) -> None:
-        """Writes the tail, with a line that says how much was left out before it."""
+        """Writes the tail, after a line that says how much was left out."""
         self._keep(self._striker.rest())
         if self._left_out:
             self._file.write(f"\n[... {self._left_out} bytes left out ...]\n".encode())

@@ -1,4 +1,4 @@
-"""Finds the function that runs a job. Imports none before it is asked for."""
+"""Finds the function that runs a job, and imports it only then."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def runner_of(job: Job) -> Runner:
 
     Raises:
         ImportError: There is no such module.
-        AttributeError: The module has no such function.
+        AttributeError: There is no such function in the module.
     """
     module, _, function = RUNNERS.get(job.runner, job.runner).partition(":")
     runner: Runner = getattr(importlib.import_module(module), function)

@@ -1,7 +1,7 @@
 """Dumps the stacks of a process tree before it is killed, into its log.
 
-Python's faulthandler writes them in a signal's own handler: neither a held GIL nor a blocked main thread is
-in its way. Whoever has no such handler dies of the signal, a moment before it is killed.
+Python's faulthandler writes them from a signal handler: neither a held GIL nor a blocked main
+thread can stop it. A process without it dies of the signal, just before it would be killed anyway.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from collections.abc import Callable
 from sweeper.system.process import tree
 
 VARIABLE = "PYTHONFAULTHANDLER"
-"""Has a Python that is started anew write its stacks, too."""
+"""Makes newly started Python processes write their stacks, too."""
 
 WAIT_SECONDS, SHARE_SECONDS = 2.0, 0.5
-"""For all processes together, and for one of them."""
+"""For all processes together, and for each of them."""
 _LISTEN_SECONDS = 0.01
-_MOST = 64
+_MAX_PROCESSES = 64
 
 
 def enable() -> None:
-    """Has this process, and all that are forked from it, write the stacks of its threads when told to."""
+    """Makes this process and its forks write the stacks of all threads on a fatal signal."""
     faulthandler.enable(all_threads=True)
     os.environ.setdefault(VARIABLE, "1")
 
 
 def save(root: int, listen: Callable[[float], None], write: Callable[[bytes], None]) -> None:
-    """Has the processes below `root`, and it, write their stacks, one after the other; they die of it.
+    """Makes `root` and its descendants write their stacks one after the other, which kills them.
 
-    They are stopped first: what happens to one must not move another from where it was.
+    All are stopped first, so that the death of one does not move the others on.
 
     Args:
-        listen: Takes in what they write, for so many seconds.
-        write: Takes a line that says whose stacks follow.
+        listen: Reads their output for the given seconds.
+        write: Takes a header line that names the process.
     """
-    found = list(tree(root))[:_MOST]
+    found = list(tree(root))[:_MAX_PROCESSES]
     states = {pid: _state(pid) for pid in found}
     for pid in found:
         _send(pid, signal.SIGSTOP)
     deadline = time.monotonic() + WAIT_SECONDS
-    # Children first: one whose parent has ended may be told to end as well.
+    # Children first: one whose parent has died may get a signal to die as well.
     for pid in reversed(found):
         if states[pid] in "ZX":
             continue
@@ -66,7 +66,7 @@ def _send(pid: int, number: int) -> None:
 
 
 def _state(pid: int) -> str:
-    """Returns the state letter of `pid`, `X` where it has gone."""
+    """Returns the state letter of `pid`, or `X` if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -84,7 +84,7 @@ def _command(pid: int) -> str:
 
 
 def _leave_no_core(pid: int) -> None:
-    """Keeps a process from leaving a core file, which is many GiB where there is a GPU.
+    """Prevents a core file, which takes many GiB with a GPU.
 
     A limit of one byte also keeps the kernel from piping it to a program (core(5)).
     """

@@ -1,4 +1,4 @@
-"""A step counter in shared memory: a step costs no system call."""
+"""A step counter in shared memory, so that counting a step needs no system call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS, _PAUSES = 0, 1
 def make_counter() -> int:
     """Returns the descriptor of a counter at zero, for `SharedSteps` on both sides.
 
-    Its size is sealed: a keeper that reads it cannot be hurt by a trial that cuts it.
+    Its size is sealed, so that a trial cannot crash the keeper by truncating it.
     """
     descriptor = os.memfd_create("sweeper-steps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, _BYTES)
@@ -24,9 +24,9 @@ def make_counter() -> int:
 
 
 class SharedSteps:
-    """Counts training steps (`sweeper.core.progress.Steps`) where another process can look.
+    """Counts training steps (`sweeper.core.progress.Steps`) where another process can read them.
 
-    One process writes; an aligned word is read whole.
+    One process writes; reads of an aligned word are atomic.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -40,7 +40,7 @@ class SharedSteps:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the trial says that it means to take no steps just now."""
+        """Whether the trial is deliberately taking no steps."""
         return self._cells[_PAUSES] > 0
 
     def add(self) -> None:
@@ -49,7 +49,7 @@ class SharedSteps:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """No steps are taken meanwhile, and none are missed."""
+        """Marks a section in which no steps are expected."""
         self._cells[_PAUSES] += 1
         try:
             yield
@@ -57,6 +57,6 @@ class SharedSteps:
             self._cells[_PAUSES] -= 1
 
     def close(self) -> None:
-        """Forgets the memory; the other side's stays."""
+        """Unmaps the memory on this side only."""
         self._cells.release()
         self._map.close()

@@ -27,13 +27,13 @@ from sweeper.worker.step_counter import SharedSteps
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
-# torch carries an error from a loader worker as text: its own line, then the worker's traceback.
+# torch passes on an error from a loader worker as text: one line, then the worker's traceback.
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 
 
 class PipeProgress:
-    """Progress as JSON lines to the keeper, which answers one about a window with what disturbed it."""
+    """Sends progress to the keeper as JSON lines; it answers a window with what disturbed it."""
 
     def __init__(self, descriptor: int, steps: Steps) -> None:
         self._descriptor = descriptor
@@ -42,29 +42,29 @@ class PipeProgress:
         self.steps = steps
 
     def send(self, **message: Any) -> None:
-        """Writes one line, whole."""
+        """Writes one complete line."""
         data = json.dumps(message, allow_nan=False).encode() + b"\n"
         while data:
             data = data[os.write(self._descriptor, data) :]
 
     def stage(self, name: str) -> None:
-        """Says how far the job has got."""
+        """Reports the stage that the job has reached."""
         self.reached = name
         self.send(stage=name)
 
     def device(self, info: DeviceInfo) -> None:
-        """Says which device it runs on."""
+        """Reports the device that the job runs on."""
         self.send(device=encode(info))
 
     def window(self, window: Window) -> Sequence[str]:
-        """Says that a window has ended, and waits for the keeper's answer."""
+        """Reports the end of a window and waits for the keeper's answer."""
         self.send(window=encode(window))
         answer: list[str] = json.loads(self._answers.readline() or "[]")
         return answer
 
 
 def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
-    """Runs the job's runner in this process; what goes wrong becomes a Failure."""
+    """Runs the job's runner in this process; an exception becomes a Failure."""
     try:
         result = runner_of(job)(job, progress)
         assert isinstance(result, Measurement | Report)
@@ -72,7 +72,7 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
     except TrialFailedError as error:
         return _failure(FailureKind(error.kind), str(error), progress)
     except UserError as error:
-        # A shipped pipeline's are about its options, and its code is nobody's to mend.
+        # A shipped pipeline's are about its options; the user does not edit its code.
         place = _place(error, job, but_shipped=True)
         if place:
             traceback.print_exc()
@@ -83,7 +83,7 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         place = _place(error, job)
         if isinstance(error, SystemExit) and not place:
             raise
-        # What the person sees first is one line; the traceback is in the log.
+        # The message is one line; the traceback is in the log.
         traceback.print_exc()
         first = _as_raised(error)
         known = failures.of_text(f"{type(error).__module__}.{first}")
@@ -92,14 +92,14 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
 
 
 def _as_raised(error: BaseException) -> str:
-    """Returns `Type: message`; of an error in a loader worker, the one that was raised there."""
+    """Returns `Type: message`; for an error in a loader worker, as it was raised there."""
     text = f"{type(error).__name__}: {error}"
     return text.rstrip().splitlines()[-1] if _IN_WORKER.search(text) else text
 
 
 def _first_sentence(text: str) -> str:
-    """Returns what an exception says first; the rest of it is in the log."""
-    # Struck before it is cut: of what is cut through, the rest would be left.
+    """Returns the first sentence of an exception; the rest is in the log."""
+    # Secrets are removed before the cut: half a secret would not be recognised.
     return struck(text.splitlines()[0], secrets(os.environ)).partition(". ")[0][:300]
 
 
@@ -110,10 +110,10 @@ def _failure(kind: FailureKind, message: str, progress: Progress) -> Failure:
 def _place(error: BaseException, job: Job, *, but_shipped: bool = False) -> str:
     """Returns the innermost line of the user's own code, as ` (file:line)`.
 
-    What lies beside the pipeline comes before what it imports from elsewhere.
+    Files next to the pipeline come before those that it imports from elsewhere.
 
     Args:
-        but_shipped: Whether the pipelines that come with sweeper count as a library.
+        but_shipped: Whether the pipelines that ship with sweeper count as a library.
     """
     frames = [
         (filename, line)
@@ -135,12 +135,12 @@ def _is_users(filename: str) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, str]]:
-    """Yields file and line of each call that led to `error`, the outermost first."""
+    """Yields file and line of each call that led to `error`, outermost first."""
     for frame in traceback.extract_tb(error.__traceback__):
         yield frame.filename, str(frame.lineno)
     if _IN_WORKER.search(str(error)):
         yield from _FRAME.findall(str(error))
-    # How a pool of processes carries what was raised in one of them.
+    # A process pool passes on an exception from one of its processes like this.
     if error.__cause__ is not None and type(error.__cause__).__name__ in (
         "_RemoteTraceback",
         "RemoteTraceback",
@@ -151,15 +151,15 @@ def _frames(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def main(folder: Path, descriptor: int, steps: int) -> NoReturn:
-    """Runs the job in `folder`, sends its result, and ends this process at once.
+    """Runs the job in `folder`, sends its result, and exits immediately.
 
-    Nothing after the result can matter: exit handlers of compilers and loaders are not waited for.
+    Exit handlers of compilers and loaders are skipped: nothing after the result matters.
     """
     status = 1
     try:
         stacks.enable()
         progress = PipeProgress(descriptor, SharedSteps(steps))
-        # Mapped: whoever the trial starts has no use for it.
+        # The counter is mapped; processes that the trial starts do not need it.
         os.close(steps)
         result = run(read_job(folder), progress)
         progress.send(result={"type": type(result).__name__.lower(), **encode(result)})

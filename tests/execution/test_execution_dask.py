@@ -106,7 +106,7 @@ def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytes
             handle = launcher.submit(fault_job(tmp_path / "a"))
             cluster.scheduler.kill()
             with pytest.raises(
-                EnvironmentStopError, match=r"the Dask scheduler is gone\. What was measured is kept"
+                EnvironmentStopError, match=r"the Dask scheduler is gone\. Finished trials are kept"
             ):
                 handle.result(timeout=WAIT_SECONDS)
         finally:
@@ -117,9 +117,11 @@ def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.Mon
     monkeypatch.setattr("sweeper.execution.dask.CONNECT_SECONDS", 0.5)
     with pytest.raises(EnvironmentStopError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         DaskPool("tcp://127.0.0.1:9")
-    with pytest.raises(UserError, match=r"`execution\.address` must be a scheduler's, but got 'ftp://a'"):
+    with pytest.raises(
+        UserError, match=r"`execution\.address` must be a scheduler's address, but got 'ftp://a'"
+    ):
         DaskPool("ftp://a")
-    with pytest.raises(UserError, match=r"`execution\.tls` must name files that are there, but got 'a\.pem'"):
+    with pytest.raises(UserError, match=r"`execution\.tls` must name existing files, but got 'a\.pem'"):
         DaskPool("tls://127.0.0.1:9", Tls(ca_file="a.pem", cert_file="b.pem", key_file="c.pem"))
 
 

@@ -146,7 +146,7 @@ def test_a_server_that_is_killed_again_and_again_ends_the_sweep(own, tmp_path, w
         assert own.pid != server or not number
         os.kill(own.pid, signal.SIGKILL)
         assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
-    with pytest.raises(EnvironmentStopError, match=r"was ended 3 times; .*server\.log"):
+    with pytest.raises(EnvironmentStopError, match=r"was killed 3 times; .*server\.log"):
         own.submit(fault_job(tmp_path / "b"))
 
 

@@ -163,7 +163,7 @@ def test_a_worker_that_was_to_have_a_gpu_and_sees_none_refuses(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert node.here(True).refusal == "GPUs were asked for, but CUDA_VISIBLE_DEVICES names none"
+    assert node.here(True).refusal == "GPUs were requested, but CUDA_VISIBLE_DEVICES names none"
     assert node.here(False).refusal == ""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert (node.here(True).refusal, node.here(True).gpu) == ("", "1")

@@ -86,9 +86,9 @@ def test_what_a_link_leads_to_stays_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc/elsewhere", "series/../../elsewhere", ".", "series/"])
 def test_names_that_belong_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "a" / "b"
-    with pytest.raises(ValueError, match="belongs elsewhere"):
+    with pytest.raises(ValueError, match="outside its folder"):
         unpack_into(folder, archive({"fine": b"", name: b"x"}))
-    with pytest.raises(ValueError, match="belongs elsewhere"):
+    with pytest.raises(ValueError, match="outside its folder"):
         Parcel.from_bytes(archive({"about.json": b"{}", f"code/{name}": b"x"}))
     assert contents(tmp_path) == {}
 

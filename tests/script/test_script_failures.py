@@ -20,13 +20,13 @@ def evil(run, how: str, **changes):
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("nothing", FailureKind.NO_RESULT, "exit status 0"),
-        ("unit", FailureKind.IMPLAUSIBLE, "another unit"),
-        ("contradiction", FailureKind.IMPLAUSIBLE, "its counts come at"),
+        ("nothing", FailureKind.NO_RESULT, "exited with status 0"),
+        ("unit", FailureKind.IMPLAUSIBLE, "instead of the usual"),
+        ("contradiction", FailureKind.IMPLAUSIBLE, "but its counts give"),
         ("cuda-oom", FailureKind.OOM, "CUDA out of memory"),
         ("host-oom", FailureKind.HOST_OOM, "MemoryError"),
         ("killed", FailureKind.LOST, "SIGKILL"),
-        ("nan", FailureKind.NON_FINITE, "not a number"),
+        ("nan", FailureKind.NON_FINITE, "no longer finite"),
         ("raise", FailureKind.USER_ERROR, "FileNotFoundError"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_validation_loss_is_the_first_from_there_on():
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_the_trial(value):
-    with pytest.raises(TrialFailedError, match="not a number"):
+    with pytest.raises(TrialFailedError, match="no longer finite"):
         Timeline().add_loss("loss", value, 1)
 
 

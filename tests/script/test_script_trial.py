@@ -89,7 +89,7 @@ def test_a_script_without_a_loss_says_so(run):
     job = job_of(dataclasses.replace(script, env={"NO_METER": "1"}), PARAMS["with_argparse"], plan)
     found = run(dataclasses.replace(job, runner=SCRIPT_QUALITY_RUNNER))
     assert isinstance(found, Failure)
-    assert "reports no loss" in found.message
+    assert "reported no loss" in found.message
 
 
 def test_a_trial_that_is_too_slow_is_screened_out(tmp_path, monkeypatch):
@@ -129,14 +129,14 @@ def test_steps_of_an_unknown_size_ask_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.5)
     script = Script(command=(sys.executable, "evil.py", "polite", "{size}"))
     job = dataclasses.replace(job_of(script, {"size": 32}), folder=str(tmp_path))
-    with pytest.raises(UserError, match=r"`script\.samples_per_step` needs a number"):
+    with pytest.raises(UserError, match=r"`script\.samples_per_step` is required"):
         under_test.run(job, Silent())
 
 
 def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(under_test, "STALL_RATIO", 1.0)
     job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)
-    with pytest.raises(TrialFailedError, match="has said nothing for 1 s"):
+    with pytest.raises(TrialFailedError, match="has reported nothing for 1 s"):
         under_test.run(job, Silent())
     # Where it hung.
     assert re.search(

@@ -28,8 +28,8 @@ def test_a_line_has_the_means_of_its_second_with_their_units():
         "host_read_ms": [1.0, 1.0, 1.0, 1.0],
     }
     assert list(lines(columns, OFFSET)) == [
-        f"{clock(10)}  GPU 95 %  3.0 GiB  150 W  CPU 33 %  of it the trial 187 % of a core",
-        f"{clock(11)}  GPU 70 %",
+        f"{clock(10)}  GPU 95%  3.0 GiB  150 W  CPU 33%  trial 187% of a core",
+        f"{clock(11)}  GPU 70%",
     ]
 
 
@@ -40,7 +40,7 @@ def test_seconds_are_the_clocks_on_the_wall():
 
 def test_lines_are_in_order_and_seconds_in_which_nothing_was_read_have_none():
     columns = {"time_s": [12.0, 14.0, 13.0], "cpu_util_pct": [1.0, 3.0, NAN]}
-    assert list(lines(columns, OFFSET)) == [f"{clock(12)}  CPU 1 %", f"{clock(14)}  CPU 3 %"]
+    assert list(lines(columns, OFFSET)) == [f"{clock(12)}  CPU 1%", f"{clock(14)}  CPU 3%"]
 
 
 def test_nothing_read_is_no_file(tmp_path: Path):
@@ -54,4 +54,4 @@ def test_the_file_ends_with_a_line_and_has_the_present_time(tmp_path: Path):
     before = time.time()
     write_log({"time_s": [time.perf_counter()], "cpu_util_pct": [12.0]}, path)
     stamps = {time.strftime("%H:%M:%S", time.localtime(moment)) for moment in (before, time.time())}
-    assert path.read_text() in {f"{stamp}  CPU 12 %\n" for stamp in stamps}
+    assert path.read_text() in {f"{stamp}  CPU 12%\n" for stamp in stamps}

@@ -136,7 +136,7 @@ def test_a_uuid_may_be_whole_or_short_and_of_an_instance(play, uuid, gib):
 @pytest.mark.parametrize(
     ("uuid", "says"),
     [
-        ("MIG-cccc", f"but begins {PART.uuid}, {OTHER_PART.uuid}"),
+        ("MIG-cccc", f"but matches {PART.uuid}, {OTHER_PART.uuid}"),
         ("GPU-ffff", f"but NVML knows {FIRST.uuid}"),
         ("GPU-", "but got `GPU-`"),
     ],

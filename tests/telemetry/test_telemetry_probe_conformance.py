@@ -89,7 +89,7 @@ def test_series_that_are_not_its_own_or_no_numbers_are_left_out(added):
     own = "'odd_a_pct': 7, 'odd_b_w': float('nan'), 'odd_c_w': 'a'"
     probe = added(f"return {{'gpu_util_pct': 1.0, 'odd_../x': 1.0, {own}}}", "odd_naming")
     assert probe.read() == {"odd_a_pct": 7.0}
-    rule = "a series must be called odd_..., in small letters, digits and `_`"
+    rule = "a series must be called odd_..., in lower-case letters, digits and `_`"
     assert probe.missing == {
         "gpu_util_pct": rule,
         "odd_../x": rule,

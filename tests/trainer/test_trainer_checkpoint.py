@@ -194,7 +194,7 @@ def test_no_code_is_run_by_reading_a_checkpoint(name: str, tmp_path: Path, stepp
     assert found is not None
     (found / checkpoint.STATE).unlink()
     torch.save({"random": Tripwire(tmp_path / "run")}, found / name)
-    message = "older sweeper, and pickled" if name == "state.pt" else "damaged, or no state"
+    message = "a pickle of an older sweeper" if name == "state.pt" else "damaged or not the state"
     with pytest.raises(UserError, match=message):
         checkpoint.restore_random(found, CPU)
     with pytest.raises(UserError, match=message):

@@ -86,7 +86,7 @@ def test_the_cache_is_warm_where_all_came_from_it(counted: dict, cache: str):
 def test_what_was_compiled_is_told():
     counters = torch._dynamo.utils.counters
     watch = CompileWatch(config("max-autotune"), None)
-    assert watch.effective()["compile.mode"].startswith("eager: torch.compile left every layer alone")
+    assert watch.effective()["compile.mode"].startswith("eager: torch.compile skipped every layer")
     counters["stats"]["unique_graphs"] = 3
     assert watch.effective() == {}
     counters["inductor"]["cudagraph_skips"] = 1

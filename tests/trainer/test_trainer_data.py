@@ -79,7 +79,7 @@ def test_a_batch_larger_than_the_data_is_said(kind: str):
     with pytest.raises(TrialFailedError) as caught:
         started(SAMPLES, {"kind": kind}, LENGTH + 1)
     assert caught.value.kind == "data_too_small"
-    assert str(caught.value) == "a batch of 104 needs as many training samples, but there are 103"
+    assert str(caught.value) == "a batch of 104 needs as many training samples, but there are only 103"
     ragged = started(SAMPLES, {"kind": kind}, LENGTH + 1, drop_last=False)
     assert [len(batch["i"]) for batch in batches(ragged, 2)] == [LENGTH, LENGTH]
     ragged.close()

@@ -69,7 +69,7 @@ RETAIN, DEFAULT = (TrialConfig().replace({"device.malloc": value}) for value in 
 @pytest.mark.parametrize("mallopt", [None, lambda name, value: 0], ids=["absent", "refused"])
 def test_a_c_library_that_cannot_be_told_is_recorded(monkeypatch, mallopt):
     assert not retaining_by(monkeypatch, mallopt)
-    assert devices.without_effect(RETAIN, CPU) == {"device.malloc": "default: glibc alone can"}
+    assert devices.without_effect(RETAIN, CPU) == {"device.malloc": "default: glibc only"}
     assert devices.without_effect(DEFAULT, CPU) == {}
 
 

@@ -114,12 +114,12 @@ def exited(code: int) -> int:
         (signal.SIGBUS, "", 0, "shm", "/dev/shm"),
         (signal.SIGTERM, "", 0, "preempted", "SIGTERM"),
         (signal.SIGUSR1, "", 0, "preempted", "SIGUSR1"),
-        (signal.SIGSEGV, "", 0, "crash", "the trial died of SIGSEGV"),
+        (signal.SIGSEGV, "", 0, "crash", "the trial crashed with SIGSEGV"),
         (signal.SIGABRT | 0x80, "CUDA error: out of memory", 0, "oom", "SIGABRT"),
-        (40, "", 0, "crash", "the trial died of"),
-        (exited(0), "CUDA out of memory", 0, "no_result", "exit status 0"),
-        (exited(3), "", 0, "crash", "exit status 3"),
-        (exited(1), "RuntimeError: received 0 items of ancdata", 0, "fd_limit", "exit status 1"),
+        (40, "", 0, "crash", "the trial crashed with"),
+        (exited(0), "CUDA out of memory", 0, "no_result", "exited with status 0"),
+        (exited(3), "", 0, "crash", "exited with status 3"),
+        (exited(1), "RuntimeError: received 0 items of ancdata", 0, "fd_limit", "exited with status 1"),
     ],
 )
 def test_exit(status: int, tail: str, oom_kills: int, kind: str, message: str):

@@ -61,8 +61,8 @@ def test_a_whole_trial_of_three_ranks(launcher, tmp_path, prepared):
 @pytest.mark.parametrize(
     ("number", "kind", "message", "seconds"),
     [
-        (signal.SIGKILL, FailureKind.LOST, "the trial was killed (SIGKILL) from outside", 0.0),
-        (signal.SIGBUS, FailureKind.SHM, "the trial died of SIGBUS", 1.0),
+        (signal.SIGKILL, FailureKind.LOST, "the trial was killed from outside (SIGKILL)", 0.0),
+        (signal.SIGBUS, FailureKind.SHM, "the trial crashed with SIGBUS", 1.0),
     ],
     ids=["early", "training"],
 )

@@ -30,9 +30,9 @@ def test_a_result_comes_back_whole(run_fault, tmp_path):
     [
         ("raise", "crash", "ValueError: a mistake in the model"),
         ("oom", "oom", "RuntimeError: CUDA out of memory"),
-        ("exit", "no_result", "the trial ended with exit status 0 before it gave a result"),
-        ("exit 3", "crash", "the trial ended with exit status 3 and no result"),
-        ("kill", "lost", "the trial was killed (SIGKILL) from outside"),
+        ("exit", "no_result", "the trial exited with status 0 without a result"),
+        ("exit 3", "crash", "the trial exited with status 3 without a result"),
+        ("kill", "lost", "the trial was killed from outside (SIGKILL)"),
     ],
 )
 def test_a_failure_has_kind_message_stage_and_log(run_fault, tmp_path, fault, kind, message):

@@ -163,7 +163,7 @@ def test_a_driver_that_never_answers_changes_and_delays_nothing(kept):
 
 def test_of_several_gpus_it_is_said_that_one_is_looked_at(kept):
     found, _ = kept(windows, Gpu(lambda look: 0.0), devices=2, repeats=1)
-    assert found.telemetry_missing["other_gpus"] == "only the first of 2 GPUs is looked at"
+    assert found.telemetry_missing["other_gpus"] == "only the first of 2 GPUs is sampled"
 
 
 def test_telemetry_is_cut_to_the_windows_that_were_kept(kept, tmp_path):
@@ -179,7 +179,7 @@ def test_telemetry_is_cut_to_the_windows_that_were_kept(kept, tmp_path):
     first = min(window.start_s for window in found.windows)
     assert sum(moment < first for moment in columns["time_s"]) > 10
     assert found.telemetry_missing["gpu_power_w"] == "not supported"
-    assert "GPU 50 %" in (tmp_path / "job" / TELEMETRY_LOG).read_text()
+    assert "GPU 50%" in (tmp_path / "job" / TELEMETRY_LOG).read_text()
 
 
 # -- a trial that ends in the middle of it ---------------------------------------------------------------

@@ -11,23 +11,23 @@ from time import perf_counter
 GIB, MIB = 1024**3, 1024**2
 PROC, BLOCK, SHM = Path("/proc"), Path("/sys/block"), Path("/dev/shm")
 MIN_SECONDS = 0.05
-"""A kernel tick is 10 ms: over less time than this, a rate would be of ticks rather than of work."""
+"""A kernel tick is 10 ms: over less time than this, a rate would mostly show rounding."""
 MAX_CORE_SERIES = 16
 _SECTOR = 512
 
 
 class KeptFile:
-    """A file of the kernel's that is read again and again, up to `size` bytes of it."""
+    """A kernel file that stays open for repeated reads of up to `size` bytes."""
 
     def __init__(self, path: Path, size: int = 4096) -> None:
         self._path, self._size = path, size
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
-        """Returns what it says now.
+        """Returns the current content.
 
         Raises:
-            OSError: What it tells of has gone, or the kernel does not tell it after all.
+            OSError: Its subject is gone, or the kernel does not provide it after all.
         """
         try:
             return os.pread(self._descriptor, self._size, 0)
@@ -35,15 +35,15 @@ class KeptFile:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the file."""
         os.close(self._descriptor)
 
 
 class Part:
-    """Some series out of one place. A part that raises is not read again.
+    """Some series from one source. A part that raises is not read again.
 
     Attributes:
-        names: The series; those of single cores are not listed.
+        names: The series, without those of single cores.
     """
 
     names: Sequence[str] = ()
@@ -52,7 +52,7 @@ class Part:
         self._files = list(files)
 
     def read(self) -> Mapping[str, float]:
-        """Returns the present values."""
+        """Returns the current values."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -65,12 +65,12 @@ Counts = Mapping[int, tuple[int, ...]]
 
 
 class Counting(Part):
-    """Rates out of counters, over the time since the last reading; none at the first."""
+    """Rates from counters, over the time since the last reading; none at the first."""
 
     _last: tuple[float, Counts] | None = None
 
     def read(self) -> Mapping[str, float]:
-        """Returns the rates; nothing where the last reading was just now."""
+        """Returns the rates; nothing if the last reading was just now."""
         counts, now = self._counts(), perf_counter()
         then, before = self._last or (now, counts)
         if self._last is not None and now - then < MIN_SECONDS:
@@ -86,12 +86,12 @@ class Counting(Part):
 
 
 class Cores(Counting):
-    """How busy the usable cores are, together and the busiest of them; each, where there are few."""
+    """Utilisation of the usable cores: the mean, the busiest, and each one if there are few."""
 
     names = ("cpu_util_pct", "cpu_max_core_pct")
 
     def __init__(self, cores: Sequence[int]) -> None:
-        # The cores' lines come first, and what follows them can be long.
+        # The cores' lines come first; the rest can be long.
         super().__init__(KeptFile(PROC / "stat", 256 + 160 * (os.cpu_count() or 1)))
         self._cores = {b"cpu%d" % core: core for core in cores}
         self._has_series = len(cores) <= MAX_CORE_SERIES
@@ -103,11 +103,11 @@ class Cores(Counting):
                 break
             name, *columns = line.split(None, 9)
             if name in self._cores:
-                # user, nice, system, idle, iowait, irq, softirq, steal; a guest's are in user's.
+                # user, nice, system, idle, iowait, irq, softirq, steal; user includes guest.
                 ticks = [int(column) for column in columns[:8]]
                 found[self._cores[name]] = sum(ticks), ticks[3] + ticks[4]
         if not found:
-            raise ValueError(f"{PROC / 'stat'} does not tell of the cores that may be used")
+            raise ValueError(f"{PROC / 'stat'} does not list the usable cores")
         return found
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
@@ -116,7 +116,7 @@ class Cores(Counting):
             total_before, idle_before = before.get(core, (total, idle))
             if total > total_before:
                 share = 1 - (idle - idle_before) / (total - total_before)
-                # Times of idle and waiting may run backwards by a tick.
+                # Idle and iowait times may run backwards by a tick.
                 busy[core] = 100 * min(1.0, max(0.0, share))
         if not busy:
             return {}
@@ -127,7 +127,7 @@ class Cores(Counting):
 
 
 class Memory(Part):
-    """The machine's memory: what is not available is used."""
+    """The machine's memory; memory that is not available counts as used."""
 
     names = ("host_mem_used_gib", "host_mem_used_pct")
 
@@ -135,7 +135,7 @@ class Memory(Part):
         super().__init__(KeptFile(PROC / "meminfo", 256))
 
     def read(self) -> Mapping[str, float]:
-        """Returns GiB and the share of all."""
+        """Returns the used GiB and their share of the total."""
         text = self._files[0].read()
         total, available = (
             int(text.partition(key)[2].split(None, 1)[0]) for key in (b"MemTotal:", b"MemAvailable:")
@@ -145,7 +145,7 @@ class Memory(Part):
 
 
 class Disks(Counting):
-    """What is read from the machine's disks; not what is put together from them (md, dm, loop)."""
+    """Reads from the machine's physical disks, without devices built on them (md, dm, loop)."""
 
     names = ("disk_read_mib_s",)
 
@@ -163,14 +163,14 @@ class Disks(Counting):
 
 
 def _is_hidden(disk: Path) -> bool:
-    """Returns whether a disk is one path of several to another, which counts the same reads."""
+    """Returns whether a disk is only a path to another one, which counts the same reads."""
     with contextlib.suppress(OSError):
         return (disk / "hidden").read_text(encoding="ascii").strip() == "1"
     return False
 
 
 class Pressure(Counting):
-    """PSI: the share of time in which some task of the machine waited for a resource."""
+    """PSI: the share of time in which some task on the machine waited for a resource."""
 
     def __init__(self, resource: str, name: str) -> None:
         super().__init__(KeptFile(PROC / "pressure" / resource, 256))
@@ -185,7 +185,7 @@ class Pressure(Counting):
 
 
 class Shm(Part):
-    """Shared memory, which loader workers hand their batches over in."""
+    """Shared memory, through which loader workers pass batches."""
 
     names = ("shm_used_gib", "shm_free_gib")
 
@@ -195,7 +195,7 @@ class Shm(Part):
         super().__init__()
 
     def read(self) -> Mapping[str, float]:
-        """Returns what is used of it, and what is left."""
+        """Returns the used and the free GiB."""
         found = os.statvfs(SHM)
         return {
             "shm_used_gib": (found.f_blocks - found.f_bfree) * found.f_frsize / GIB,

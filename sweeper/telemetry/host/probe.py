@@ -1,4 +1,4 @@
-"""HostProbe: cores, memory, disks, pressure, /dev/shm and the trial's own tree."""
+"""HostProbe: cores, memory, disks, pressure, /dev/shm and the trial's process tree."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from sweeper.telemetry.probe import Probe, Reading
 
 
 class HostProbe(Probe):
-    """What the machine and the trial's tree do, out of /proc and /sys.
+    """Reads the state of the machine and of the trial's tree from /proc and /sys.
 
-    The files stay open and are read in place, because a reading takes time of a core that the trial may want.
+    The files stay open and are read in place, because a reading takes time on a core that the trial
+    may need.
 
     Attributes:
-        name: Of its own cost's series.
+        name: Prefix of its cost's series.
         missing: Why a series is absent, by its name.
     """
 
@@ -28,7 +29,7 @@ class HostProbe(Probe):
         self._parts: list[Part] = []
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Begins with the trial's process, and takes the counters' first values."""
+        """Opens the files and reads the counters' first values."""
         kinds: list[tuple[Sequence[str], Callable[[], Part]]] = [
             (Cores.names, lambda: Cores(_usable(pid))),
             (Tree.names, lambda: Tree(pid)),
@@ -47,7 +48,7 @@ class HostProbe(Probe):
         self.read()
 
     def read(self) -> Reading:
-        """Returns the present values; rates are over the time since the last reading."""
+        """Returns the current values; rates are over the time since the last reading."""
         values: dict[str, float] = {}
         for part in list(self._parts):
             try:
@@ -69,7 +70,7 @@ class HostProbe(Probe):
 
 
 def _usable(pid: int) -> list[int]:
-    """Returns the cores that the trial may run on, which can be fewer than the keeper's."""
+    """Returns the cores that the trial may use, which can be fewer than the keeper's."""
     try:
         return sorted(os.sched_getaffinity(pid))
     except OSError:

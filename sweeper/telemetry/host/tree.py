@@ -12,11 +12,11 @@ from sweeper.telemetry.host.machine import GIB, PROC, Counting, Counts, KeptFile
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 LOOK_SECONDS = 1.0
-"""How often new processes are looked for, which costs a file per thread."""
+"""How often to look for new processes, which reads a file per thread."""
 
 
 class Tree(Counting):
-    """Processor time of the tree, and of what the trial has started; 100 % are one core."""
+    """Processor time of the tree, and of the processes that the trial started; 100% is one core."""
 
     names = ("tree_cpu_pct", "loader_cpu_pct", "tree_mem_gib")
 
@@ -28,7 +28,7 @@ class Tree(Counting):
         self._pages = 0
 
     def read(self) -> Mapping[str, float]:
-        """Returns rates and memory; an ended tree has none."""
+        """Returns rates and memory."""
         if perf_counter() - self._looked >= LOOK_SECONDS:
             self._look()
         rates = super().read()
@@ -50,7 +50,7 @@ class Tree(Counting):
                 fields = file.read().rpartition(b")")[2].split(None, 22)
             except OSError:
                 self._processes.pop(pid).close()
-                # Its successor, a worker of the next epoch, should not go unseen for a second.
+                # Find its successor, such as the next epoch's worker, without waiting a second.
                 self._looked = -LOOK_SECONDS
                 continue
             found[pid] = (int(fields[11]) + int(fields[12]),)
@@ -58,8 +58,8 @@ class Tree(Counting):
         return found
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
-        # All of a new process's time is new, but not more than has passed: it may have started a second
-        # ago. What ended takes its time with it.
+        # A new process's time counts, up to the time that has passed: it may have started a second
+        # ago. The time of a process that exited is lost.
         passed = round(seconds * _TICKS)
         taken = {
             pid: max(0, ticks - before[pid][0]) if pid in before else min(ticks, passed)

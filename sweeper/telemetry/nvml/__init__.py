@@ -1,1 +1,1 @@
-"""Telemetry of GPUs through NVML. Finds devices by UUID, makes no CUDA context."""
+"""Telemetry of GPUs through NVML. Finds devices by UUID, creates no CUDA context."""

@@ -15,7 +15,7 @@ from sweeper.telemetry.nvml.library import find, gpus, initialised, is_split, pr
 from sweeper.telemetry.nvml.processes import compute_processes
 
 LIMIT_SECONDS = 60.0
-"""How long NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""
+"""Limit for NVML: without persistence mode, many GPUs take some 10 s to wake up."""
 GIB = 1024**3
 _WORD_BITS = 64
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -24,14 +24,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """A GPU as the driver describes it; what it does not tell is empty, 0 or None.
+    """A GPU as the driver describes it; unknown values are empty, 0 or None.
 
     Attributes:
-        index: NVML's, in the order of the PCI bus, whatever CUDA_VISIBLE_DEVICES says.
-        uuid: What a trial's device is known by.
+        index: NVML's index, in PCI bus order, whatever CUDA_VISIBLE_DEVICES says.
+        uuid: Identifies a trial's device.
         driver: The driver's version.
-        cuda_driver_version: The latest CUDA that the driver can run.
-        persistence: Whether the driver stays awake while nobody uses the GPU.
+        cuda_driver_version: The latest CUDA version that the driver supports.
+        persistence: Whether the driver stays loaded while nobody uses the GPU.
         compute_mode: `default`, `exclusive process`, `exclusive thread` or `prohibited`.
         mig: Whether it is split into instances.
         foreign: Compute processes on it that this process has not started.
@@ -50,15 +50,15 @@ class GpuFacts:
 
 
 def gpu_names() -> list[str]:
-    """Returns the model names of the GPUs this process may use, in the order CUDA_VISIBLE_DEVICES gives.
+    """Returns the model names of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES.
 
-    Entries are numbers, UUIDs or their beginnings, of GPUs or of MIG devices; as in CUDA, the first
-    that names none ends the list, and one that comes twice empties it. Numbers are NVML's, which counts
-    along the PCI bus; CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise begins with the
-    fastest: where models differ, UUIDs are safe. Empty where NVML cannot be used.
+    Entries are indices, UUIDs or UUID prefixes, of GPUs or of MIG devices; as in CUDA, the first
+    invalid entry ends the list, and a duplicate empties it. Indices are NVML's, in PCI bus order;
+    CUDA uses that order only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise starts with the
+    fastest GPU, so use UUIDs if models differ. Empty if NVML cannot be used.
 
     Raises:
-        EnvironmentStopError: The driver has not answered in `LIMIT_SECONDS`.
+        EnvironmentStopError: The driver has not answered within `LIMIT_SECONDS`.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if visible is None else [entry.strip() for entry in visible.split(",")]
@@ -67,19 +67,19 @@ def gpu_names() -> list[str]:
     found = _bounded(lambda: _names(wanted))
     if found is None:
         raise EnvironmentStopError(
-            f"the NVIDIA driver must name its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
-            "hangs, as `nvidia-smi` will: reboot the machine, or use its processor (`--device cpu`)."
+            f"the NVIDIA driver must list its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
+            "hangs, as `nvidia-smi` will: reboot the machine, or use the CPU (`--device cpu`)."
         )
     return found
 
 
 def describe_gpus() -> list[GpuFacts]:
-    """Returns the facts of every GPU of the machine; empty where `driver_problem` says why."""
+    """Describes every GPU of the machine; if empty, `driver_problem` may say why."""
     return _bounded(_facts) or []
 
 
 def memory_used_gib(uuid: str) -> float | None:
-    """Returns how much of a GPU's memory is taken, by whomever; None where NVML does not tell."""
+    """Returns the used memory of a GPU, by all processes; None if NVML does not report it."""
     return _bounded(lambda: _used(uuid))
 
 
@@ -91,10 +91,10 @@ def _used(uuid: str) -> float | None:
 
 @contextlib.contextmanager
 def awake(uuids: Sequence[str]) -> Iterator[None]:
-    """Keeps the driver and these GPUs initialised, as far as NVML allows; without GPUs, NVML is not asked.
+    """Keeps the driver and these GPUs initialised, if NVML allows; does nothing without GPUs.
 
-    With persistence mode off, the driver shuts a GPU down when the last process that has it open ends, and
-    the next one waits seconds until it is up again. Processes that are started meanwhile inherit nothing.
+    With persistence mode off, the driver shuts a GPU down when the last process that uses it exits,
+    and the next one waits seconds for it to come up. Processes started meanwhile inherit nothing.
     """
     nvml = _bounded(lambda: _opened(uuids)) if uuids else None
     try:
@@ -108,7 +108,7 @@ def _opened(uuids: Sequence[str]) -> Any:
     with contextlib.suppress(Exception):
         nvml = start()
         for uuid in uuids:
-            # NVML opens a GPU when it is first asked for its handle, and keeps it open.
+            # NVML opens a GPU at the first request for its handle, and keeps it open.
             with contextlib.suppress(Exception):
                 find(nvml, uuid)
         return nvml
@@ -121,12 +121,12 @@ def _closed(nvml: Any) -> None:
 
 
 def cores_near(uuid: str) -> frozenset[int]:
-    """Returns the logical cores that are nearest to a GPU; empty where NVML does not tell."""
+    """Returns the logical cores nearest to a GPU; empty if NVML does not report them."""
     return _bounded(lambda: _near(uuid)) or frozenset()
 
 
 def _near(uuid: str) -> frozenset[int]:
-    # A bit for each core there could be: NVML fills so many words and no more.
+    # A bit for each possible core: NVML fills exactly this many words.
     words = os.sysconf("SC_NPROCESSORS_CONF") // _WORD_BITS + 1
     with contextlib.suppress(Exception), initialised() as nvml:
         masks = nvml.nvmlDeviceGetCpuAffinity(find(nvml, uuid).whole, words)
@@ -140,9 +140,9 @@ def _near(uuid: str) -> frozenset[int]:
 
 
 def full_uuid(name: str) -> str:
-    """Returns NVML's UUID of a GPU that CUDA_VISIBLE_DEVICES would call `name`; itself where it is not told.
+    """Returns NVML's UUID of the GPU that CUDA_VISIBLE_DEVICES calls `name`; `name` if unknown.
 
-    A number is NVML's own, as in `gpu_names`.
+    An index is NVML's own, as in `gpu_names`.
     """
     return _bounded(lambda: _full(name)) or name
 
@@ -155,7 +155,7 @@ def _full(name: str) -> str:
 
 
 def name_and_memory_gib(uuid: str) -> tuple[str, float]:
-    """Returns the model and the memory of a GPU or a MIG instance; empty and 0 where NVML does not tell."""
+    """Returns the model and the memory of a GPU or a MIG instance; empty and 0 if unknown."""
     return _bounded(lambda: _named(uuid)) or ("", 0.0)
 
 
@@ -167,7 +167,7 @@ def _named(uuid: str) -> tuple[str, float]:
 
 
 def driver_problem() -> str:
-    """Returns why NVML cannot be used here and what to do; empty where it can."""
+    """Returns why NVML cannot be used here and what to do; empty if it can."""
     found = _bounded(_problem)
     if found is None:
         return (
@@ -178,7 +178,7 @@ def driver_problem() -> str:
 
 
 def _bounded(work: Callable[[], _T]) -> _T | None:
-    """Returns what `work` returns; None where NVML hangs, in a thread that is left behind."""
+    """Returns the result of `work`; None if NVML hangs, which leaves a thread behind."""
     results: list[_T] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()
@@ -192,7 +192,7 @@ def _is_name(entry: str) -> bool:
 
 def _names(wanted: list[str] | None) -> list[str]:
     found: list[str] = []
-    # Whatever NVML refuses ends the list, as what names no GPU does.
+    # An entry that NVML refuses ends the list, as an invalid one does.
     with contextlib.suppress(Exception), initialised() as nvml:
         wholes = dict(gpus(nvml))
         for entry in wanted if wanted is not None else map(str, wholes):
@@ -206,7 +206,7 @@ def _name(nvml: Any, handle: Any) -> str:
     try:
         return str(nvml.nvmlDeviceGetName(handle))
     except nvml.NVMLError:
-        # Older drivers name no MIG devices, but the GPU they are on.
+        # Older drivers do not name MIG devices, only their GPU.
         return str(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)))
 
 

@@ -1,4 +1,4 @@
-"""GPU performance monitoring (Hopper and later): how much of a GPU works."""
+"""GPU performance monitoring (Hopper and later): how much of a GPU is active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.telemetry.nvml.library import SUCCESS, Device, LeftOutError, NotReportedError
 from sweeper.telemetry.nvml.pcie import RX, TX
 
-# NVML's counters behind a sample are refreshed every 100 ms.
+# NVML refreshes the counters behind a sample every 100 ms.
 _MIN_SECONDS = 0.1
 _METRICS = {
     "gpu_sm_active_pct": "NVML_GPM_METRIC_SM_UTIL",
@@ -18,15 +18,15 @@ _METRICS = {
     "gpu_tensor_active_pct": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
     "gpu_dram_active_pct": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
-# The bus is the whole GPU's: of an instance, there is no such figure.
+# The bus belongs to the whole GPU; there are no such figures for an instance.
 _WHOLE_METRICS = {RX: "NVML_GPM_METRIC_PCIE_RX_PER_SEC", TX: "NVML_GPM_METRIC_PCIE_TX_PER_SEC"}
 
 
 class Gpm:
-    """Metrics out of two samples, of which the later one is the next reading's earlier one.
+    """Metrics from two consecutive samples.
 
     Attributes:
-        names: The series it can give.
+        names: The series that it can provide.
     """
 
     def __init__(self, nvml: Any, device: Device) -> None:
@@ -38,7 +38,7 @@ class Gpm:
         self._taken: float | None = None
 
     def read(self) -> dict[str, float | Exception]:
-        """Returns the means since the last reading; nothing at the first, or where that was just now."""
+        """Returns the means since the last reading; nothing if that is missing or was just now."""
         nvml = self._nvml
         if self._request is None:
             self._request = self._open()
@@ -62,14 +62,14 @@ class Gpm:
         metric = self._request.metrics[place]
         if metric.nvmlReturn != SUCCESS:
             return self._nvml.NVMLError(metric.nvmlReturn)  # type: ignore[no-any-return]
-        return metric.value if math.isfinite(metric.value) else LeftOutError("NVML gave no number")
+        return metric.value if math.isfinite(metric.value) else LeftOutError("NVML returned no number")
 
     def _open(self) -> Any:
         nvml, device = self._nvml, self._device
         if not nvml.nvmlGpmQueryDeviceSupport(device.whole).isSupportedDevice:
-            raise NotReportedError("not told by this GPU: it needs Hopper or later (GPM)")
+            raise NotReportedError("not supported by this GPU: it needs Hopper or later (GPM)")
         if device.is_part and device.instance is None:
-            raise NotReportedError("not told for this MIG instance: NVML does not say which one it is")
+            raise NotReportedError("not reported for this MIG instance: NVML does not say which one it is")
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(self.names)

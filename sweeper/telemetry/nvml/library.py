@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# nvmlReturn_t, which never changes; pynvml itself is imported by whoever has a GPU, and by nobody else.
+# nvmlReturn_t, which never changes; pynvml itself is only imported if there is a GPU.
 SUCCESS, NOT_FOUND = 0, 6
 _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 3, 4, 13
 _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _MISMATCH = 9, 12, 18
 _LOST = {15: "the GPU was lost", 16: "the GPU must be reset"}
 _NEVER = {
-    _NOT_SUPPORTED: "not told by this GPU",
-    _NO_PERMISSION: "not told to this user",
-    _FUNCTION_NOT_FOUND: "not told by this driver, which is too old or too new",
+    _NOT_SUPPORTED: "not reported by this GPU",
+    _NO_PERMISSION: "not permitted for this user",
+    _FUNCTION_NOT_FOUND: "not reported by this driver, which is too old or too new",
 }
 _PROBLEMS = {
     _MISMATCH: "the NVIDIA driver was updated, and its older kernel module is still loaded: reboot or reload "
@@ -23,7 +23,7 @@ _PROBLEMS = {
     _LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA driver, or start the container "
     "with its GPUs (`--gpus all`)",
     _DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: `sudo modprobe nvidia`, or reboot",
-    _NO_PERMISSION: "this user may not use the NVIDIA driver: see the rights of /dev/nvidia*, and the "
+    _NO_PERMISSION: "this user may not use the NVIDIA driver: check the permissions of /dev/nvidia*, and the "
     "container's or the scheduler's GPUs",
 }
 
@@ -33,7 +33,7 @@ class NotReportedError(Exception):
 
 
 class LeftOutError(Exception):
-    """A reading that is not to be had this time; the text is the reason."""
+    """A reading that is unavailable this time; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Device:
     """A GPU, or an instance of one.
 
     Attributes:
-        handle: Its own.
-        whole: The GPU's: the same, but for an instance.
-        instance: The GPU instance's number; None for a whole GPU, or where it is not told.
+        handle: The device's own handle.
+        whole: The GPU's handle: the same, except for an instance.
+        instance: The GPU instance's number; None for a whole GPU, or if unknown.
     """
 
     handle: Any
@@ -57,18 +57,18 @@ class Device:
 
 
 def code_of(error: Exception) -> int | None:
-    """Returns NVML's number of an error; None where it is not NVML's."""
+    """Returns the number of an NVML error; None for other errors."""
     value = getattr(error, "value", None)
     return value if isinstance(value, int) else None
 
 
 def is_lost(error: Exception) -> bool:
-    """Returns whether the GPU can no longer be asked anything."""
+    """Returns whether the GPU no longer answers."""
     return code_of(error) in _LOST
 
 
 def is_final(error: Exception) -> bool:
-    """Returns whether asking again is in vain; what is not NVML's (a name pynvml lacks) stays as it is."""
+    """Returns whether retrying is useless, as after errors that are not NVML's."""
     code = code_of(error)
     return code in _NEVER if code is not None else not isinstance(error, LeftOutError)
 
@@ -94,7 +94,7 @@ def problem(error: Exception) -> str:
     if code is None:
         return str(error) or type(error).__name__
     return (
-        f"NVML says `{error}`: see whether `nvidia-smi` works; reboot or reload the driver where it does not"
+        f"NVML says `{error}`: check whether `nvidia-smi` works; reboot or reload the driver if it does not"
     )
 
 
@@ -118,7 +118,7 @@ def initialised() -> Iterator[Any]:
 
 
 def gpus(nvml: Any) -> Iterator[tuple[int, Any]]:
-    """Yields index (NVML's, in the order of the PCI bus) and handle of each GPU that answers."""
+    """Yields index (NVML's, in PCI bus order) and handle of each GPU that answers."""
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError):
             yield index, nvml.nvmlDeviceGetHandleByIndex(index)
@@ -145,22 +145,22 @@ def instances(nvml: Any, whole: Any) -> Iterator[Any]:
 def find(nvml: Any, uuid: str) -> Device:
     """Returns the device with a UUID.
 
-    The UUID may be whole, without its prefix, with the wrong one (torch tells a MIG device's without, and
-    others then write `GPU-` before it), or the beginning of one, as CUDA_VISIBLE_DEVICES takes it.
+    The UUID may be complete, without its prefix, with the wrong one (torch reports a MIG device's
+    without, and others then prepend `GPU-`), or abbreviated, as CUDA_VISIBLE_DEVICES accepts it.
 
     Raises:
-        NotToldError: There is none, or there are several.
+        NotReportedError: No device matches, or several do.
         NVMLError: NVML does not answer.
     """
     digits = uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
     if not digits:
-        raise NotReportedError(f"a GPU is found by its UUID, but got `{uuid}`")
+        raise NotReportedError(f"a GPU must be named by its UUID, but got `{uuid}`")
     refused: Exception | None = None
     for exact in dict.fromkeys((uuid, f"MIG-{digits}", f"GPU-{digits}")):
         try:
             return device_of(nvml, nvml.nvmlDeviceGetHandleByUUID(exact))
         except nvml.NVMLError as error:
-            # Any other GPU that is lost can fail this call: the walk below asks each on its own.
+            # Another GPU that is lost can fail this call: the walk below asks each one separately.
             refused = error if is_lost(error) else refused
     known = _known(nvml)
     meant = {each for each in known if each.lower().startswith(uuid.lower())} or {
@@ -170,7 +170,7 @@ def find(nvml: Any, uuid: str) -> Device:
         return device_of(nvml, known[meant.pop()])
     if meant:
         raise NotReportedError(
-            f"`{uuid}` must name one GPU, but begins {', '.join(sorted(meant))}: give more of it"
+            f"`{uuid}` must name one GPU, but matches {', '.join(sorted(meant))}: give more digits"
         )
     if refused is not None:
         raise refused
@@ -189,7 +189,7 @@ def _known(nvml: Any) -> dict[str, Any]:
 
 
 def device_of(nvml: Any, handle: Any) -> Device:
-    """Returns the device of a handle, with what NVML knows of the GPU that it is a part of."""
+    """Returns the device of a handle, with the GPU that it is a part of."""
     try:
         answer = nvml.nvmlDeviceIsMigDeviceHandle(handle)
         is_part = bool(getattr(answer, "value", answer))

@@ -11,13 +11,13 @@ from sweeper.telemetry.nvml.library import SUCCESS, LeftOutError
 MIB = 1024**2
 RX, TX = "gpu_pcie_rx_mib_s", "gpu_pcie_tx_mib_s"
 _MIN_SECONDS = 0.05
-# A counter of 32 bits comes round after 4 GiB: read less often, it could have done so unseen at a rate
-# that training reaches.
+# A 32-bit counter wraps after 4 GiB: read less often, it could wrap unnoticed at a rate that
+# training reaches.
 _NARROW_SECONDS = 0.5
 
 
 class PcieCounters:
-    """Rates out of the counters of drivers since 555, at some 0.3 ms a reading."""
+    """Rates from the counters of drivers since 555, at some 0.3 ms per reading."""
 
     names = (RX, TX)
 
@@ -49,14 +49,14 @@ class PcieCounters:
 
 def _rate(increase: int, seconds: float, is_narrow: bool) -> float | Exception:
     if is_narrow and seconds > _NARROW_SECONDS:
-        return LeftOutError("its counter comes round after 4 GiB, and was read too seldom to tell how often")
+        return LeftOutError("its counter wraps after 4 GiB and was read too rarely to tell how often it did")
     if is_narrow:
         increase %= 2**32
-    return increase / MIB / seconds if increase >= 0 else LeftOutError("its counter began anew")
+    return increase / MIB / seconds if increase >= 0 else LeftOutError("its counter was reset")
 
 
 class PcieThroughput:
-    """NVML's own rate. Each call blocks for 20 ms: one a reading at most, and each once a second."""
+    """NVML's own rate. A call blocks for 20 ms: at most one per reading, each once per second."""
 
     names = (RX, TX)
 

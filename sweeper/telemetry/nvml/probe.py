@@ -37,26 +37,26 @@ __all__ = [
 ]
 
 FAILURES_IN_A_ROW = 3
-"""So often may NVML fail to give a reading that it has not refused for good."""
+"""Consecutive temporary failures after which a reading is given up."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A source, and those of its series that are still asked for."""
+    """A source, and those of its series that are still wanted."""
 
     source: Source
     wanted: set[str]
 
 
 class NvmlProbe(Probe):
-    """Memory, power, heat, clocks and traffic; how much of the GPU works (GPM), or that any of it does.
+    """Memory, power, temperature, clocks and traffic; how much of the GPU is active (GPM).
 
-    `gpu_util_pct` is NVML's own: the share of time with any kernel running, be it on one SM of 132.
+    `gpu_util_pct` is NVML's: the share of time with any kernel running, even on one SM of 132.
 
     Attributes:
-        name: Of its own cost's series.
-        missing: Why a series is absent or has ended, by its name; `gpu` where there is none at all.
-        lost: Whether the GPU went away meanwhile.
+        name: Prefix of its cost's series.
+        missing: Why a series is absent or has ended, by its name; `gpu` if there are none at all.
+        lost: Whether the GPU was lost.
     """
 
     name = "nvml"
@@ -72,7 +72,7 @@ class NvmlProbe(Probe):
         self._in_a_row: dict[str, int] = {}
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Finds the GPU and takes the counters' first values; without a GPU, asks NVML nothing."""
+        """Finds the GPU and reads the counters' first values; without a GPU, does nothing."""
         if not device_uuid:
             return
         try:
@@ -90,11 +90,11 @@ class NvmlProbe(Probe):
         self._read(self._cheap)
 
     def read(self) -> Reading:
-        """Returns what the device tells for next to nothing."""
+        """Returns the cheap readings."""
         return self._read(self._cheap)
 
     def between(self) -> Reading:
-        """Returns who else was on the GPU since the last call, or since `open`."""
+        """Returns the use of the GPU by other processes since the last call, or since `open`."""
         return self._read(self._expensive)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class NvmlProbe(Probe):
 
     def _read(self, sources: list[_Kept]) -> dict[str, float]:
         values: dict[str, float] = {}
-        # A source that replaces another is appended meanwhile, and read at once; a lost GPU empties the list.
+        # A fallback source is appended and read in this loop; a lost GPU empties the list.
         for kept in sources:
             try:
                 found = kept.source.read()

@@ -1,4 +1,4 @@
-"""Other processes on a trial's GPU: which disturb it, and how much memory they hold."""
+"""Other processes on a trial's GPU: how many disturb it, and how much memory they hold."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ GIB = 1024**3
 
 
 def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
-    """Returns the processes with a compute context on a device, and the bytes each holds where it is told."""
-    # nvidia-ml-py before 12.550 knows no such error.
+    """Returns the compute processes on a device, and the bytes that each holds, if reported."""
+    # nvidia-ml-py before 12.550 has no such error.
     mismatch = getattr(nvml, "NVMLLibraryMismatchError", ())
     try:
         found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -23,13 +23,13 @@ def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
 
 
 class Foreign:
-    """Compute processes that are none of the trial's; costs milliseconds, under the driver's lock.
+    """Compute processes that are not the trial's; reading takes milliseconds of the driver's lock.
 
-    Where the driver tells each process's utilisation, one that holds memory and does nothing (a notebook)
-    does not disturb. Elsewhere every one counts.
+    If the driver reports utilisation per process, one that only holds memory (a notebook) does not
+    count as disturbing. Otherwise every process counts.
 
-    In a container the process numbers may be the machine's: in the list, or in the utilisation alone (seen
-    with 560). One of them is then the trial's own, and which one is not known.
+    In a container, process IDs may be the machine's: in the list, or in the utilisation only (seen
+    with 560). One of them is then the trial's own, without saying which.
     """
 
     names = ("gpu_foreign_processes", "gpu_foreign_mem_gib")
@@ -39,18 +39,18 @@ class Foreign:
         self._own: set[int] = set()
         self._listed_before: set[int] = set()
         self._is_numbered_as_here = False
-        # Per instance there is no utilisation.
+        # Instances have no utilisation per process.
         self._tells_busy = not device.is_part
-        # What ran before this trial is not its neighbour; NVML's times are microseconds of the epoch.
+        # Only processes that run during this trial count; NVML's times are microseconds since 1970.
         self._seen = int(time.time() * 1e6)
 
     def read(self) -> dict[str, float | Exception]:
-        """Returns the number of those that were busy since the last call, and the memory of all."""
+        """Returns the number of processes busy since the last call, and the memory of all."""
         listed = compute_processes(self._nvml, self._device.handle)
         self._own.update(tree(self._pid))
         self._is_numbered_as_here |= not self._own.isdisjoint(listed)
         busy = self._busy()
-        # Who has ended since was there for some of the time.
+        # A process that has exited since was there for part of the time.
         known = listed.keys() | self._listed_before
         self._listed_before = set(listed)
         own = self._own if self._is_numbered_as_here else set()
@@ -72,7 +72,7 @@ class Foreign:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device.handle, self._seen)
         except self._nvml.NVMLError as error:
-            # Nothing new is said in two ways: not found, or a count of none.
+            # Two ways to say that nothing is new: not found, or a count of zero.
             if code_of(error) in (NOT_FOUND, SUCCESS):
                 return set()
             if not is_final(error):
@@ -80,12 +80,12 @@ class Foreign:
             self._tells_busy = False
             return None
         self._seen = max((self._seen, *(int(each.timeStamp) for each in samples)))
-        # Some drivers fill up the list with rows of nobody, or of nonsense.
+        # Some drivers pad the list with empty or nonsensical rows.
         return {int(each.pid) for each in samples if each.pid and 0 < each.smUtil <= 100}
 
     def _memory(self, listed: dict[int, int | None]) -> float | Exception:
         if listed and not self._is_numbered_as_here:
-            return LeftOutError("NVML numbers processes as the machine does, not as this container does")
+            return LeftOutError("NVML reports the machine's process IDs, not this container's")
         reported = [used for pid, used in listed.items() if pid not in self._own]
         known = [used for used in reported if used is not None]
-        return sum(known) / GIB if known or not reported else LeftOutError("not told for processes of others")
+        return sum(known) / GIB if known or not reported else LeftOutError("not reported for other users")

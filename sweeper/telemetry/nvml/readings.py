@@ -11,12 +11,12 @@ from sweeper.telemetry.nvml.library import Device, NotReportedError, is_final
 from sweeper.telemetry.nvml.pcie import PcieCounters, PcieThroughput
 
 GIB = 1024**3
-# nvmlClocksEventReasons, by numbers because their names have changed once.
+# nvmlClocksEventReasons, by number because their names have changed once.
 IDLE, POWER_CAP = 0x1, 0x4
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Hardware slowdown, heat seen by software, heat seen by hardware, power brake."""
-_PART = "not told for a MIG instance"
-_SHARED = "not told for a MIG instance: it is the whole GPU's, which others share"
+"""Hardware slowdown, software thermal, hardware thermal, power brake."""
+_PART = "not reported for a MIG instance"
+_SHARED = "not reported for a MIG instance: it belongs to the whole GPU, which others share"
 NOT_OF_A_PART = {
     "gpu_util_pct": _PART,
     "gpu_mem_controller_pct": _PART,
@@ -27,7 +27,7 @@ NOT_OF_A_PART = {
 }
 
 Found = Mapping[str, float | Exception]
-"""Values by series, or why one is absent; a series that has nothing new is left out."""
+"""Values by series, or why one is absent; a series without a new value is left out."""
 
 
 def _nothing() -> None:
@@ -36,13 +36,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where some series come from.
+    """A source of some series.
 
     Attributes:
         names: The series.
-        read: Returns them; what it raises holds for all of them.
-        instead: What gives those of them that cannot be had here.
-        close: Releases what it holds.
+        read: Returns them; an exception applies to all of them.
+        instead: The fallback for series that are unavailable here.
+        close: Releases resources.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Source:
 
 
 def readings(nvml: Any, device: Device) -> list[Source]:
-    """Returns the sources of a device's series, each of which stands alone."""
+    """Returns the independent sources of a device's series."""
     whole = device.whole
     gpm = Gpm(nvml, device)
     found = [
@@ -60,7 +60,7 @@ def readings(nvml: Any, device: Device) -> list[Source]:
         _one(
             "gpu_temperature_c",
             lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU),
-            # CUDA 14 will no longer have the older name.
+            # CUDA 14 removes the older name.
             _one("gpu_temperature_c", lambda: nvml.nvmlDeviceGetTemperatureV(whole, 0)),
         ),
         _one("gpu_mem_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)),
@@ -89,7 +89,7 @@ def _utilisation(nvml: Any, whole: Any) -> Found:
 
 
 class Energy:
-    """The energy counter, as its increase since the first reading: it counts from the driver's start."""
+    """The energy counter's increase since the first reading; it counts from the driver's start."""
 
     def __init__(self, nvml: Any, whole: Any) -> None:
         self._nvml, self._whole = nvml, whole
@@ -104,19 +104,19 @@ class Energy:
 
 
 class Clocks:
-    """The SM clock, and what holds it down."""
+    """The SM clock, and what limits it."""
 
     names = ("gpu_sm_clock_mhz", "gpu_clock_pct", "gpu_throttled", "gpu_power_capped")
 
     def __init__(self, nvml: Any, whole: Any) -> None:
         self._nvml, self._whole = nvml, whole
-        # The newer name first; drivers before 535 know the older one only.
+        # The newer name first; drivers before 535 only know the older one.
         self._asking = ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"]
-        self._refused: Exception = NotReportedError("not told")
+        self._refused: Exception = NotReportedError("not reported")
         self._default: float | Exception | None = None
 
     def read(self) -> Found:
-        """Returns clock, its share of the default clock, and 1 or 0 for each way of being held down."""
+        """Returns the clock, its share of the default clock, and 1 or 0 per kind of throttling."""
         nvml = self._nvml
         if self._default is None or (isinstance(self._default, Exception) and not is_final(self._default)):
             self._default = self._default_clock()
@@ -127,7 +127,7 @@ class Clocks:
             found[name] = why if isinstance(why, Exception) else float(bool(why & bits))
         if isinstance(clock, Exception) or isinstance(self._default, Exception):
             found["gpu_clock_pct"] = clock if isinstance(clock, Exception) else self._default
-        # An idle GPU lowers its clocks, and rightly so.
+        # An idle GPU lowers its clocks, which is fine.
         elif not why & IDLE if isinstance(why, int) else is_final(why):
             found["gpu_clock_pct"] = 100 * clock / self._default
         return found
@@ -139,7 +139,7 @@ class Clocks:
             found = _tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
         if isinstance(found, Exception) or found > 0:
             return found
-        return NotReportedError("the default clock is not told")
+        return NotReportedError("the default clock is not reported")
 
     def _reasons(self) -> int | Exception:
         while self._asking:

@@ -1,11 +1,11 @@
-"""Loaders: the same batches in the same order, read by rows, in workers, on the device, or streamed.
+"""Loaders: the same batches in the same order, read by rows, in workers, resident, or streamed.
 
 `sweeper.core.loaders` has the table of kinds; this package has their implementations.
 
           next()                          to_device()        in the step
 rows      rows collated, in workers       copy
 workers   batches gathered, in workers    copy
-resident  some batches gathered at once                      (graph: gather)
+resident  some batches gathered together                     (graph: gather)
 stream    gathered and copied by a thread, ahead of the step
 """
 
@@ -37,13 +37,13 @@ def make_loader(
     """Returns the loader of `config`.
 
     Args:
-        index_only: A loader that can hands over indices, for a step that gathers for itself.
+        index_only: A loader that supports it returns indices, for a step that gathers by itself.
         share: `(rank, size)` of a group that takes batches together.
-        begin: Batches that were taken before.
+        begin: Number of batches taken before.
 
     Raises:
         UserError: Its kind is not installed here.
-        TrialFailedError: There is not one whole batch, or the data cannot be loaded this way.
+        TrialFailedError: There is not one full batch, or the data cannot be loaded this way.
     """
     traits = loaders.find(config.kind)
     if traits.is_resident and samples.on_host:
@@ -55,7 +55,7 @@ def make_loader(
         samples.length,
         batch_size,
         seed,
-        # Ranks step together: none may have a smaller batch, or none.
+        # Ranks step together: none may have a smaller batch, or none at all.
         drop_last=config.drop_last or share[1] > 1,
         lengths=samples.lengths,
         buckets=config.buckets,

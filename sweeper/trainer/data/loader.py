@@ -1,4 +1,4 @@
-"""The protocol of loaders, and gathering several batches at once."""
+"""The protocol of loaders, and gathering several batches together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sweeper.trainer.pipeline import Batch
 
 
 class Handed(NamedTuple):
-    """What a loader hands over: a batch or its index, its number of samples, its static length or 0."""
+    """A loader's result: a batch or its index, its number of samples, its static length or 0."""
 
     batch: Batch
     size: int
@@ -23,13 +23,13 @@ class Handed(NamedTuple):
 class Loader(Protocol):
     """An endless stream of training batches, epoch after epoch.
 
-    `next` waits for a batch where it is made, `to_device` is the copy; the two are apart so that the
-    step breakdown can tell waiting from copying. `materialise` is part of the step, and of its
-    graph where one is captured.
+    `next` waits for a batch and `to_device` copies it; they are separate so that the step breakdown
+    can tell waiting from copying. `materialise` is part of the step, and of its graph if one is
+    captured.
 
     Attributes:
         order: Which samples make up which batch.
-        drain_steps: Batches in flight when every queue is full; windows cover whole multiples.
+        drain_steps: Batches in flight when all queues are full; windows cover whole multiples.
         period_steps: Steps after which its work repeats.
         num_shapes: Static shapes that whole batches come in.
     """
@@ -40,7 +40,7 @@ class Loader(Protocol):
     num_shapes: int
 
     def start(self) -> None:
-        """Makes the first batch: starts workers and threads, or brings the tensors to the device."""
+        """Makes the first batch: starts workers and threads, or copies tensors to the device."""
 
     def next(self) -> Handed:
         """Returns the next batch."""
@@ -49,14 +49,14 @@ class Loader(Protocol):
         """Returns `batch` on the device; a pinned one is copied asynchronously."""
 
     def materialise(self, batch: Batch, length: int) -> Batch:
-        """Returns the tensors of `batch`, which may be an index so far."""
+        """Returns the tensors of `batch`, which may only be an index."""
 
     def close(self) -> None:
-        """Ends workers and threads, and lets go of the data."""
+        """Stops workers and threads, and releases the data."""
 
 
 def chunks(epoch: Epoch, most: int) -> Iterator[tuple[Tensor, list[int], int]]:
-    """Yields `(samples, sizes, length)` of runs of up to `most` batches that can be gathered at once."""
+    """Yields `(samples, sizes, length)` for up to `most` batches that can be gathered together."""
     batch = at = 0
     for length, run in groupby(epoch.lengths):
         left = len(list(run))
@@ -67,7 +67,7 @@ def chunks(epoch: Epoch, most: int) -> Iterator[tuple[Tensor, list[int], int]]:
 
 
 def parts(batch: Batch, sizes: list[int], length: int) -> Iterator[Handed]:
-    """Yields the batches that were gathered at once, as views."""
+    """Yields the batches that were gathered together, as views."""
     if len(sizes) == 1:
         yield Handed(batch, sizes[0], length)
         return
@@ -79,7 +79,7 @@ def parts(batch: Batch, sizes: list[int], length: int) -> Iterator[Handed]:
 def chunk_size(
     read: Callable[[Tensor, int], Batch], order: Order, index: Tensor, limit_bytes: int, most: int
 ) -> int:
-    """Returns how many of the longest batches fit into `limit_bytes`, 1 to `most`; reads sample `index`."""
+    """Returns how many of the longest batches fit into `limit_bytes`, 1 to `most`."""
     one = read(index, order.edges[-1] if order.edges else 0)
     size = order.batch_size * sum(tensor.nbytes for tensor in one.values())
     return max(1, min(most, limit_bytes // max(size, 1)))

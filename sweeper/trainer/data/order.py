@@ -1,9 +1,9 @@
-"""The order of samples: which make up which batch, the same for every loader and device.
+"""The order of samples and their batches, the same for every loader and device.
 
 Samples of varying length are drawn from buckets, each padded to one static length:
 
     epoch's order   7 2 9 4 1 8 3 ...      lengths  5 9 4 8 5 9 3 ...
-    bucket <= 5     7 9 1 | 3 ...          a batch stands where its last sample was met
+    bucket <= 5     7 9 1 | 3 ...          a batch's place is that of its last sample
     bucket <= 9     2 4 8 | ...
 """
 
@@ -23,14 +23,14 @@ MAX_DISTINCT = 256
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Returns what an epoch's random numbers begin from."""
+    """Returns the seed of an epoch's random numbers."""
     return seed * 1_000_003 + epoch
 
 
 def epoch_order(seed: int, epoch: int, length: int) -> Tensor:
     """Returns the order (int64, shape [length]) in which `epoch` visits the samples.
 
-    Drawn on the host, so that every loader kind and device sees the same one.
+    Drawn on the host, so that it is the same for every loader kind and device.
     """
     generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
     return torch.randperm(length, generator=generator)
@@ -43,7 +43,7 @@ class Epoch:
     Attributes:
         index: Samples (int64) of all batches.
         sizes: Samples of each batch.
-        lengths: Static length of each batch; 0 where samples have none.
+        lengths: Static length of each batch; 0 if samples have none.
     """
 
     index: Tensor
@@ -51,7 +51,7 @@ class Epoch:
     lengths: list[int]
 
     def after(self, num_batches: int) -> Epoch:
-        """Returns what is left of it after its first batches."""
+        """Returns the rest of the epoch after `num_batches` batches."""
         done = sum(self.sizes[:num_batches])
         return Epoch(self.index[done:], self.sizes[num_batches:], self.lengths[num_batches:])
 
@@ -69,16 +69,16 @@ class Order:
     Args:
         length: Number of samples.
         lengths: Length of each sample (int64, shape [length]), or None.
-        buckets: Most static lengths to use.
-        drop_last: Leave out what does not fill a batch at the end of an epoch.
-        share: `(rank, size)` of a group which takes batches together, each its own part of them.
-        begin: Batches that were taken before: training goes on after them.
+        buckets: Maximum number of static lengths.
+        drop_last: Leave out an incomplete batch at the end of an epoch.
+        share: `(rank, size)` of a group that takes batches together, each rank a part of them.
+        begin: Number of batches taken before, after which training continues.
 
     Attributes:
-        edges: The static lengths, ascending; empty where samples have none.
+        edges: The static lengths, ascending; empty if samples have none.
 
     Raises:
-        TrialFailedError: There is not one whole batch.
+        TrialFailedError: There is not one full batch.
     """
 
     def __init__(
@@ -97,33 +97,33 @@ class Order:
         if drop_last and length < together:
             raise TrialFailedError(
                 FailureKind.DATA_TOO_SMALL,
-                f"a batch of {together} needs as many training samples, but there are {length}",
+                f"a batch of {together} needs as many training samples, but there are only {length}",
             )
         self.length, self.batch_size, self.seed, self.drop_last = length, batch_size, seed, drop_last
         self._share, self._together, self._begin = share, together, begin
         self.edges: list[int] = []
         if lengths is not None:
-            # A static length is at least 1; 0 stands for none.
+            # A static length is at least 1; 0 means none.
             self.edges = bucket_edges(lengths.clamp(min=1), buckets, together)
             self._bucket = torch.bucketize(lengths, torch.tensor(self.edges))
 
     @property
     def num_shapes(self) -> int:
-        """Static shapes that whole batches come in."""
+        """Number of static shapes of full batches."""
         return max(1, len(self.edges))
 
     @functools.cached_property
     def num_batches(self) -> int:
-        """Batches in an epoch; buckets have as many samples in each."""
+        """Batches in an epoch; each epoch has the same number of samples per bucket."""
         return len(self._whole_epoch(0).sizes)
 
     @property
     def first_epoch(self) -> int:
-        """The epoch that training begins in."""
+        """The epoch in which training starts."""
         return self._begin // self.num_batches if self._begin else 0
 
     def epoch(self, number: int) -> Epoch:
-        """Returns the batches of the epoch `number`, counted from the one that training begins in."""
+        """Returns the batches of epoch `number`, counted from the one in which training starts."""
         if not self._begin:
             return self._whole_epoch(number)
         epoch = self._whole_epoch(self.first_epoch + number)
@@ -140,8 +140,8 @@ class Order:
     def first(self, num_samples: int) -> Epoch:
         """Returns exactly the first `num_samples` samples in batches, whatever the batch size.
 
-        The order runs over the ends of epochs without dropping anything, so that the n-th sample is
-        the same one for every batch size; the last batch (of each length) may be smaller.
+        The order continues across epochs without dropping anything, so that the n-th sample is the
+        same for every batch size; the last batch (of each length) may be smaller.
         """
         epochs = -(-num_samples // self.length)
         order = torch.cat([epoch_order(self.seed, epoch, self.length) for epoch in range(epochs)])
@@ -160,7 +160,7 @@ class Order:
         for bucket, edge in enumerate(self.edges):
             for places in torch.nonzero(which == bucket).squeeze(1).split(size):
                 short = len(places) < size
-                # Of nothing, split makes one empty piece.
+                # split() of nothing yields one empty piece.
                 if len(places) and not (short and drop_last):
                     found.append((short, int(places[-1]), order[places], edge))
         found.sort(key=lambda batch: batch[:2])
@@ -172,14 +172,14 @@ class Order:
 
 
 def bucket_edges(lengths: Tensor, buckets: int, least: int) -> list[int]:
-    """Returns at most `buckets` lengths to pad to, so that the padding over all samples is least.
+    """Returns at most `buckets` lengths to pad to, which minimise padding over all samples.
 
-    Exact by dynamic programming over the distinct lengths (rounded up to at most 256 of them). No
+    Solved exactly by dynamic programming over the distinct lengths (rounded up to at most 256). No
     bucket has fewer than `least` samples, which would never fill a batch.
     """
     coarse = max(1, -(-int(lengths.max()) // MAX_DISTINCT))
     values, counts = torch.unique(lengths.div(coarse, rounding_mode="floor"), return_counts=True)
-    # The longest of each step, and not the step's own end: the last edge is the data's maximum.
+    # The longest in each step rather than the step's end: the last edge is the data's maximum.
     longest = torch.zeros(int(values.max()) + 1, dtype=torch.int64)
     longest.scatter_reduce_(0, lengths.div(coarse, rounding_mode="floor"), lengths, "amax")
     ends = longest[values].double()
@@ -187,7 +187,7 @@ def bucket_edges(lengths: Tensor, buckets: int, least: int) -> list[int]:
     held = below[None, 1:] - below[:-1, None]
     allowed = (held >= least) & torch.ones_like(held, dtype=torch.bool).triu()
     cost = torch.where(allowed, held * ends[None, :], torch.inf)
-    # best[j]: least padded length of the first j distinct lengths; cuts[k][j]: where its last bucket begins.
+    # best[j]: least padded length of the first j lengths; cuts[k][j]: where its last bucket starts.
     best = torch.full((len(ends) + 1,), torch.inf, dtype=torch.float64)
     best[0] = 0.0
     totals: list[float] = []

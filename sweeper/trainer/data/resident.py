@@ -1,4 +1,4 @@
-"""The `resident` loader: samples lie on the device, in the order drawn for them."""
+"""The `resident` loader: samples are on the device, and batches are gathered there."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.pipeline import Batch, Samples
 
 INDEX = "index"
-"""In place of a batch's tensors: the samples it is to be gathered from, on the device."""
+"""Replaces a batch's tensors: the indices of its samples, on the device."""
 
-# Several batches are gathered at once, up to a whole epoch: that overlaps the latency of memory (on a
-# CPU 55 us a batch of 512 rows between two steps become 27), and on a GPU is one launch in place of many.
+# Several batches, up to a whole epoch, are gathered together: that overlaps memory latency (on a
+# CPU, 55 us per batch of 512 rows between two steps become 27), and on a GPU saves launches.
 CHUNK_BYTES = 64 * 2**20
-# With more than this share of the free memory, what is read now and then stays on the host.
+# Data for occasional reads stays on the host if it takes more than this share of the free memory.
 DEVICE_SHARE = 0.4
 
 
 class ResidentLoader:
-    """`resident`: the tensors lie on the device; some batches are gathered at once."""
+    """`resident`: the tensors are on the device; several batches are gathered together."""
 
     drain_steps = 1
 
@@ -47,7 +47,7 @@ class ResidentLoader:
         self._stream = self._index() if index_only else self._gathered()
 
     def _epochs(self) -> Iterator[Epoch]:
-        """Yields epochs with their index on the device; on a GPU the next is drawn while this one runs."""
+        """Yields epochs with their index on the device; for a GPU, draws the next one ahead."""
         if self.device.type == "cpu":
             yield from map(self.order.epoch, itertools.count())
             return
@@ -60,7 +60,7 @@ class ResidentLoader:
                 yield Epoch(index, epoch.sizes, epoch.lengths)
 
     def _pinned(self, number: int) -> Epoch:
-        # From pageable memory the copy would wait for the stream.
+        # A copy from pageable memory would wait for the stream.
         epoch = self.order.epoch(number)
         return Epoch(epoch.index.pin_memory(), epoch.sizes, epoch.lengths)
 
@@ -79,7 +79,7 @@ class ResidentLoader:
         return self.samples.read(self._tensors, index, length)
 
     def start(self) -> None:
-        """Brings the tensors to the device."""
+        """Copies the tensors to the device."""
         self._tensors = {name: tensor.to(self.device) for name, tensor in self.samples.tensors.items()}
         if not self.index_only:
             index = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -91,27 +91,27 @@ class ResidentLoader:
         return next(self._stream)
 
     def to_device(self, batch: Batch) -> Batch:
-        """Returns `batch`, which is there."""
+        """Returns `batch`, which is already there."""
         return batch
 
     def materialise(self, batch: Batch, length: int) -> Batch:
-        """Returns the batch; gathers it where only its index was handed over."""
+        """Returns the batch, gathering it if only its index is given."""
         return self.read(batch[INDEX], length) if self.index_only else batch
 
     def close(self) -> None:
-        """Lets go of the tensors."""
+        """Releases the tensors."""
         self._stream = iter(())
         self._tensors = {}
 
 
 class Reader:
-    """Reads batches by index onto the device; from tensors that lie there, where they fit."""
+    """Reads batches by index onto the device, from tensors that are there if they fit."""
 
     def __init__(self, samples: Samples, device: torch.device, memory_fraction: float = 0.0) -> None:
         """Places the tensors.
 
         Args:
-            memory_fraction: Share of the device's memory that this process may allocate; 0 is all of it.
+            memory_fraction: Share of the device's memory that this process may allocate; 0 for all.
         """
         self.samples, self.device = samples, device
         self.resident = not samples.on_host
@@ -125,7 +125,7 @@ class Reader:
         )
 
     def __call__(self, index: Tensor, length: int) -> Batch:
-        """Returns the samples `index` (int64, on the host), padded to `length` where they have lengths."""
+        """Returns the samples `index` (int64, on the host), padded to `length` unless it is 0."""
         if self.resident:
             return self.samples.read(self._tensors, index.to(self.device), length)
         batch = self.samples.read(self._tensors, index, length)

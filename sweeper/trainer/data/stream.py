@@ -21,10 +21,10 @@ MAX_CHUNK = 8
 
 
 class StreamLoader:
-    """`stream`: gathered in host memory by a thread, and copied to the device ahead of the step.
+    """`stream`: a thread gathers samples in host memory and copies them ahead of the step.
 
-    Two chunks of some batches each are in flight: one being gathered and copied, one waiting. On a
-    GPU the copy is from pinned memory, on a stream of its own.
+    Two chunks of several batches are in flight: one being gathered and copied, one waiting. On a
+    GPU the copy is from pinned memory, on a separate stream.
     """
 
     def __init__(self, samples: Samples, order: Order, config: LoaderConfig, device: torch.device) -> None:
@@ -62,7 +62,7 @@ class StreamLoader:
                 continue
 
     def _copied(self, batch: Batch, copies: Any) -> tuple[Batch, Any]:
-        """Starts the copy to the device; returns it with the event of its end."""
+        """Starts the copy to the device; returns it with an event for its end."""
         if copies is None:
             return batch, None
         with torch.cuda.stream(copies):
@@ -81,12 +81,12 @@ class StreamLoader:
                 stream = torch.cuda.current_stream(self.device)
                 stream.wait_event(copied)
                 for tensor in batch.values():
-                    # Allocated on the stream of copies: not to be reused there while this one reads.
+                    # Allocated on the copy stream, which must not reuse it while this stream reads.
                     tensor.record_stream(stream)
             yield from parts(batch, sizes, length)
 
     def start(self) -> None:
-        """Starts the thread, and waits for the first batch."""
+        """Starts the thread and waits for the first batch."""
         limit = CHUNK_BYTES[self.device.type]
         one = torch.zeros(1, dtype=torch.int64)
         self.period_steps = chunk_size(self.read, self.order, one, limit, MAX_CHUNK)
@@ -99,7 +99,7 @@ class StreamLoader:
         return next(self._stream)
 
     def to_device(self, batch: Batch) -> Batch:
-        """Returns `batch`, which is there."""
+        """Returns `batch`, which is already there."""
         return batch
 
     def materialise(self, batch: Batch, length: int) -> Batch:
@@ -107,7 +107,7 @@ class StreamLoader:
         return batch
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._closed.set()
         self._stream = iter(())
         if self._thread.is_alive():

@@ -23,15 +23,15 @@ class _Batches(Sampler[Any]):
         self.order, self.epoch = order, 0
 
     def __iter__(self) -> Iterator[Any]:
-        # A generator, so that the epoch is taken with the first index: DataLoader calls iter() twice
-        # before its first batch where it has workers.
+        # A generator, so that the epoch starts with the first index: with workers, DataLoader calls
+        # iter() twice before its first batch.
         epoch = self.order.epoch(self.epoch)
         self.epoch += 1
         yield from epoch.batches()
 
 
 class _RowsOf(_Batches):
-    """The same as lists of single samples."""
+    """The same, as lists of single samples."""
 
     def __iter__(self) -> Iterator[Any]:
         for index, length in super().__iter__():
@@ -39,7 +39,7 @@ class _RowsOf(_Batches):
 
 
 class _Rows(Dataset[Mapping[str, Any]]):
-    """One Python item per sample, collated by torch: what most hand-written datasets do."""
+    """One Python item per sample, collated by torch, as in most hand-written datasets."""
 
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
@@ -67,8 +67,8 @@ class WorkerLoader:
         self.order, self.num_shapes = order, order.num_shapes
         self.device = device
         self.pinned = config.pin_memory and device.type == "cuda"
-        # What the loader draws when an epoch begins is not taken from the model's random numbers: training
-        # that goes on in the midst of an epoch has the same ones as training that never ended.
+        # The loader has its own generator for what it draws at the start of an epoch, so that
+        # training resumed within an epoch has the same random numbers as training without a break.
         self._random = torch.Generator()
         rows, in_workers = traits(config.kind).reads_rows, config.num_workers > 0
         self._loader: DataLoader[Any] | None = DataLoader(
@@ -90,13 +90,13 @@ class WorkerLoader:
         assert self._loader is not None
         for epoch in itertools.count(self.order.first_epoch):
             self._random.manual_seed(epoch_seed(self.order.seed, epoch))
-            # Kept, so that `close` ends its workers though an exception's traceback holds it, too.
+            # Kept so that `close` stops its workers even if an exception's traceback holds it, too.
             self._epoch = iter(self._loader)
             for batch in self._epoch:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 
     def start(self) -> None:
-        """Starts the workers, and waits for the first batch."""
+        """Starts the workers and waits for the first batch."""
         self._stream = itertools.chain([next(self._stream)], self._stream)
 
     def next(self) -> Handed:
@@ -114,7 +114,7 @@ class WorkerLoader:
         return batch
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Stops the workers."""
         self._stream = iter(())
         if (shut_down := getattr(self._epoch, "_shutdown_workers", None)) is not None:
             shut_down()

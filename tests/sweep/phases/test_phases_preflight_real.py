@@ -113,7 +113,7 @@ def test_what_raises_and_what_crashes_leaves_and_is_remembered(home: Path):
     first = sweep.run()
     raised = "RuntimeError: could not create a primitive for 64 rows (picky.py:10)"
     assert sweep.lines == [
-        f"loader.kind: workers, stream left the space here ({raised}; the trial died of SIGSEGV)."
+        f"loader.kind: workers, stream left the space here ({raised}; the trial crashed with SIGSEGV)."
     ]
     assert jobs_in(first) == {f"preflight-loader.kind-{kind}" for kind in ("workers", "resident", "stream")}
     assert set(kinds_of(first)) <= {"rows", "resident"}
@@ -121,7 +121,7 @@ def test_what_raises_and_what_crashes_leaves_and_is_remembered(home: Path):
     second = sweep.run(new=True)
     assert second.folder != first.folder
     assert jobs_in(second) == set()
-    assert "the trial died of SIGSEGV; known from an earlier sweep: remove " in sweep.lines[0]
+    assert "the trial crashed with SIGSEGV; known from an earlier sweep: remove " in sweep.lines[0]
     assert set(kinds_of(second)) <= {"rows", "resident"}
 
 
@@ -135,7 +135,7 @@ def test_what_hangs_is_cut_off_and_what_is_killed_is_lost_and_both_stay(home: Pa
     first = sweep.run()
     assert sweep.lines == [
         "loader.kind: resident could not be tried before the search"
-        " (lost: the trial was killed (SIGKILL) from outside).",
+        " (lost: the trial was killed from outside (SIGKILL)).",
         "loader.kind: stream could not be tried before the search"
         " (timeout: no result within 2 s (in stage `build`)).",
     ]
