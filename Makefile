@@ -1,19 +1,19 @@
-# `make sweep` and `make test` are all a new machine needs: Python 3.11 or newer, and these two.
+# On a new machine, Python 3.11 or newer and `make sweep` or `make test` are enough.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# In the order of their names: sorted by how many tests they have, the longest files of all come last.
+# In order of name: sorted by number of tests, the slowest files would come last.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
-# The tests start a thousand interpreters: modules are compiled once, and not by each of them.
+# The tests start a thousand interpreters, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup services sweep test docs check bench soak clean
 
 setup: $(READY)
 
-# The constraints hold tested versions. Its torch is a CPU build where only that is offered; on a
-# machine with an NVIDIA GPU the same line brings the CUDA build.
+# The constraints pin tested versions. torch is a CPU build if only that is offered; on a machine
+# with an NVIDIA GPU the same line installs the CUDA build.
 $(READY): pyproject.toml setup.py constraints.txt
 	@uname -s | grep -q Linux || { echo "sweeper runs on Linux only (this is $$(uname -s))."; exit 2; }
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sweeper needs Python 3.11 or newer; name one with make PYTHON=...")'
@@ -21,7 +21,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-# What some tests need beside the package; without it they are skipped.
+# Services for some tests, which are skipped without them.
 services: $(READY)
 	tests/services/install.sh $(BIN)/python
 
@@ -31,7 +31,7 @@ sweep: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or browser or slurm or soak)"
 
-# The site, into site/.
+# Builds the site into site/.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

@@ -1,4 +1,4 @@
-"""Puts the pipelines and search spaces that stand beside `sweeper/` inside of it, as `sweeper.pipelines`."""
+"""Installs `pipelines/` and `search_spaces/` as packages of `sweeper`."""
 
 from setuptools import find_packages, setup
 

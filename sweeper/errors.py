@@ -3,8 +3,8 @@
 SweeperError
 ├── UserError (also ValueError)      2   the input is wrong; nothing was started
 ├── SweepConflictError               3   another process holds the sweep, or its spec has changed
-├── NothingFeasibleError             4   not even the baseline ran, or nothing to export
-├── StorageError                     5   a storage or tracking server that was required is away
+├── NothingFeasibleError             4   even the baseline failed, or nothing to export
+├── StorageError                     5   a required storage or tracking server cannot be reached
 └── EnvironmentStopError             6   disk full, device lost, the same user error three times
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 
 class SweeperError(Exception):
-    """What, what was kept, what to do next: one line for the person at the terminal."""
+    """A failure in one line: what happened, what was kept, what to do next."""
 
     exit_code = 70
 
@@ -33,13 +33,13 @@ class SweepConflictError(SweeperError):
 
 
 class NothingFeasibleError(SweeperError):
-    """Not even the baseline ran, or no feasible trial is there to export."""
+    """Even the baseline failed, or there is no feasible trial to export."""
 
     exit_code = 4
 
 
 class StorageError(SweeperError):
-    """A storage or tracking server that was required cannot be reached."""
+    """A required storage or tracking server cannot be reached."""
 
     exit_code = 5
 

@@ -1,4 +1,4 @@
-"""Two interleaved half circles, told apart by a small network: a whole pipeline."""
+"""Separates two interleaved half circles with a small network: a complete pipeline."""
 
 import numpy as np
 import torch

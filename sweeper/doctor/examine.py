@@ -23,16 +23,16 @@ def examine(
     describe_gpus: Callable[[], Sequence[GpuFacts]] = probe.describe_gpus,
     measured: Callable[[Path | None, int], Report | Check] = measure,
 ) -> Examination:
-    """Examines this machine for sweeps in `home`, which need not be there yet. Imports no torch.
+    """Examines this machine for sweeps in `home`, which need not exist yet. Imports no torch.
 
     Args:
-        driver_problem: Why NVML cannot be used; empty where it can.
+        driver_problem: Why NVML cannot be used; empty if it can.
         describe_gpus: The GPUs as NVML describes them.
-        measured: Runs the ceilings job; is given the folder for what is worth keeping, if there is one, and
-            the number of GPUs that the job will see.
+        measured: Runs the ceilings job; gets the folder for compiled code, if any, and the number of
+            GPUs that the job will see.
     """
     began = time.monotonic()
-    # What else runs is looked at first, before we do.
+    # Other load is checked first, before ours adds to it.
     checks = [*_made(host.looks()), *software.look()]
     problem = driver_problem()
     gpus = [] if problem else describe_gpus()
@@ -60,9 +60,9 @@ def examine(
 
 
 def _made(looks: Sequence[Look]) -> Iterator[Check]:
-    """Yields the checks; one that cannot be made says so, and the others are made all the same."""
+    """Yields the checks; one that raises becomes a warning, and the others still run."""
     for name, look in looks:
         try:
             yield look()
         except Exception as error:
-            yield Check(name, State.WARN, f"cannot be told here: {error}", "Sweeps do without it")
+            yield Check(name, State.WARN, f"cannot be checked here: {error}", "Sweeps work without it")

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """`fail` is what stops a sweep; `warn` is what makes it slower, or its figures less sure."""
+    """`fail` stops a sweep; `warn` makes it slower, or its figures less certain."""
 
     OK = "ok"
     WARN = "warn"
@@ -20,9 +20,9 @@ class Check:
     """One finding.
 
     Attributes:
-        name: What was looked at; several findings may share it.
+        name: What was checked; several findings may share it.
         text: What was found.
-        remedy: What to do about it; empty where all is well.
+        remedy: What to do about it; empty if all is well.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Check:
 
 
 Look = tuple[str, Callable[[], Check]]
-"""A check's name, and what makes it."""
+"""A check's name and the function that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """How fast one part is on its own: `cpu.matmul_fp32`, `cuda:0.memory_copy`, `loader.rows`, ..."""
+    """How fast one component is alone: `cpu.matmul_fp32`, `cuda:0.memory_copy`, `loader.rows`, ..."""
 
     name: str
     value: float
@@ -46,10 +46,10 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All that was found.
+    """All findings.
 
     Attributes:
-        devices: Name of each device that ceilings were measured on, by the first part of their names.
+        devices: Name of each measured device, by the first part of its ceilings' names.
     """
 
     checks: tuple[Check, ...]

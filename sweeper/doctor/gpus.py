@@ -17,12 +17,12 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 _OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
 
-# Chips with memory shared with the processor run no other chip's machine code, and theirs runs nowhere else.
+# Chips that share memory with the processor: their machine code runs nowhere else, and no other on them.
 _INTEGRATED = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)}
 
 
 def present() -> bool:
-    """Returns whether the machine has an NVIDIA GPU, whatever can be used of it from here."""
+    """Returns whether the machine has an NVIDIA GPU, usable or not."""
     if DRIVER.exists():
         return True
     for device in PCI.glob("*"):
@@ -40,20 +40,20 @@ def num_visible(num_gpus: int, visible: str | None) -> int:
     """Returns how many of a machine's GPUs a process sees, at most.
 
     Args:
-        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+        visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
     if visible is None:
         return num_gpus
-    # As in CUDA, what names no GPU ends the list.
+    # As in CUDA, an entry that names no GPU ends the list.
     names = itertools.takewhile(lambda name: name not in ("", "-1"), map(str.strip, visible.split(",")))
     return min(num_gpus, len(list(names)))
 
 
 def look(problem: str, gpus: Sequence[GpuFacts], *, is_present: bool) -> Iterator[Check]:
-    """Yields a check for each GPU, or says that there is none.
+    """Yields a check for each GPU, or one that says there is none.
 
     Args:
-        problem: Why NVML cannot be used; empty where it can.
+        problem: Why NVML cannot be used; empty if it can.
         is_present: What `present` found.
     """
     if problem and is_present:
@@ -68,28 +68,33 @@ def look(problem: str, gpus: Sequence[GpuFacts], *, is_present: bool) -> Iterato
 def _gpu(gpu: GpuFacts) -> Check:
     exclusive = gpu.compute_mode.startswith("exclusive")
     parts = (
-        gpu.name or "not named by its driver",
+        gpu.name or "unnamed",
         f"{gpu.memory_gib:.3g} GiB" if gpu.memory_gib else "",
-        f"driver {gpu.driver or 'not told'} (CUDA {gpu.cuda_driver_version or 'not told'})",
+        f"driver {gpu.driver or 'unknown'} (CUDA {gpu.cuda_driver_version or 'unknown'})",
         "split by MIG: its utilisation cannot be read" if gpu.mig else "",
         f"compute mode {gpu.compute_mode}" if gpu.compute_mode not in ("", "default") else "",
         "persistence mode off" if gpu.persistence is False else "",
     )
     text, name = ", ".join(filter(None, parts)), f"gpu {gpu.index}"
     if gpu.compute_mode == "prohibited":
-        return Check(name, State.WARN, text, f"Nothing can compute on it; `nvidia-smi -i {gpu.index} -c 0`")
+        return Check(
+            name,
+            State.WARN,
+            text,
+            f"Allow compute on it: `nvidia-smi -i {gpu.index} -c 0`",
+        )
     remedies = []
     if gpu.foreign:
-        text += f"; other processes compute on it: {', '.join(map(str, gpu.foreign))}"
+        text += f"; other processes use it: {', '.join(map(str, gpu.foreign))}"
         remedies.append(
-            f"End them, or allow others (`nvidia-smi -i {gpu.index} -c 0`): nothing runs beside them"
+            f"End them, or allow sharing (`nvidia-smi -i {gpu.index} -c 0`): nothing else can run meanwhile"
             if exclusive
-            else "End them, or run on another GPU (`--device cuda:N`): timings beside them are dirty"
+            else "End them, or run on another GPU (`--device cuda:N`): they disturb timings"
         )
     if gpu.persistence is False:
         remedies.append(
-            f"`sudo nvidia-smi -i {gpu.index} -pm 1` (outside of a container), or run nvidia-persistenced: "
-            "each process that finds the GPU unused waits seconds until the driver has initialised it"
+            f"Run `sudo nvidia-smi -i {gpu.index} -pm 1` (outside a container) or nvidia-persistenced: "
+            "otherwise a process waits seconds for the driver to initialise an idle GPU"
         )
     return Check(name, State.WARN if remedies else State.OK, text, ". ".join(remedies))
 
@@ -97,12 +102,12 @@ def _gpu(gpu: GpuFacts) -> Check:
 def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
     """Returns whether a build of torch has code for a device.
 
-    `sm_XY` is machine code: it runs where the major version is the same and the minor no less.
+    `sm_XY` is machine code: it runs if the major version is equal and the minor at least as high.
     `compute_XY` is PTX, which the driver compiles for any device from X.Y on. (CUDA C++ Programming
     Guide: Binary Compatibility, PTX Compatibility.) `sm_XYa` is for that device alone.
 
     Args:
-        arch_list: As `torch.cuda.get_arch_list()` gives it; empty where it is not told.
+        arch_list: As `torch.cuda.get_arch_list()` gives it; empty if unknown.
         capability: Compute capability, major and minor.
     """
     for arch in arch_list:
@@ -122,18 +127,18 @@ def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
 
 
 def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
-    """Returns how to get a build of torch that has code for a device, and that its driver can run.
+    """Returns how to install a build of torch that has code for a device and runs on its driver.
 
-    Wheels of CUDA 12.6 have code for 5.0 to 9.0 and are made up to torch 2.14; those of CUDA 13 for
-    7.5 and newer, and need a driver from 580 on (PyTorch's RELEASE.md: CUDA support matrix).
+    Wheels for CUDA 12.6 have code for 5.0 to 9.0 and are built up to torch 2.14; those for CUDA 13 have
+    code for 7.5 and newer, and need driver 580 or newer (PyTorch's RELEASE.md: CUDA support matrix).
 
     Args:
-        capability: None where it is not known.
-        driver_cuda: Newest CUDA that the driver knows, such as `12.8`; empty where it is not known.
+        capability: None if unknown.
+        driver_cuda: Newest CUDA that the driver knows, such as `12.8`; empty if unknown.
     """
     major = int(driver_cuda.partition(".")[0] or 13)
     if capability is not None and capability < _OLDEST:
-        return "No torch from 2.9 on has code for it: name another GPU, or `--device cpu`"
+        return "No torch from 2.9 on has code for it: use another GPU, or `--device cpu`"
     command = "`pip uninstall -y torch`, then `pip install {what}` from PyTorch's wheel index `{cuda}`"
     old = capability is not None and capability < _OLDEST_CUDA_13
     if old or (major < 13 and (capability is None or capability <= _NEWEST_CUDA_12)):
@@ -145,12 +150,12 @@ def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
 def torch_build(
     torch: Mapping[str, str], gpus: Sequence[GpuFacts], num_seen: int, visible: str | None
 ) -> Check:
-    """Returns whether torch can use the GPUs that the driver knows.
+    """Returns whether torch can use the GPUs that the driver reports.
 
     Args:
         torch: `version`, `cuda` (empty for a build without) and `problem`, as the ceilings job reports them.
         num_seen: GPUs that torch sees.
-        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+        visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
     version, cuda, problem = torch["version"], torch["cuda"], torch["problem"]
     text = f"{version}, built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
@@ -164,13 +169,13 @@ def torch_build(
         text += f", but there is a GPU ({gpus[0].name}): trials would run on the CPU"
         return Check("torch", State.FAIL, text, install(None, driver))
     if problem or not num_seen:
-        remedy = (
-            "See that `nvidia-smi` works and CUDA_VISIBLE_DEVICES names a GPU; reload the driver, or reboot"
-        )
+        remedy = "Check that `nvidia-smi` works and CUDA_VISIBLE_DEVICES names a GPU; else reload the driver"
         if "too old" in problem:
             remedy = f"Update the NVIDIA driver, or {install(None, driver)}"
         elif "busy" in problem:
-            remedy = "Another process holds the GPU (`nvidia-smi` names it): end it, or `nvidia-smi -c 0`"
+            remedy = (
+                "Another process holds the GPU (see `nvidia-smi`): end it, or share it (`nvidia-smi -c 0`)"
+            )
         return Check(
             "torch", State.FAIL, f"{text}, but it cannot use the GPU: {problem or 'it sees none'}", remedy
         )
@@ -194,6 +199,6 @@ def used_by_torch(index: int, device: Mapping[str, Any], torch: Mapping[str, Any
         text += f": torch {torch['version']} has no code for it (only for {built})"
         return Check(name, State.FAIL, text, install(capability, driver_cuda))
     if device["problem"]:
-        remedy = "See whether something else uses it (`nvidia-smi`), and what `dmesg | grep -i xid` says"
+        remedy = "Check whether something else uses it (`nvidia-smi`) and what `dmesg | grep -i xid` says"
         return Check(name, State.FAIL, f"{text}: computing on it failed ({device['problem']})", remedy)
     return Check(name, State.OK, f"{text}: torch has code for it")

@@ -21,7 +21,7 @@ MIN_SHM, MIN_MEMORY = 1 * GIB, 2 * GIB
 MIN_FILES = 4096
 BUSY_PCT, SWAPPING_PCT = 10.0, 1.0
 LOADED = 0.5
-"""Processes that want a core, to a core of the machine."""
+"""Processes that want a core, per core of the machine."""
 
 
 def looks() -> Sequence[Look]:
@@ -40,25 +40,26 @@ def load(pressure_pct: float | None, load_1min: float, num_cores: int) -> Check:
     """Returns a check of what else is running.
 
     Args:
-        pressure_pct: Share of the last 10 s in which something waited for a core; None where not told.
-        num_cores: Of the machine, ours or not: the load counts all of its processes.
+        pressure_pct: Share of the last 10 s in which something waited for a core; None if unknown.
+        num_cores: Of the machine, usable or not: the load counts all processes.
     """
-    waits = "" if pressure_pct is None else f"; some waited for one {pressure_pct:.0f} % of the last 10 s"
-    text = f"{load_1min:.2g} processes wanted a core of the {num_cores} in the last minute{waits}"
+    waits = "" if pressure_pct is None else f"; some waited {pressure_pct:.0f}% of the last 10 s"
+    text = f"load {load_1min:.2g} on {num_cores} cores in the last minute{waits}"
     busy = load_1min > LOADED * num_cores or (pressure_pct or 0.0) >= BUSY_PCT
-    remedy = "Something else is running (`top` names it): timings will be repeated. End it, or wait"
+    remedy = "Something else is running (see `top`), so timings will be repeated: end it, or wait"
     return judged("load", text, [(busy, State.WARN, remedy)])
 
 
 def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
-    """Returns a check of the cores that are ours, and what limits them."""
+    """Returns a check of the usable cores and what limits them."""
     if usable >= num_cores:
         text = f"all {num_cores} cores are usable" if num_cores > 1 else "the machine has a single core"
     else:
-        text = f"{usable} of {num_cores} cores are usable: {min(limits, key=lambda name: limits[name])}"
+        tightest = min(limits, key=lambda name: limits[name])
+        text = f"{usable} of {num_cores} cores are usable, limited by {tightest}"
     remedy = (
-        "Loader workers take turns with the training: ask for more cores (`--cpus-per-task`, `--cpus`), or "
-        f"leave `loader.kind: {RESIDENT}` in the space, which needs none"
+        "Loader workers compete with training: request more cores (`--cpus-per-task`, `--cpus`), or keep "
+        f"`loader.kind: {RESIDENT}` in the space, which needs no workers"
     )
     return judged("cores", text, [(usable == 1, State.WARN, remedy)])
 
@@ -67,13 +68,13 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
     """Returns a check of the memory.
 
     Args:
-        group: Limit of the control group and what is left of it; None where there is none.
+        group: Limit of the control group and what is left of it; None if there is none.
     """
     text = f"{free / GIB:.3g} of {total / GIB:.3g} GiB are free"
     if group is not None and group[0] < total:
         text += f"; the control group leaves {group[1] / GIB:.3g} of {group[0] / GIB:.3g} GiB"
         free = min(free, group[1])
-    remedy = "The kernel ends trials for want of memory: end what else uses it, or ask for more"
+    remedy = "The kernel kills trials when memory runs out: free some, or request more"
     return judged("memory", text, [(free < MIN_MEMORY, State.WARN, remedy)])
 
 
@@ -83,7 +84,7 @@ def _memory() -> Check:
 
 
 def group_memory() -> tuple[int, int] | None:
-    """Returns limit and rest of the control group that leaves the least; None where none has a limit."""
+    """Returns limit and rest of the control group that leaves the least; None if none has a limit."""
     names = {
         2: ("memory.max", "memory.current", "inactive_file "),
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
@@ -94,7 +95,7 @@ def group_memory() -> tuple[int, int] | None:
         try:
             limit = int((folder / limit_name).read_text(encoding="ascii"))
             used = int((folder / used_name).read_text(encoding="ascii"))
-            # Cached files are let go of when memory is short.
+            # Cached files are evicted when memory is short.
             stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
             cached = sum(int(line.split()[1]) for line in stat if line.startswith(cached_name))
         except (OSError, ValueError):
@@ -104,25 +105,25 @@ def group_memory() -> tuple[int, int] | None:
 
 
 def swap(used: int, pressure_pct: float | None) -> Check:
-    """Returns a check of memory that is swapped out; what merely lies there disturbs nobody."""
+    """Returns a check of memory that is swapped out; idle swap disturbs nothing."""
     text = f"{used / GIB:.2g} GiB are swapped out" if used else "nothing is swapped out"
     swapping = bool(used) and (pressure_pct or 0.0) >= SWAPPING_PCT
     if swapping:
-        text += f", and processes waited for memory {pressure_pct:.0f} % of the last 10 s"
-    remedy = "End what takes the memory: timings say nothing meanwhile"
+        text += f", and processes waited for memory {pressure_pct:.0f}% of the last 10 s"
+    remedy = "End what uses the memory: timings mean nothing until then"
     return judged("swap", text, [(swapping, State.WARN, remedy)])
 
 
 def shared_memory(total: int, free: int) -> Check:
     """Returns a check of /dev/shm, through which loader workers hand over their batches."""
     docker = " (Docker's default)" if total == DOCKER_SHM else ""
-    text = f"/dev/shm has {_size(total)}{docker}, {_size(free)} of them free"
+    text = f"/dev/shm has {_size(total)}{docker}, {_size(free)} free"
     remedy = (
-        f"Loader workers die of a bus error where it is full; {_size(MIN_SHM)} are a start. Docker: "
-        "`--shm-size=8g` or `--ipc=host`; else `mount -o remount,size=8G /dev/shm`"
+        f"Loader workers die with a bus error when it is full: make it {_size(MIN_SHM)} or more. Docker: "
+        "`--shm-size=8g` or `--ipc=host`; otherwise `mount -o remount,size=8G /dev/shm`"
     )
     if total >= MIN_SHM:
-        remedy = "Remove what was left in /dev/shm"
+        remedy = "Remove leftover files from /dev/shm"
     return judged("shared memory", text, [(free < MIN_SHM, State.WARN, remedy)])
 
 
@@ -136,14 +137,16 @@ def _shared_memory() -> Check:
 
 
 def open_files(soft: int, hard: int) -> Check:
-    """Returns a check of how many files a process may have open: a batch in flight is several."""
+    """Returns a check of the limit on open files; each batch in flight uses several."""
 
     def shown(limit: int) -> str:
         return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
 
-    text = f"{shown(soft)} at once (the most that can be asked for: {shown(hard)})"
+    text = f"{shown(soft)} per process (hard limit: {shown(hard)})"
     enough = hard == resource.RLIM_INFINITY or hard >= MIN_FILES
-    remedy = f"`ulimit -n {MIN_FILES if hard < 0 else max(MIN_FILES, min(hard, 65536))}` before `sweeper run`"
+    remedy = (
+        f"Run `ulimit -n {MIN_FILES if hard < 0 else max(MIN_FILES, min(hard, 65536))}` before `sweeper run`"
+    )
     if not enough:
         remedy = "Raise nofile in /etc/security/limits.conf; Docker: `--ulimit nofile=65536`"
     few = soft != resource.RLIM_INFINITY and soft < MIN_FILES

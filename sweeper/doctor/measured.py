@@ -20,7 +20,7 @@ from sweeper.execution.local import TRIAL_ENV
 from sweeper.telemetry.nvml.devices import GpuFacts
 
 TIMEOUT_SECONDS = 50.0
-"""For all but the GPUs: torch's start, the host, the loader, the disk and the compiler."""
+"""For everything but the GPUs: torch's start, the host, the loader, the disk and the compiler."""
 GPU_SECONDS = 20.0
 """For each GPU: a CUDA context and a dozen figures."""
 END_SECONDS = 10.0
@@ -33,17 +33,17 @@ _REMEDIES = {
 
 
 def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER) -> Report | Check:
-    """Returns what the ceilings job reports, or the failure it ended with; its folder is then kept.
+    """Returns the report of the ceilings job, or its failure, whose folder is kept.
 
     Args:
-        cache: Folder for what is worth keeping (compiled code); None where nothing can be written.
-        num_gpus: GPUs that the job will see, each of which it measures.
+        cache: Folder for compiled code, which is kept; None if nothing can be written.
+        num_gpus: GPUs that the job will see and measure.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="sweeper-doctor-"))
     except OSError as error:
-        text = f"no temporary folder can be made: {error}"
-        return Check("measuring", State.FAIL, text, "Free some space, or name another folder with TMPDIR")
+        text = f"cannot create a temporary folder: {error}"
+        return Check("measuring", State.FAIL, text, "Free some space, or set TMPDIR to another folder")
     plan = MeasurePlan(repeats=0)
     kept = str(cache) if cache else ""
     seconds = TIMEOUT_SECONDS + num_gpus * GPU_SECONDS
@@ -61,11 +61,11 @@ def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER
     line, text = (said.strip().splitlines() or [""])[-1], "the measuring process ended without a result"
     if isinstance(outcome, Failure):
         line, text = outcome.last_words, f"{outcome.message} ({outcome.kind}, in stage `{outcome.stage}`)"
-    return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"All that it said is in {folder / LOG}")
+    return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"Its log is {folder / LOG}")
 
 
 def _worked(folder: Path, seconds: float) -> str:
-    """Runs the job in `folder`, which may take so long, to its outcome; returns what its keeper says."""
+    """Runs the job in `folder` for at most `seconds`; returns its keeper's output."""
     keeper = subprocess.Popen(
         [sys.executable, "-m", "sweeper.worker", str(folder)],
         stdin=subprocess.DEVNULL,
@@ -79,9 +79,9 @@ def _worked(folder: Path, seconds: float) -> str:
     try:
         return keeper.communicate(timeout=seconds + END_SECONDS)[1]
     except subprocess.TimeoutExpired:
-        return f"not ended {END_SECONDS:g} s after its time"
+        return f"still running {END_SECONDS:g} s after its time limit"
     finally:
-        # Told to end, a keeper ends its tree first.
+        # On SIGTERM a keeper ends its tree first.
         keeper.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             keeper.wait(END_SECONDS)
@@ -98,8 +98,8 @@ def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | N
     """Yields what follows from a report of the ceilings job.
 
     Args:
-        gpus: What NVML knows.
-        visible: CUDA_VISIBLE_DEVICES; None where it is not set.
+        gpus: As NVML reports them.
+        visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
     torch, seen = values["torch"], values["gpus"]
     yield nvidia.torch_build(torch, gpus, len(seen), visible)
@@ -113,7 +113,7 @@ def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | N
     yield _compiling(values["compile"])
     for what, state in (("cpu", State.FAIL), ("loader", State.FAIL), ("disk", State.WARN)):
         if problem := values.get(what, {}).get("problem"):
-            remedy = "Install torch anew" if state is State.FAIL else "See whether the home can be written"
+            remedy = "Reinstall torch" if state is State.FAIL else "Check that the home is writable"
             yield Check(what, state, f"measuring it failed: {problem}", remedy)
 
 
@@ -127,7 +127,7 @@ def _precision(lacks: Mapping[str, str]) -> Check:
 def _compiling(found: Mapping[str, Any]) -> Check:
     if problem := found["problem"]:
         late = problem.startswith("not done")
-        otherwise = "Run it again (what is compiled is kept)" if late else "Mend what the compiler says"
+        otherwise = "Run it again (compiled code is kept)" if late else "Fix what the compiler reports"
         remedy = _REMEDIES.get(problem, otherwise)
         text = f"torch.compile cannot be used: {problem}"
         return Check("compile", State.WARN, text, f"{remedy}; until then `fix: {{compile.mode: eager}}`")
@@ -138,13 +138,11 @@ def _compiling(found: Mapping[str, Any]) -> Check:
 
 
 def _threads(figures: Mapping[str, float]) -> Iterator[Check]:
-    """Yields a warning where several threads compute no faster than one."""
+    """Yields a warning if several threads compute no faster than one."""
     one, every = figures.get("cpu.matmul_fp32_one_thread"), figures.get("cpu.matmul_fp32")
     if one and every and every < SPEEDUP * one:
-        remedy = (
-            "Something else uses the cores (`top`), or fewer are ours than it seems: timings will be noisy"
-        )
-        text = f"all threads together compute at {every / one:.2g} times the speed of one"
+        remedy = "Something else uses the cores (see `top`), or fewer are usable: timings will be noisy"
+        text = f"all threads together are {every / one:.2g}x as fast as one"
         yield Check("threads", State.WARN, text, remedy)
 
 
@@ -156,7 +154,7 @@ def _behind(seen: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> 
         rate = rates[index]
         if rate and rate < BEHIND * max(peers):
             remedy = (
-                "See its clocks and heat (`nvidia-smi -q -d PERFORMANCE`), or leave it out (`execution.gpus`)"
+                "Check its clocks and heat (`nvidia-smi -q -d PERFORMANCE`), or exclude it (`execution.gpus`)"
             )
-            text = f"computes at {rate / max(peers):.0%} of the fastest {device['name']} here"
+            text = f"runs at {rate / max(peers):.0%} of the speed of the fastest {device['name']} here"
             yield Check(f"cuda:{index}", State.WARN, text, remedy)

@@ -14,9 +14,9 @@ from sweeper.doctor.finding import Check, State
 
 SHOWN = ("torch", "optuna", "mlflow", "nvidia-ml-py")
 
-# Of `mlflow server`, to whoever reaches its port, without a password: reading any file (CVE-2026-2614,
-# up to 3.9), running code through uploaded artifacts (CVE-2026-2651, up to 3.10).
-_HOLES = " Servers of older versions have known holes (CVE-2026-2614, CVE-2026-2651)."
+# Whoever reaches the port of `mlflow server` can, without a password, read any file (CVE-2026-2614, up
+# to 3.9) and run code through uploaded artifacts (CVE-2026-2651, up to 3.10).
+_HOLES = " Servers of older versions have known vulnerabilities (CVE-2026-2614, CVE-2026-2651)."
 
 
 def look() -> Iterator[Check]:
@@ -26,14 +26,14 @@ def look() -> Iterator[Check]:
         yield python(platform.python_version(), needed or "")
     except metadata.PackageNotFoundError:
         remedy = "Install it from its folder: `pip install .`"
-        yield Check("packages", State.WARN, "sweeper is not installed: what it needs is not known", remedy)
+        yield Check("packages", State.WARN, "sweeper is not installed; its requirements are unknown", remedy)
         return
     yield from packages(demands, installed)
     if installed("pynvml"):
         yield Check(
             "pynvml",
             State.WARN,
-            "the deprecated package `pynvml` is installed beside nvidia-ml-py, and stands in its way",
+            "the deprecated package `pynvml` is installed and shadows nvidia-ml-py",
             "`pip uninstall pynvml`, then `pip install --force-reinstall nvidia-ml-py`",
         )
 
@@ -49,7 +49,12 @@ def installed(name: str) -> str:
 def python(version: str, needed: str) -> Check:
     """Returns a check of the interpreter's version."""
     if not SpecifierSet(needed).contains(version, prereleases=True):
-        return Check("python", State.FAIL, f"Python {version}, but {needed} is needed", "Make another venv")
+        return Check(
+            "python",
+            State.FAIL,
+            f"Python {version}, but {needed} is needed",
+            f"Create a virtual environment with Python {needed}",
+        )
     where = "" if sys.prefix != sys.base_prefix else ", not in a virtual environment"
     return Check("python", State.OK, f"{version}{where}")
 
@@ -58,7 +63,7 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
     """Yields a failure for each package that is missing or not as demanded; else one line.
 
     Args:
-        demands: Requirements as package metadata has them; those of extras are passed over.
+        demands: Requirements as package metadata has them; those of extras are skipped.
         version_of: Gives the version of a distribution, or an empty string.
     """
     wrong = False
@@ -70,11 +75,11 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
         if demand.marker is not None and not demand.marker.evaluate({"extra": ""}):
             continue
         version = version_of(demand.name)
-        # A nightly build of what comes after the floor will do.
+        # A nightly build above the minimum will do.
         if version and demand.specifier.contains(version, prereleases=True):
             continue
         wrong = True
-        found = f"{demand.name} {version} is here" if version else f"{demand.name} is missing"
+        found = f"{demand.name} {version} is installed" if version else f"{demand.name} is missing"
         holes = _HOLES if demand.name == "mlflow" and version else ""
         yield Check(
             demand.name,
@@ -84,4 +89,4 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
         )
     if not wrong:
         shown = ", ".join(f"{name} {version_of(name)}" for name in SHOWN)
-        yield Check("packages", State.OK, f"{shown}; the others fit, too")
+        yield Check("packages", State.OK, f"{shown}; all other packages fit")

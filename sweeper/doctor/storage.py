@@ -26,7 +26,7 @@ NETWORK = frozenset(
 
 
 def looks(home: Path) -> Sequence[Look]:
-    """Returns the checks of a home, which need not be there yet."""
+    """Returns the checks of a home, which need not exist yet."""
     return (
         ("home", lambda: writable(home)),
         ("disk", lambda: disk(shutil.disk_usage(existing_parent(home)).free)),
@@ -39,12 +39,12 @@ def looks(home: Path) -> Sequence[Look]:
 
 
 def existing_parent(folder: Path) -> Path:
-    """Returns the folder, or what is there of the path to it."""
+    """Returns the folder, or its nearest parent that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def writable(home: Path) -> Check:
-    """Returns whether files can be made in the home, or the home itself."""
+    """Returns whether files can be created in the home, or the home itself."""
     there = existing_parent(home)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
@@ -55,13 +55,15 @@ def writable(home: Path) -> Check:
             "home",
             State.FAIL,
             f"cannot write in {there}: {error.strerror or error}",
-            "Name a folder that can be written with --home DIR",
+            "Name a writable folder with --home DIR",
         )
-    return Check("home", State.OK, f"{home} can be {'written' if there == home.absolute() else 'made'}")
+    return Check(
+        "home", State.OK, f"{home} {'is writable' if there == home.absolute() else 'can be created'}"
+    )
 
 
 def disk(free: int) -> Check:
-    """Returns a check of the space that is left where the home is."""
+    """Returns a check of the free space for the home."""
     remedy = "Free some space, or name a folder on another disk with --home DIR"
     cases = [(free < FULL_DISK, State.FAIL, remedy), (free < MIN_DISK, State.WARN, remedy)]
     return judged("disk", f"{free / GIB:.3g} GiB are free for the home", cases)
@@ -80,21 +82,21 @@ def file_system(home: Path, mounts: str) -> Check:
         if len(fields.split()) < 5 or not rest:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
-        # Of two mounts on one point the later one hides the other.
+        # Of two mounts on one point, the later hides the earlier.
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, rest.split()[0]
     remedy = (
-        "sqlite (MLflow's database) is slow there, and not safe; what is measured is. Name a folder on a "
-        "local disk with --home DIR, and copy it afterwards: a moved home works"
+        "SQLite (MLflow's database) is slow and unsafe there; measurements are safe. Name a folder on a "
+        "local disk with --home DIR, and copy it afterwards: a home may be moved"
     )
     text = f"{kind} at {best}{', a network file system' if kind in NETWORK else ''}"
     return judged("file system", text, [(kind in NETWORK, State.WARN, remedy)])
 
 
 def store(path: Path) -> Check:
-    """Returns whether MLflow's database is whole. It is opened to be read only."""
+    """Returns whether MLflow's database is intact. It is opened read-only."""
     if not path.exists():
-        return Check("mlflow store", State.OK, f"{DATABASE} will be made")
+        return Check("mlflow store", State.OK, f"{DATABASE} will be created")
     began = time.monotonic()
     size = f"{path.stat().st_size / 2**20:.3g} MiB"
     try:
@@ -104,13 +106,13 @@ def store(path: Path) -> Check:
             problem = "" if answer == "ok" else " ".join(str(answer).split())
     except sqlite3.OperationalError as error:
         if time.monotonic() - began > STORE_SECONDS:
-            text = f"{path.name}, {size}: no fault in the first {STORE_SECONDS:g} s of looking"
+            text = f"{path.name}, {size}: no fault found in {STORE_SECONDS:g} s"
             return Check("mlflow store", State.OK, text)
         if "readonly" in str(error):
-            # A journal is left of a writer that was killed, and taking it back means to write.
-            text = f"{path.name}, {size}: its writer was killed; the next one to open it mends that"
+            # A killed writer left a journal, and rolling it back needs write access.
+            text = f"{path.name}, {size}: its writer was killed; the next one repairs it"
             return Check("mlflow store", State.OK, text)
-        remedy = "Try again when nothing writes to it; see who may read it"
+        remedy = "Try again when nothing writes to it, and check its permissions"
         return Check("mlflow store", State.WARN, f"{path} cannot be read now: {error}", remedy)
     except sqlite3.DatabaseError as error:
         problem = str(error)
@@ -119,7 +121,7 @@ def store(path: Path) -> Check:
             "mlflow store",
             State.FAIL,
             f"{path} is damaged: {problem}",
-            f"Move it away, and remove the files called `tracked` in {path.parent / 'sweeps'}: `sweeper run` "
-            "with the same YAML then writes the runs anew, from the sweep's own folder",
+            f"Move it away, and remove the files named `tracked` in {path.parent / 'sweeps'}: `sweeper run` "
+            "with the same YAML then restores the runs from the sweep's folder",
         )
-    return Check("mlflow store", State.OK, f"{path.name} is whole ({size})")
+    return Check("mlflow store", State.OK, f"{path.name} is intact ({size})")

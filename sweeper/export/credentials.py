@@ -10,12 +10,11 @@ _USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@
 
 
 def without_credentials(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns plain values with no `user:password@` in any URL, and a warning for each place that had one."""
+    """Returns plain values with no `user:password@` in any URL, and a warning for each that had one."""
     found: list[str] = []
     stripped: dict[str, Any] = _stripped(tree, "", found)
     return stripped, [
-        f"`{path}` had a user and a password in its URL; they were left out. Give them where it runs."
-        for path in found
+        f"The credentials in the URL of `{path}` were removed. Supply them at run time." for path in found
     ]
 
 

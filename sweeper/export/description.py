@@ -13,16 +13,16 @@ def origin(value: Mapping[str, Any]) -> str:
 
 
 def promise(value: Mapping[str, Any]) -> str:
-    """Returns the figures that production may expect, and on what, on one line."""
+    """Returns the figures to expect in production, and on which device, in one line."""
     measured, held = value["measured"], value["holds_for"]
     parts = [f"{measured['throughput']:,.0f} samples/s"]
     if measured["epoch_seconds"]:
         parts.append(f"{measured['epoch_seconds']:.3g} s per epoch")
     if ratio := measured["x_baseline"]:
         parts.append(
-            f"{ratio['ratio']:.3g} times the baseline "
+            f"{ratio['ratio']:.3g}x the baseline "
             f"(95% interval [{ratio['low']:.3g}, {ratio['high']:.3g}], {ratio['rounds']} rounds)"
         )
     if measured["projected_hours"]:
-        parts.append(f"{measured['projected_hours']:.3g} h for production's samples")
+        parts.append(f"{measured['projected_hours']:.3g} h projected for production")
     return " ".join(f"{', '.join(parts)}, on {held['device']}".split())

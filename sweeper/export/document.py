@@ -28,11 +28,11 @@ from sweeper.spec import SweepSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a sweep found before its first trial.
+    """Facts about the data and the machine from before the first trial.
 
     Attributes:
-        data_gib: Size of the prepared data; None where it is not known.
-        usable_cpus: Cores that its trials could use; None where it is not known.
+        data_gib: Size of the prepared data; None if unknown.
+        usable_cpus: Cores that trials could use; None if unknown.
     """
 
     data_gib: float | None = None
@@ -48,7 +48,7 @@ def exported(
         summary: The sweep's summary (`sweeper.analysis.summary.Summary`).
 
     Raises:
-        UserError: There is no such trial, it was not measured or is not feasible, or it cannot run on
+        UserError: There is no such trial, it was not measured, is not feasible, or cannot run on
             production's data.
         NothingFeasibleError: There is no winner.
     """
@@ -88,10 +88,12 @@ def _chosen(summary: Summary, number: int | None) -> TrialRecord:
         return winner
     found: TrialRecord | None = next((r for r in summary.records if r.number == number), None)
     if found is None:
-        raise UserError(f"`{summary.name}` has no trial {number}; there are {len(summary.records)}, from 0.")
+        raise UserError(
+            f"`{summary.name}` has no trial {number}; it has {len(summary.records)}, numbered from 0."
+        )
     if not found.feasible:
-        why = found.failure.message if found.failure else "it is beyond a limit or unfinished"
-        raise UserError(f"only a measured, feasible trial can be exported, but {number} is not: {why}.")
+        why = found.failure.message if found.failure else "it exceeds a limit or is unfinished"
+        raise UserError(f"only a measured, feasible trial can be exported, but trial {number} is not: {why}.")
     return found
 
 
@@ -101,18 +103,18 @@ def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Me
         return
     if why := spec.production.too_large_for(measured.device):
         raise UserError(
-            f"`loader.kind: {kind}` needs all of production's data on the device, but {why}, and trial "
-            f"{record.number} has it. Export one with `loader.kind: {STREAM}`, or sweep with `fix: "
+            f"`loader.kind: {kind}` of trial {record.number} needs all of production's data on the device, "
+            f"but {why}. Export a trial with `loader.kind: {STREAM}`, or sweep with `fix: "
             f"{{loader.kind: {STREAM}}}`."
         )
 
 
 def _subject(spec: SweepSpec, record: TrialRecord) -> dict[str, Any]:
-    """Returns what a production run is made of: a pipeline and its configuration, or a command line."""
+    """Returns the subject of a production run: a pipeline and its configuration, or a command."""
     config = record.config.canonical()
     if not spec.command:
         return {"pipeline": spec.pipeline, "data": spec.to_dict()["data"], "config": _nested(config)}
-    # As it was when it ran: its templates' files may have changed since.
+    # From the job: the templates' files may have changed since it ran.
     script = read_job(Path(record.folder)).script
     assert script is not None
     values = {**(config.args or {}), FOLDER: "."}
@@ -160,7 +162,7 @@ def _measured(
 
 
 def _learning_rate(config: TrialConfig) -> dict[str, Any]:
-    """Returns the rate that was really used at this global batch, and the rule that gave it."""
+    """Returns the rate used at this global batch and the rule it came from."""
     optimizer = config.canonical().optimizer
     return {
         "value": rounded(optimizer.lr_at(config.global_batch), 6),
@@ -172,7 +174,7 @@ def _learning_rate(config: TrialConfig) -> dict[str, Any]:
 
 
 def _holds_for(device: str, measured: Measurement, setting: Setting) -> dict[str, Any]:
-    """Returns what must be the same for the figures to hold."""
+    """Returns the conditions under which the figures hold."""
     gpu = {"gpu": measured.device.name, "gpu_mem_gib": measured.device.memory_gib or None}
     return {
         "device": device,

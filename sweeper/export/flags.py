@@ -1,11 +1,11 @@
 """A configuration as the flags of a training script: `--batch-size 512 --amp bf16 --num-workers 8`.
 
-A map from dotted names to one's own flags changes single ones:
+A map from dotted names to the script's own flags replaces some of them:
 
     batch_size: --bs                                    the value follows
     precision.amp: "--amp={value}"                      the value within
     loader.num_workers: null                            left out
-    compile.mode: {default: --compile, eager: ""}       words for each value
+    compile.mode: {default: --compile, eager: ""}       a flag for each value
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _OWN_NAMES = {
     "optimizer.name": "--optimizer",
     "device.count": "--num-devices",
 }
-"""Where the last part of a name says too little."""
+"""Flags of names whose last part says too little."""
 
 _NO_FLAG = ("optimizer.lr_rule", "optimizer.lr_batch_size", "device.malloc")
-"""What is in the learning rate already, and what no option of a script sets."""
+"""Settings that the learning rate already reflects, or that no script option sets."""
 
 _NOTHING_ASKED: Mapping[str, Scalar] = {
     "loader.buckets": 1,
@@ -42,7 +42,7 @@ _NOTHING_ASKED: Mapping[str, Scalar] = {
     "device.cpu_threads": 0,
     "precision.tf32": "default",
 }
-"""Values at which a setting does nothing, so that a script needs no flag for it."""
+"""Values at which a setting does nothing and needs no flag."""
 
 _OF_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers")
 _OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
@@ -51,8 +51,8 @@ _OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
 def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     """Returns the settings of an exported configuration that had an effect, by dotted name.
 
-    The learning rate is the one at its global batch. What the device could not take (TF32 on a CPU) is
-    off, and what only workers have is absent where there are none.
+    The learning rate is the one at the global batch. Settings the device does not support (TF32 on a
+    CPU) are off; settings of workers are absent without workers.
     """
     config = decode(TrialConfig, value["config"]).canonical()
     found = config.flatten()
@@ -67,13 +67,13 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
-    """Returns an exported configuration as arguments, booleans as flags that are there when true.
+    """Returns an exported configuration as arguments; a boolean is a flag, present if true.
 
     Args:
-        own: One's own flags by dotted name, as `read_map` gives them.
+        own: The script's own flags by dotted name, from `read_map`.
 
     Raises:
-        UserError: `own` names what is no setting, or has no words for a value.
+        UserError: `own` names an unknown setting, or has no flag for a value.
     """
     settings = effective(value)
     _check(own, {*settings, *FIELDS})
@@ -88,14 +88,14 @@ def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
 
 
 def read_map(path: Path) -> dict[str, Any]:
-    """Returns one's own flags by dotted name.
+    """Returns the script's own flags by dotted name.
 
     Raises:
-        UserError: The file cannot be read, or is no such map.
+        UserError: The file cannot be read, or is not such a map.
     """
     found = read_yaml(path)
     if not isinstance(found, dict):
-        raise UserError(f"`--map` must be a file of `name: flag`, but {str(path)!r} is not.")
+        raise UserError(f"`--map` must be a file of `name: flag` lines, but {str(path)!r} is not.")
     for name, flag in found.items():
         texts = flag.values() if isinstance(flag, dict) else [flag]
         if not all(each is None or isinstance(each, str) for each in texts):
@@ -107,7 +107,7 @@ def read_map(path: Path) -> dict[str, Any]:
 
 
 def _usual(settings: Mapping[str, Scalar]) -> dict[str, str]:
-    """Returns the flag of each setting; where two would share one, the later has its whole name."""
+    """Returns the flag of each setting; if two would share one, the later uses its whole name."""
     found: dict[str, str] = {}
     for name in settings:
         if name in _NO_FLAG:
@@ -125,7 +125,7 @@ def _words(flag: str, setting: Scalar) -> list[str]:
     if isinstance(setting, bool):
         return [flag] if setting else []
     text = shown(setting)
-    # What begins with a dash would be taken for a flag.
+    # A value that begins with a dash would be read as a flag.
     return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
 
 
@@ -139,7 +139,7 @@ def _own(name: str, setting: Scalar, flag: Any) -> list[str]:
         if text not in flag:
             raise UserError(
                 f"`--map` must have a flag for each value of `{name}`, but has none for {text!r}. "
-                f'Add it; "" is none.'
+                f'Add one; "" means no flag.'
             )
         return _split(name, flag[text] or "")
     if "{value}" in flag:
@@ -153,7 +153,7 @@ def _split(name: str, text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise UserError(
-            f"`--map` must have words as a shell takes them, but got {text!r} for `{name}` ({error})."
+            f"`--map` must hold flags in shell syntax, but got {text!r} for `{name}` ({error})."
         ) from error
 
 

@@ -20,12 +20,12 @@ from sweeper.spec import to_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a format may need besides the export.
+    """Inputs that a format may need besides the export.
 
     Attributes:
-        flags: One's own flags by dotted name (`sweeper.export.flags`).
-        runs: The file that a job script trains from.
-        reasons: What was measured of a value, by dotted name.
+        flags: The script's own flags by dotted name (`sweeper.export.flags`).
+        runs: The file a job script trains from.
+        reasons: The measured effect of a setting, by dotted name.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Options:
 
 
 def as_yaml(value: Mapping[str, Any], options: Options) -> str:
-    """Returns an export as YAML, with a header for a person."""
+    """Returns an export as YAML with a readable header."""
     return "".join(f"# {line}\n" for line in _header(value)) + to_yaml(value)
 
 
@@ -44,7 +44,7 @@ def _header(value: Mapping[str, Any]) -> Iterator[str]:
     yield f"Promised:    {promise(value)}"
     for warning in value["warnings"]:
         yield f"Warning:     {' '.join(warning.split())}"
-    yield "Run it:      sweeper train FILE, with the name of this file"
+    yield "Run it:      sweeper train FILE (the name of this file)"
 
 
 def as_json(value: Mapping[str, Any], options: Options) -> str:
@@ -53,17 +53,17 @@ def as_json(value: Mapping[str, Any], options: Options) -> str:
 
 
 def as_arguments(value: Mapping[str, Any], options: Options) -> str:
-    """Returns a command line as a shell takes it, the files it needs in comments before it.
+    """Returns a shell command line, preceded by the files it needs as comments.
 
     Raises:
-        UserError: `--map` is given for a script, or a flag of it names no setting.
+        UserError: `--map` is given for a script, or names an unknown setting.
     """
     if "command" not in value:
         return shlex.join(flags(value, options.flags)) + "\n"
     if options.flags:
         raise UserError(
-            "`--map` must be for the sweep of a pipeline, but this one is of a `command`, whose own "
-            "templates say how its flags are written. Leave it out."
+            "`--map` is for the sweep of a pipeline, but this one runs a `command`, whose templates "
+            "already hold its flags. Leave it out."
         )
     lines = []
     for path, text in value["files"].items():
@@ -74,7 +74,7 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
 
 
 def as_job_script(value: Mapping[str, Any], options: Options) -> str:
-    """Returns a SLURM job that trains what was exported."""
+    """Returns a SLURM job that trains from the export."""
     return job_script(value, options.runs)
 
 
@@ -82,7 +82,7 @@ def as_python(value: Mapping[str, Any], options: Options) -> str:
     """Returns an export as lines of a plain PyTorch script.
 
     Raises:
-        UserError: It is the export of a script, or a plain script cannot load as it does.
+        UserError: It is the export of a script, or a plain script cannot use its loader.
     """
     return python_lines(value, options.reasons)
 
@@ -91,8 +91,8 @@ def rendered(value: Mapping[str, Any], form: str, options: Options | None = None
     """Returns an export as text.
 
     Raises:
-        UserError: The format is unknown, is none for this export, or comes from another distribution
-            and fails.
+        UserError: The format is unknown, does not apply to this export, or comes from another
+            distribution and fails.
     """
     render = resolve(FORMATS.get(form).render)
     try:

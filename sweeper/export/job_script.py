@@ -16,15 +16,15 @@ MIN_MEMORY_GIB = 2
 TIME_HEADROOM = 1.3
 MIN_MINUTES = 10
 GRACE_SECONDS = 120
-"""Before the end of its time, so that a run can write a checkpoint."""
+"""For a last checkpoint before the time limit."""
 
 STOPPED = 143
-"""Exit code of a run that SIGTERM has stopped."""
+"""Exit code of a run that SIGTERM stopped."""
 
 _RESUMED = f"""\
 code=$?
 
-# Out of time: the same job waits for its next turn, and goes on from its last checkpoint.
+# Out of time: requeue this job, which resumes from its last checkpoint.
 if [ "$code" -eq {STOPPED} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """.splitlines()
@@ -56,7 +56,7 @@ def job_script(value: Mapping[str, Any], runs: str) -> str:
 
 
 def _settings(value: Mapping[str, Any]) -> Mapping[str, Scalar]:
-    """Returns what is known of the settings that take resources, by dotted name."""
+    """Returns the known settings that take resources, by dotted name."""
     if "params" in value:
         found: Mapping[str, Scalar] = value["params"]
         return found
@@ -82,26 +82,26 @@ def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Ite
         needed = math.ceil(MEMORY_HEADROOM * peak + max(0.0, larger))
         yield f"#SBATCH --mem={max(MIN_MEMORY_GIB, needed)}G"
     else:
-        yield "##SBATCH --mem=16G            (its peak is not known; name yours)"
+        yield "##SBATCH --mem=16G            (peak unknown; set your own)"
     if hours := measured.get("projected_hours"):
         yield f"#SBATCH --time={_time(hours)}"
     else:
-        yield "##SBATCH --time=1-00:00:00     (`production:` in the search space would tell; name yours)"
+        yield "##SBATCH --time=1-00:00:00     (set your own; `production:` in the YAML gives an estimate)"
     if "config" in value:
         yield f"#SBATCH --signal=TERM@{GRACE_SECONDS}"
         yield "#SBATCH --requeue"
     else:
-        # One that begins anew each time would never end.
-        yield "##SBATCH --requeue     (only where your script goes on from a checkpoint of its own)"
-    yield "##SBATCH --partition=NAME     (and --account=NAME, where your cluster asks for them)"
+        # A script that starts over each time would never finish.
+        yield "##SBATCH --requeue     (only if your script resumes from its own checkpoint)"
+    yield "##SBATCH --partition=NAME     (and --account=NAME, if your cluster needs them)"
 
 
 def _cpus(held: Mapping[str, Any], settings: Mapping[str, Scalar]) -> int:
-    """Returns the cores a run needs; 0 where nothing is known of it."""
+    """Returns the cores a run needs; 0 if unknown."""
     workers, threads = _whole(settings.get("loader.num_workers")), _whole(settings.get("device.cpu_threads"))
     if threads:
         return workers + threads
-    # Its threads took all cores that there were, beside its workers.
+    # Its threads used every core, alongside its workers.
     return max(held.get("usable_cpus") or held.get("cpu_threads") or 0, workers + 1 if workers else 0)
 
 
@@ -120,12 +120,12 @@ def _environment(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> It
         yield f"export OMP_NUM_THREADS={threads}"
     if "config" in value and settings["device.malloc"] == "retain":
         yield f"export {' '.join(f'{name}={number}' for name, number in _RETAIN.items())}"
-    # Since 22.05 a step does not take this over from its job.
+    # Since SLURM 22.05 a step does not inherit this from its job.
     yield 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"'
 
 
 def reads_export(value: Mapping[str, Any]) -> bool:
-    """Returns whether a job trains from the exported file: a script without files is run as it is."""
+    """Returns whether a job trains from the exported file; a script without files is run directly."""
     return "command" not in value or bool(value["files"])
 
 

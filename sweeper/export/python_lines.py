@@ -15,8 +15,8 @@ from sweeper.export.description import origin, promise
 from sweeper.export.flags import effective
 
 WIDTH = 100
-YOURS = "# Your `dataset`, `model` and `loss_of(model, batch)` come here."
-"""Where a script's own parts are put."""
+YOURS = "# Your `dataset`, `model` and `loss_of(model, batch)` go here."
+"""Marks where the user's own parts go."""
 
 _MALLOC = """\
 for name, number in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
@@ -24,19 +24,18 @@ for name, number in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TR
 
 
 def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
-    """Returns an export as Python, complete but for a `dataset`, a `model` and a `loss_of`.
+    """Returns an export as Python, complete except for a `dataset`, a `model` and a `loss_of`.
 
     Args:
-        reasons: What was measured of a value, by dotted name.
+        reasons: The measured effect of a setting, by dotted name.
 
     Raises:
-        UserError: It is the export of a script, which has its own lines, or a plain script cannot
-            load as it does.
+        UserError: It is the export of a script, or a plain script cannot use its loader.
     """
     if "command" in value:
         raise UserError(
             "`--format python` needs `--patch SCRIPT.py` for the sweep of a `command`, but got none. "
-            "Name your script, and it says what to change there."
+            "Name your script to see what to change in it."
         )
     settings, writer = effective(value), _Writer(value, reasons)
     on_gpu = "gpu" in value["holds_for"]
@@ -74,13 +73,13 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
 
 
 class _Writer:
-    """Writes why a setting is there: what it does, and what was measured of it."""
+    """Writes the reason for a setting: what it does and what was measured."""
 
     def __init__(self, value: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
         self._settings, self._reasons, self._measured = effective(value), reasons, value["measured"]
 
     def because(self, *names: str) -> Iterator[str]:
-        """Yields a comment for each of these settings that has something to say."""
+        """Yields a comment for each of these settings that has a reason."""
         for name in names:
             what = _why(name, self._settings, self._measured)
             said = [
@@ -97,29 +96,29 @@ def _comment(text: str) -> list[str]:
 
 
 def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any]) -> str:
-    """Returns what a setting does, where that is worth saying."""
+    """Returns what a setting does; empty if it needs no comment."""
     setting = settings[name]
     if name == "loader.kind":
         return traits(str(setting)).why
     if name == "optimizer.lr" and measured["lr"]["rule"] != "none":
         rate = measured["lr"]
         return (
-            f"{rate['from_lr']:g} is for a batch of {rate['at_batch']}, taken to {rate['global_batch']} "
-            f"by the rule {rate['rule']}"
+            f"{rate['from_lr']:g} at a batch of {rate['at_batch']}, scaled to {rate['global_batch']} "
+            f"by the {rate['rule']} rule"
         )
     return {
-        "batch_size": "samples in one step",
-        "accumulate_steps": f"{setting} batches for one step of the optimiser" if setting != 1 else "",
-        "loader.num_workers": "processes that load" if setting else "the training process loads for itself",
-        "loader.pin_memory": "page-locked batches, so that a copy need not be waited for" if setting else "",
+        "batch_size": "samples per step",
+        "accumulate_steps": f"{setting} batches per optimiser step" if setting != 1 else "",
+        "loader.num_workers": "loading processes" if setting else "the training process loads its own data",
+        "loader.pin_memory": "page-locked batches, so that copies do not block" if setting else "",
         "precision.amp": "matrix products in half precision" if setting != "fp32" else "",
         "precision.tf32": "float32 products, convolutions and recurrent layers on tensor cores"
         if setting
         else "",
         "compile.mode": _MODES[str(settings["compile.mode"])],
         "optimizer.fused": "one kernel for all parameters" if setting else "",
-        "memory_format": "what tensor cores read images in" if setting == "channels_last" else "",
-        "device.malloc": "freed host memory is kept for the next step, instead of cleared anew for each"
+        "memory_format": "the image layout that tensor cores use" if setting == "channels_last" else "",
+        "device.malloc": "freed host memory is kept for the next step instead of being returned to the system"
         if setting == "retain"
         else "",
     }.get(name, "")
@@ -129,15 +128,15 @@ _MODES: Mapping[str, str] = {
     "eager": "",
     "default": "operations are fused into fewer kernels",
     "reduce-overhead": "fused, and launched as CUDA graphs",
-    "max-autotune": "fused, and the fastest kernels searched for",
+    "max-autotune": "fused, with the fastest kernels found by search",
     "graph": "a whole step is one launch of a CUDA graph",
 }
 
 
 def _head(value: Mapping[str, Any]) -> Iterator[str]:
     said = [
-        f"Lines for a plain PyTorch script, so that it trains as {origin(value)}.",
-        "Yours to give: a `dataset` (a TensorDataset where its tensors are named), a `model`, and "
+        f"Lines for a plain PyTorch script that trains like {origin(value)}.",
+        "You supply a `dataset` (a TensorDataset where its `tensors` are used), a `model`, and "
         "`loss_of(model, batch)`, where a batch is a list of tensors.",
         f"Promised: {promise(value)}.",
         *([f"It is {verdict}."] if (verdict := value["measured"]["verdict"]) else []),
@@ -163,7 +162,7 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
-    """Yields what is set before anything is built."""
+    """Yields the settings of the process, made before anything is built."""
     seed, count = settings["seed"], settings["device.count"]
     if settings["device.malloc"] == "retain":
         yield from writer.because("device.malloc")
@@ -179,7 +178,7 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
         yield f"torch.cuda.set_per_process_memory_fraction({settings['device.memory_fraction']})"
     if count != 1:
         yield from _comment(
-            f"device.count {count}: run this by `torchrun --nproc-per-node {count}`, wrap the model in "
+            f"device.count {count}: run this with `torchrun --nproc-per-node {count}`, wrap the model in "
             "DistributedDataParallel, and give each process its own share of the samples."
         )
     yield from _tf32(settings, writer)
@@ -187,10 +186,10 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
 
 
 def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
-    """Yields what sets TF32; nothing where it stays as torch has it.
+    """Yields the lines that set TF32; none for torch's default.
 
-    Through the older calls alone. What the newer `fp32_precision` sets, torch's own readers of the older
-    flags (the compiler's, `cudnn.flags`) refuse to read wherever it differs from them.
+    Only the older calls are used: once the newer `fp32_precision` differs from the older flags, torch's
+    own readers of those flags (the compiler, `cudnn.flags`) refuse.
     """
     setting = settings["precision.tf32"]
     if setting == "default":
@@ -210,11 +209,11 @@ def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:
 def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     own = {name: each for name, each in settings.items() if name.partition(".")[0] in ("model", "data")}
     if own:
-        yield f"MEASURED_WITH = {own!r}  # of the model and the data: what yours should be, too"
+        yield f"MEASURED_WITH = {own!r}  # Options of the model and the data; use the same."
     if settings["loader.buckets"] != 1:
         yield from _comment(
-            f"loader.buckets {settings['loader.buckets']}: samples of like length were batched together, "
-            "padded to so many lengths; that is your dataset's to do."
+            f"loader.buckets {settings['loader.buckets']}: samples of similar length were batched "
+            "together and padded to that many lengths; your dataset must do this."
         )
     yield "model = model.to(device)"
     if settings["memory_format"] == "channels_last":

@@ -67,13 +67,13 @@ def batches():
 
 
 def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
-    """Returns what defines `batches()`, an epoch of lists of tensors on the device.
+    """Returns the definition of `batches()`: one epoch, as lists of tensors on the device.
 
     Args:
-        settings: What had an effect, by dotted name (`sweeper.export.flags.effective`).
+        settings: Those that had an effect, by dotted name (`sweeper.export.flags.effective`).
 
     Raises:
-        UserError: A plain script cannot load as this kind of loader does.
+        UserError: A plain script cannot use this kind of loader.
     """
     found: Lines = resolve(in_plain_script(str(settings["loader.kind"])).python)(settings, on_gpu)
     return found
@@ -101,7 +101,7 @@ def on_the_device(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
 
 
 def copied_ahead(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
-    """Gathers on the host, and copies ahead of the step where there is a GPU."""
+    """Gathers on the host, and copies ahead of the step if there is a GPU."""
     return [], _gathered(_COPIED_AHEAD if on_gpu else _FROM_THE_HOST, settings)
 
 

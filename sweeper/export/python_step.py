@@ -9,22 +9,22 @@ from sweeper.core.config import Scalar
 _COMPILERS_GRAPHS = ("reduce-overhead", "max-autotune")
 DTYPES: Mapping[str, str] = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 CAPTURABLE_WARNING = "This instance was constructed with capturable=True"
-"""How torch begins what it says of such an optimiser's step outside of a capture."""
+"""The start of torch's warning about such an optimiser's step outside a capture."""
 
 _CLASSES: Mapping[str, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
 _CAPTURED = """
-# The first three steps run as they are: lazy initialisation cannot be captured.
+# The first three steps run eagerly: lazy initialisation cannot be captured.
 WARMUP_STEPS = 3
 num_eager, side, graph = 0, torch.cuda.Stream(), torch.cuda.CUDAGraph()
-held = held_loss = None  # What the graph reads, and the loss that each replay overwrites.
+held = held_loss = None  # The graph's input, and the loss that each replay overwrites.
 
 
 def captured_step({batch}):
     global num_eager, held, held_loss
     new = {as_list}
     if [len(batch[0]) for batch in new] != {sizes}:
-        return train_step({batch})  # The last of an epoch is not worth a graph.
+        return train_step({batch})  # An epoch's last batch is not worth a graph.
     if num_eager < WARMUP_STEPS:
         num_eager += 1
         side.wait_stream(torch.cuda.current_stream())
@@ -34,7 +34,7 @@ def captured_step({batch}):
         return loss
     if held is None:
         held = [[tensor.clone() for tensor in batch] for batch in new]
-        # Threads that pin memory meanwhile do not break a capture that is this thread's alone.
+        # Captures this thread alone: others may pin memory meanwhile.
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             held_loss = train_step({held})
     shapes = [[tensor.shape for tensor in batch] for batch in new]
@@ -49,28 +49,28 @@ def captured_step({batch}):
 
 
 def optimizer(settings: Mapping[str, Scalar]) -> Iterator[str]:
-    """Yields the lines that make `optimizer`, and a schedule and a scaler where there are such."""
+    """Yields the lines that make `optimizer`, and a schedule and a scaler if needed."""
     name, is_graph = str(settings["optimizer.name"]), settings["compile.mode"] == "graph"
     rate = str(settings["optimizer.lr"])
-    # A graph reads the rate from the device: what the host sets later would not reach it.
+    # A graph reads the rate from the device; a value set later on the host would not reach it.
     arguments = [f"lr=torch.tensor({rate}, device=device)" if is_graph else f"lr={rate}"]
     arguments.append(f"weight_decay={settings['optimizer.weight_decay']}")
     if name == "sgd":
         arguments.append("momentum=0.9")
     elif is_graph:
         arguments.append("capturable=True")
-        yield "# The steps before the capture are meant to run outside of one."
+        yield "# The steps before the capture run outside it on purpose."
         yield f'warnings.filterwarnings("ignore", "{CAPTURABLE_WARNING}")'
     if settings["optimizer.fused"]:
         arguments.append("fused=True")
     yield f"optimizer = torch.optim.{_CLASSES[name]}(model.parameters(), {', '.join(arguments)})"
     if name == "sgd" and settings["optimizer.fused"] and settings["precision.amp"] == "fp16":
-        yield "# Where the scaler skips the first step, torch would leave the momentum uninitialised."
+        yield "# If the scaler skips the first step, torch would leave the momentum uninitialised."
         yield "for parameter in model.parameters():"
         yield '    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)'
     if _holds_gradients(settings):
-        yield "# The compiler's CUDA graphs write gradients into memory of their own and use it again: those"
-        yield "# that accumulate are added up elsewhere."
+        yield "# The compiler's CUDA graphs reuse the memory they write gradients to, so gradients that"
+        yield "# accumulate need memory outside them."
         yield "for parameter in model.parameters():"
         yield "    if parameter.requires_grad:"
         yield "        parameter.grad = torch.zeros_like(parameter)"
@@ -113,7 +113,7 @@ def step(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def _holds_gradients(settings: Mapping[str, Scalar]) -> bool:
-    """Returns whether gradients must stay where they are between steps, as the trainer has it."""
+    """Returns whether gradients must keep their memory between steps, as in the trainer."""
     return settings["accumulate_steps"] != 1 and settings["compile.mode"] in _COMPILERS_GRAPHS
 
 

@@ -23,11 +23,11 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Returns an export (YAML or JSON, of any schema so far) as the plain values that were written.
 
     Args:
-        overrides: `key=value` of the command line, applied to them.
+        overrides: `key=value` from the command line, applied to them.
 
     Raises:
-        UserError: It cannot be read, is no export, is of a newer schema, or was edited into something
-            that is no configuration.
+        UserError: It cannot be read, is not an export, has a newer schema, or was edited into an
+            invalid configuration.
     """
     value = read_yaml(path, overrides)
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -35,8 +35,8 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise _no_export(path, "has no `schema`")
     if schema > SCHEMA:
         raise UserError(
-            f"an export must be of schema {SCHEMA} or older, but {str(path)!r} is of {schema}. "
-            "Use the sweeper that wrote it, or a newer one."
+            f"an export must have schema {SCHEMA} or older, but {str(path)!r} has {schema}. "
+            "Use the version of sweeper that wrote it, or a newer one."
         )
     subject = _OF_SCRIPT if "command" in value else _OF_PIPELINE
     for name, kind in {**subject, **_COMMON}.items():
@@ -49,24 +49,24 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def pass_env(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the environment variables that the run of an export gets beside the usual ones.
+    """Returns the environment variables that an export's run gets besides the usual ones.
 
     Raises:
-        UserError: They were edited into something that is no list of names.
+        UserError: They are not a list of names.
     """
     section = value.get("execution") or {}
     names = section.get("pass_env", []) if isinstance(section, Mapping) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(
-            "`execution.pass_env` must be a list of environment variables' names, but got something else."
-            " Write it as in `execution: {pass_env: [AWS_PROFILE]}`."
+            "`execution.pass_env` must be a list of environment variable names, but got something else."
+            " Write it like `execution: {pass_env: [AWS_PROFILE]}`."
         )
     return tuple(names)
 
 
 def _no_export(path: Path, why: str) -> UserError:
     return UserError(
-        f"what is read must be a file that `sweeper export NAME` wrote, but {str(path)!r} {why}. "
+        f"the file must be one that `sweeper export` wrote, but {str(path)!r} {why}. "
         "Write one with `sweeper export NAME --out FILE`."
     )
 
@@ -85,7 +85,7 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
 def _unknown(
     config: Mapping[str, Any], known: Mapping[str, Any], above: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yields names that nothing would take notice of, each with a nearer one."""
+    """Yields unknown names, each with a suggestion."""
     for name, value in config.items():
         if name not in known:
             yield above + name, did_you_mean(name, known)

@@ -19,9 +19,9 @@ from sweeper.metering import meter
 
 
 def for_lightning() -> Any:
-    """Returns a Lightning `Callback`: batches that were trained on, their loss, validation and its loss.
+    """Returns a Lightning `Callback` that reports training batches, their loss and the validation loss.
 
-    Of the two packages (`lightning` and `pytorch_lightning`), the one the script has imported.
+    It derives from whichever of `lightning` and `pytorch_lightning` the script has imported.
     """
     name = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
     base: Any = importlib.import_module(name).Callback
@@ -51,7 +51,7 @@ def for_lightning() -> Any:
 
 
 def _num_samples(batch: Any) -> int:
-    """Returns the length of the first tensor in a batch, however it is nested; 0 where none is seen."""
+    """Returns the length of the first tensor in a batch, however nested; 0 if there is none."""
     return next(_lengths(batch), 0)
 
 

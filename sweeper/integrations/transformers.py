@@ -15,7 +15,7 @@ from sweeper.metering import meter
 
 
 def for_transformers() -> Any:
-    """Returns a `transformers.TrainerCallback`: steps of the Trainer, its logged losses, its evaluations."""
+    """Returns a `transformers.TrainerCallback` that reports steps, logged losses and evaluations."""
     base: Any = importlib.import_module("transformers").TrainerCallback
 
     class MeterCallback(base):  # type: ignore[misc]
@@ -29,7 +29,7 @@ def for_transformers() -> Any:
             self._loss = None
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            # The mean since it was logged last; it is told with the next step.
+            # The mean since the last log, reported with the next step.
             self._loss = (logs or {}).get("loss", self._loss)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:

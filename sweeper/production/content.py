@@ -25,7 +25,7 @@ def content_of(
     values: Mapping[str, Any] | None = None,
     judgement: Judgement | None = None,
 ) -> RunContent:
-    """Returns what is to be seen of a run as far as it is committed; the same again, and more of it."""
+    """Returns the content of a run up to its latest commit; later calls only add to it."""
     points = list(_points(folder))
     end = None if ended_at is None else round(1000 * ended_at)
     results = list(_results(values, judgement, end)) if values and judgement and end else []
@@ -73,9 +73,9 @@ def _points(folder: RunFolder) -> Iterator[Point]:
 
 
 def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yields fewer lines the longer the run: of later ones, the first in a longer and longer stretch.
+    """Yields fewer lines the longer the run: the first in each of ever longer stretches.
 
-    Which ones does not depend on what comes after them, so that all that was shown stays.
+    The choice does not depend on later lines, so points that were shown stay.
     """
     last = -math.inf
     for line in lines:

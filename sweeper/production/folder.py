@@ -3,9 +3,9 @@
 mlruns/train/<name>/
   run.json            what is trained, written once
   job/                config.json, outcome.json, worker.log
-  checkpoints/ best/  weights and all else
+  checkpoints/ best/  weights and training state
   history.jsonl       the run's own figures, block by block
-  system.jsonl        utilisation, power and memory beside it
+  system.jsonl        utilisation, power and memory meanwhile
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RunFolder:
 
     Attributes:
         uid: Names its MLflow run.
-        began_at: Wall time at which it was first begun.
-        continued: Whether it had begun before.
+        began_at: Wall time of its first start.
+        continued: Whether it was started before.
     """
 
     path: Path
@@ -63,12 +63,12 @@ class RunFolder:
         return self.path / JOB
 
     def report(self) -> Report | None:
-        """Returns how it ended; None while it has not, or where it failed."""
+        """Returns its final report; None if it has not ended, or failed."""
         found = read_outcome(self.job)
         return found if isinstance(found, Report) else None
 
     def is_finished(self, max_seconds: float) -> bool:
-        """Returns whether there is nothing left to train, `max_seconds` being allowed (0: any time)."""
+        """Returns whether there is nothing left to train within `max_seconds` (0: no limit)."""
         found = self.report()
         if found is None or found.values["ended"] == "stopped":
             return False
@@ -76,25 +76,25 @@ class RunFolder:
         return not (found.values["ended"] == "time" and more)
 
     def reopen(self) -> None:
-        """Puts the last attempt's outcome aside."""
+        """Sets the last attempt's outcome aside."""
         if (self.job / OUTCOME).exists() or (self.job / "worker.log").exists():
             retry(self.job, len(list(self.job.glob("attempt-*-worker.log"))))
 
     def committed_bytes(self) -> int:
-        """Returns the length of the history up to the latest checkpoint: what no resumption takes back."""
+        """Returns the length of the history up to the latest checkpoint, which a resume keeps."""
         found = sorted((self.path / CHECKPOINTS).glob("[0-9]*/position.json"))
         return int(read_json(found[-1])["history_bytes"]) if found else 0
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """Yields the lines of the history that are committed."""
+        """Yields the committed lines of the history."""
         yield from _lines(self.path / HISTORY, self.committed_bytes())
 
     def system(self) -> Iterator[dict[str, Any]]:
-        """Yields what was read beside the run."""
+        """Yields the samples of the machine."""
         yield from _lines(self.path / SYSTEM)
 
     def forget_uncommitted(self) -> None:
-        """Cuts the history to its committed part, which training goes on from, and drops half lines."""
+        """Cuts the history to its committed part, from which training resumes, and drops half lines."""
         for name, most in ((HISTORY, self.committed_bytes()), (SYSTEM, None)):
             path = self.path / name
             if path.exists():
@@ -103,12 +103,10 @@ class RunFolder:
 
 
 def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
-    """Returns the folder of the run `wanted`: the one that was begun with the same, or a new one.
-
-    Of several that were begun with the same, it is the latest.
+    """Returns the folder of the run `wanted`: the latest that began with the same request, or a new one.
 
     Raises:
-        SweepConflictError: Another process holds it, or an unfinished run of that name is of another
+        SweepConflictError: Another process holds it, or an unfinished run of that name has another
             configuration.
         EnvironmentStopError: The folder cannot be written.
     """
@@ -123,9 +121,9 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
         outcome = read_outcome(path / JOB)
         if not isinstance(outcome, Report) or outcome.values["ended"] == "stopped":
             raise SweepConflictError(
-                f"`{path.name}` is unfinished and is of another configuration:\n"
+                f"`{path.name}` is unfinished and has another configuration:\n"
                 + "\n".join(f"  {change}" for change in changes[path])
-                + "\nGo on with what it was begun with, or begin another one with --new."
+                + "\nResume it with its own configuration, or start another run with --new."
             )
     try:
         make_folder(free)
@@ -138,7 +136,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
 
 
 def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
-    """Yields the whole lines of a file; of one that is not there, none."""
+    """Yields the whole lines of a file; none if there is no file."""
     if path.exists():
         with open(path, "rb") as file:
             found = file.read(length)
@@ -148,7 +146,7 @@ def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
 
 
 def _names(home: Path, name: str) -> Iterator[Path]:
-    """Yields the folders of that name in which a run has begun, and the next one, in which none has."""
+    """Yields the folders of that name that hold a run, then the first free one."""
     for number in itertools.count(1):
         path = home / (name if number == 1 else f"{name}-{number}")
         yield path

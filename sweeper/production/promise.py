@@ -10,20 +10,20 @@ from typing import Any
 from sweeper.production.request import Promise
 
 TOLERANCE = 0.05
-"""Of what was promised: a run that is short of it by less has kept it."""
+"""Share of the promised speed by which a run may fall short."""
 
 DISTURBED = 0.05
-"""Of the time: what may be disturbed before it is said to be the reason."""
+"""Share of the time from which a disturbance counts as a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What became of the promise.
+    """The speed that was reached, compared with the promise.
 
     Attributes:
-        reached: Samples per second of training once it was steady; None where it was too short.
-        ratio: `reached` over what was promised; None where nothing was.
-        reasons: What is not as it was when it was promised, or disturbed the run.
+        reached: Samples per second of steady training; None if it was too short.
+        ratio: `reached` over `promised`; None if nothing was promised.
+        reasons: Conditions that differ from the promise's, and what disturbed the run.
     """
 
     reached: float | None
@@ -35,10 +35,10 @@ class Judgement:
     def words(self) -> str:
         """The verdict in one line."""
         if self.reached is None:
-            return "too short to tell its speed: it ended before it was steady"
+            return "too short to measure its speed: it ended before it was steady"
         if self.ratio is None:
-            return f"{self.reached:,.0f} samples/s; nothing was promised for it"
-        share = f"{self.reached:,.0f} samples/s, {self.ratio:.2f} of the promised {self.promised:,.0f}"
+            return f"{self.reached:,.0f} samples/s; no speed was promised"
+        share = f"{self.reached:,.0f} samples/s, {self.ratio:.2f}x the promised {self.promised:,.0f}"
         if self.ratio < 1 - TOLERANCE:
             return f"missed: {share}"
         return f"kept: {share}" if self.ratio <= 1 + TOLERANCE else f"exceeded: {share}"
@@ -51,7 +51,7 @@ def judged(
 
     Args:
         values: What the run reported.
-        gpu_disturbed: Seconds in which something disturbed its GPU, by the reason.
+        gpu_disturbed: Seconds in which something disturbed its GPU, by reason.
     """
     seconds = values["timed_seconds"]
     reached = values["timed_samples"] / seconds if seconds else None
@@ -73,17 +73,17 @@ def judged(
 
 
 def _other_conditions(values: Mapping[str, Any], holds_for: Mapping[str, Any]) -> list[str]:
-    """Returns in what the run differs from what the promise holds for."""
+    """Returns how the run's conditions differ from those the promise holds for."""
     found = []
     device, there = values["device"]["name"], str(holds_for.get("device") or "")
     # `2 x NVIDIA A10, 22.5 GiB`, which is no A100.
     if there and not re.search(rf"(^|x ){re.escape(device)}(,| \(|$)", there):
-        found.append(f"it ran on {device}, and was promised for {there}")
+        found.append(f"it ran on {device}; the promise holds for {there}")
     for name in ("torch", "cuda"):
         was, is_now = holds_for.get(name), values["versions"].get(name)
         if was and is_now and was != is_now:
-            found.append(f"{name} is {is_now}, and was {was}")
+            found.append(f"{name} is {is_now}, was {was}")
     samples, were = values["train_samples"], holds_for.get("train_samples")
     if were and samples != were:
-        found.append(f"the data has {samples:,} training samples, and had {were:,}")
+        found.append(f"the data has {samples:,} training samples, had {were:,}")
     return found

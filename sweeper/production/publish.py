@@ -19,7 +19,7 @@ _EXPERIMENT = "experiment"
 
 
 class Showing:
-    """Ships what is committed of a run, at checkpoints and at its end; training waits for none of it."""
+    """Publishes the committed part of a run at checkpoints and at its end; training never waits."""
 
     def __init__(self, tracker: MlflowTracker, folder: RunFolder, wanted: Wanted) -> None:
         self._tracker, self._folder, self._wanted = tracker, folder, wanted
@@ -28,14 +28,14 @@ class Showing:
         self._opened = False
 
     def look(self) -> None:
-        """Ships what has been committed since the last look."""
+        """Publishes what was committed since the last call."""
         committed = self._folder.committed_bytes()
         if committed > self._shown_bytes:
             self._shown_bytes = committed
             self._put(content_of(self._folder, self._wanted))
 
     def end(self, report: Report, judgement: Judgement) -> str:
-        """Ships how it ended; returns why that could not be shown, empty where it could."""
+        """Publishes the result; returns why that failed, empty if it did not."""
         outcome = "stopped" if report.values["ended"] == "stopped" else "trained"
         content = content_of(
             self._folder,
@@ -48,7 +48,7 @@ class Showing:
         return self._last(content)
 
     def failed(self, failure: Failure) -> str:
-        """Ships that it failed; returns as `end`."""
+        """Publishes the failure; returns as `end` does."""
         return self._last(
             content_of(self._folder, self._wanted, outcome=failure.kind.value, ended_at=failure.finished_at)
         )

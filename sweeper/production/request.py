@@ -19,11 +19,11 @@ from sweeper.sweep.store.fingerprint import digest_of_code, digest_of_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What the sweep measured, and where.
+    """The speed that the sweep measured, and its conditions.
 
     Attributes:
         throughput: Samples per second.
-        holds_for: What it was measured with: `device`, `torch`, `train_samples`, ...
+        holds_for: The conditions: `device`, `torch`, `train_samples`, ...
     """
 
     throughput: float
@@ -32,14 +32,14 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A production run as it is asked for.
+    """A production run as requested.
 
     Attributes:
-        name: Of the run, unless another one has it.
-        promise: None where something was changed that the speed depends on; `changed` says what.
-        sweep: Where the configuration comes from, with `trial`.
-        pass_env: Environment variables that it gets beside the usual ones.
-        training: With the folder and the end still open.
+        name: Of the run, unless it is taken.
+        promise: None if an override affects the speed; `changed` names it.
+        sweep: Where the configuration comes from, together with `trial`.
+        pass_env: Environment variables that it gets besides the usual ones.
+        training: Its folder is filled in later.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Wanted:
     pass_env: tuple[str, ...] = ()
 
     def identity(self) -> dict[str, Any]:
-        """Returns what must be equal for a run to be gone on with; how long it may take is no part of it."""
+        """Returns what must be equal for a run to be resumed; time limits are not part of it."""
         plan = encode(self.training)
         for name in ("folder", "max_seconds", "keep", "checkpoint_seconds", "stall_seconds"):
             del plan[name]
@@ -70,10 +70,10 @@ class Wanted:
 def wanted(
     path: Path, overrides: Sequence[str] = (), epochs: int | None = None, max_minutes: float | None = None
 ) -> Wanted:
-    """Returns what the export in `path` asks for, with the command line's own wishes.
+    """Returns the run that the export in `path` describes, with the command line's options.
 
     Raises:
-        UserError: It is no export of a pipeline's configuration, or an override breaks a rule.
+        UserError: It is not the export of a pipeline's configuration, or an override breaks a rule.
     """
     before, value = read(path), read(path, overrides)
     if "command" in value:
@@ -111,26 +111,26 @@ def wanted(
 
 
 def _epochs_of(value: Mapping[str, Any]) -> int:
-    """Returns the epochs of the production run that the sweep was for.
+    """Returns the number of epochs from the export's `production.samples`.
 
     Raises:
-        UserError: Nothing says how long it is.
+        UserError: The export does not say how long to train.
     """
     samples = (value.get("production") or {}).get("samples")
     each = value["holds_for"].get("train_samples")
     if not samples or not each:
         raise UserError(
-            "how long to train must be given, but the export has no `production.samples` and no"
-            " `train.epochs`. Add `--epochs N`."
+            "training needs a length, but the export has neither `production.samples` nor `train.epochs`."
+            " Add `--epochs N`."
         )
     epochs: int = math.ceil(samples / each)
     return epochs
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Returns the fields of the configuration that were overridden, and `data` where that was."""
+    """Returns the overridden fields of the configuration, and `data` if that was overridden."""
     old, new = (decode(TrialConfig, each["config"]).canonical().flatten() for each in (before, after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    # Neither changes how fast a step is.
+    # None of these changes the speed of a step.
     names = [name for name in names if name not in ("seed", "optimizer.lr", "optimizer.weight_decay")]
     return names + ["data"] * (before["data"] != after["data"])

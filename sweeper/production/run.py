@@ -33,18 +33,18 @@ from sweeper.tracking.mlflow import MlflowTracker
 NEVER_SECONDS = 1e9
 PREPARE_SECONDS = 3600.0
 GRACE_SECONDS = 20.0
-"""After SIGTERM: for a last checkpoint. A scheduler gives half a minute before it kills."""
+"""For a last checkpoint after SIGTERM. Schedulers kill after about 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a production run came to.
+    """The result of a production run.
 
     Attributes:
         path: Its folder.
-        values: What the trainer reported.
-        ran: False where it had ended before, and nothing was run.
-        pending: Why MLflow does not show it as it is; empty where it does.
+        values: The trainer's report.
+        ran: False if it had finished before, and nothing was run.
+        pending: Why MLflow is not up to date; empty if it is.
     """
 
     path: Path
@@ -63,14 +63,14 @@ def train(
     device: str = "auto",
     new: bool = False,
 ) -> Trained:
-    """Trains what is wanted to its end, or goes on with it.
+    """Starts or resumes the requested run, and trains it to its end.
 
     Args:
         device: `auto`, `cpu`, or `cuda:N`.
-        new: Begin another run, whatever is there.
+        new: Start another run even if there is one.
 
     Raises:
-        SweeperError: As its classes say; the latest checkpoint is kept.
+        SweeperError: See its classes; the latest checkpoint is kept.
     """
     folder = opened(home, wanted, new=new)
     try:
@@ -78,7 +78,7 @@ def train(
         ran = not folder.is_finished(wanted.training.max_seconds)
         if ran:
             if folder.continued:
-                watcher.line(f"Going on with `{folder.name}`.")
+                watcher.line(f"Resuming `{folder.name}`.")
             outcome = _run(home, folder, wanted, device, watch, showing)
             if isinstance(outcome, Failure):
                 showing.failed(outcome)
@@ -95,7 +95,7 @@ def train(
 def _run(
     home: Path, folder: RunFolder, wanted: Wanted, device: str, watch: Watch, showing: Showing
 ) -> Outcome | Report:
-    """Returns the outcome of the job, which goes on from the latest checkpoint."""
+    """Returns the outcome of the job, which resumes from the latest checkpoint."""
     folder.reopen()
     (folder.path / STOP).unlink(missing_ok=True)
     folder.forget_uncommitted()
@@ -112,7 +112,7 @@ def _run(
             if stopping.asked:
                 write_atomic(folder.path / STOP, "")
 
-        # Set by the job itself: the slot of a runner is for sweeps.
+        # The job sets its own device; a runner's slots are for sweeps.
         runner = JobRunner(launcher, [Slot(job.device)], tick)
         try:
             return runner.run(folder.job, job)
@@ -136,7 +136,7 @@ def _let_it_save(folder: RunFolder) -> None:
 def _prepared(
     home: Path, folder: RunFolder, wanted: Wanted, launcher: LocalLauncher, device: str, watcher: Watcher
 ) -> Job:
-    """Returns the training job, once the data is prepared and the device is known.
+    """Prepares the data, finds the device and returns the training job.
 
     Raises:
         UserError: The data or the code cannot be used, or there is no such device.
@@ -192,7 +192,7 @@ def _prepared(
 
 
 def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[DeviceInfo]:
-    """Returns the devices to train on: as many as the configuration asks for, from the one asked for."""
+    """Returns the devices to train on: `device.count` of them, starting at `device`."""
     if devices[0].kind != "cuda":
         if device.startswith("cuda"):
             raise UserError(f"`--device` must name a GPU of this machine, but got {device!r}; it has none.")
@@ -200,17 +200,17 @@ def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[Devi
     first, count = int(device.partition(":")[2] or 0), wanted.config.device.count
     if first + count > len(devices):
         raise UserError(
-            f"`device.count` GPUs must be there from `--device` on, but got {count} from {first} on;"
-            f" this machine has {len(devices)}."
+            f"`device.count` needs {count} GPUs from cuda:{first} on, but this machine has {len(devices)}."
+            " Lower one of the two."
         )
     return devices[first : first + count]
 
 
 def _as_error(failure: Failure, folder: RunFolder) -> Exception:
-    said = f"{failure.message} ({failure.kind}); the log is {folder.job / 'worker.log'}"
-    kept = "; the latest checkpoint is kept, and the same command goes on from it"
+    said = f"{failure.message} ({failure.kind}); see {folder.job / 'worker.log'}"
+    kept = "; the same command resumes from the latest checkpoint"
     if failure.kind is FailureKind.NON_FINITE:
-        kept = "; the same command would come to the same end: `--set config.optimizer.lr=... --new`"
+        kept = "; the same command would fail again: try `--set config.optimizer.lr=... --new`"
     elif not folder.committed_bytes():
         kept = ""
     if failure.kind in (FailureKind.USER_ERROR, FailureKind.UNSUPPORTED, FailureKind.DATA_TOO_SMALL):

@@ -24,15 +24,15 @@ SYSTEM_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """Where a production run stands.
+    """The state of a production run.
 
     Attributes:
-        epochs: Passes so far, out of `total`.
+        epochs: Completed so far, out of `total`.
         throughput: Samples per second of the latest block.
-        ratio: That over what was promised; None where nothing was.
+        ratio: That over the promised speed; None if nothing was promised.
         val_loss: The latest one; None before the first.
-        utilisation: `GPU 91 %`, or the CPU's; empty before it was read.
-        seconds_left: None before it can be told.
+        utilisation: `GPU 91%`, or the CPU's; empty before the first reading.
+        seconds_left: None until it can be estimated.
     """
 
     epochs: float
@@ -46,26 +46,26 @@ class Now:
 
 
 class Watcher(Protocol):
-    """Whoever watches."""
+    """Receives the progress of a run."""
 
     def line(self, text: str) -> None:
-        """Something a person should know."""
+        """A note for the user."""
 
     def now(self, now: Now) -> None:
-        """The run stands here; called a few times a second."""
+        """The current state; called a few times per second."""
 
     def validated(self, epoch: int, now: Now, *, better: bool) -> None:
-        """A validation has ended; `better` says that its loss is the lowest so far."""
+        """A validation has ended; `better` if its loss is the lowest so far."""
 
 
 class Watch:
-    """Reads what the trainer writes, samples the machine, and tells a watcher."""
+    """Reads the trainer's history, samples the machine and informs a watcher."""
 
     def __init__(self, folder: RunFolder, wanted: Wanted, watcher: Watcher) -> None:
         self.watcher = watcher
         self._folder, self._wanted = folder, wanted
         path = folder.path / HISTORY
-        # What is there is of an attempt that has ended; each attempt begins a file of its own.
+        # Existing lines are of an earlier attempt; each attempt starts a new file.
         self._inode, self._read = (path.stat().st_ino, path.stat().st_size) if path.exists() else (0, 0)
         self._sampler: Sampler | None = None
         self._sampled_at = 0.0
@@ -79,7 +79,7 @@ class Watch:
         )
 
     def look(self) -> None:
-        """Reads what is new, and tells of it."""
+        """Reads new lines and reports them."""
         for line in self._new_lines():
             if "pid" in line:
                 self._start_sampling(line["pid"], line["device"]["uuid"])
@@ -101,7 +101,7 @@ class Watch:
             self._sampler = None
 
     def gpu_disturbed(self) -> dict[str, float]:
-        """Returns the seconds in which something disturbed the GPU, by the reason."""
+        """Returns the seconds in which something disturbed the GPU, by reason."""
         found: dict[str, float] = {}
         for line in self._folder.system():
             for flag in line["flags"]:
@@ -171,7 +171,7 @@ class Watch:
 
 
 def _last_begin(text: bytes) -> int:
-    """Returns where the line is that an attempt begins with; the lines before it are of earlier ones."""
+    """Returns where the latest attempt begins; the lines before are of earlier ones."""
     return text.rfind(b"\n", 0, text.rfind(b'"pid"')) + 1
 
 
@@ -187,5 +187,5 @@ def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def _utilisation(means: Mapping[str, float]) -> str:
     for name, label in (("gpu_util_pct", "GPU"), ("cpu_util_pct", "CPU")):
         if name in means:
-            return f"{label} {means[name]:.0f} %"
+            return f"{label} {means[name]:.0f}%"
     return ""

@@ -18,7 +18,7 @@ def usable_cpus() -> int:
 
 
 def cpu_limits() -> Mapping[str, float]:
-    """Returns how many cores each of the limits on this process leaves, by the limit's name."""
+    """Returns how many cores each limit on this process allows, by the limit's name."""
     limits = {"affinity": float(len(os.sched_getaffinity(0)))}
     if quotas := list(_cgroup_quotas()):
         limits["the control group's quota"] = min(quotas)
@@ -26,7 +26,7 @@ def cpu_limits() -> Mapping[str, float]:
 
 
 def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
-    """Yields folder and version (1 or 2) of this process's control groups and of all above them."""
+    """Yields folder and version (1 or 2) of this process's control groups and their ancestors."""
     try:
         lines = _OWN_CGROUP.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
             root, version = _CGROUPS / controller, 1
         else:
             continue
-        # In a container the path may be the host's, which is not there; its root always is.
+        # In a container the path may be the host's and not exist; its root always does.
         group = root / path.strip("/")
         for folder in (group, *group.parents):
             yield folder, version
@@ -48,7 +48,7 @@ def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
 
 
 def _cgroup_quotas() -> Iterator[float]:
-    """Yields the quotas, in cores, of this process's control groups and of all above them."""
+    """Yields the quotas, in cores, of this process's control groups and their ancestors."""
     for folder, version in control_groups("cpu"):
         with contextlib.suppress(OSError, ValueError):
             yield _quota_v2(folder) if version == 2 else _quota_v1(folder)

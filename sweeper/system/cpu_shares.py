@@ -16,15 +16,15 @@ Unit = tuple[int, ...]
 
 
 def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
-    """Returns the logical cores of each slot, as many for one as for any other.
+    """Returns the logical cores of each slot, the same number for every slot.
 
-    A trial then measures the same wherever it runs. No two slots share a physical core while there are
-    enough of them, and of what a quota leaves none gets more than its part, on cores of its own first.
+    A trial then measures the same wherever it runs. Slots share no physical core while there are enough
+    of them. A quota is divided evenly, and a slot gets separate physical cores first.
 
     Args:
-        near: For each slot the cores near its GPU, as the driver tells; empty where it does not. It counts
-            where it is told of all, in sets that do not overlap, and leaves each slot half of what it
-            would have without.
+        near: For each slot, the cores near its GPU as the driver reports them; empty if unknown. Used
+            only if known for every slot, in sets that do not overlap, and if each slot keeps at least
+            half the cores it would have otherwise.
     """
     usable = sorted(os.sched_getaffinity(0))
     everywhere = [frozenset(usable)] * len(near)
@@ -43,7 +43,7 @@ def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
 
 
 def physical_cores(usable: Sequence[int]) -> list[Unit]:
-    """Returns the logical cores by the physical one that they are threads of, socket by socket."""
+    """Returns the logical cores grouped by physical core, socket by socket."""
     found: dict[tuple[int, Unit], None] = {}
     for core in usable:
         place = TOPOLOGY / f"cpu{core}" / "topology"
@@ -54,7 +54,7 @@ def physical_cores(usable: Sequence[int]) -> list[Unit]:
 
 
 def _dealt(units: Sequence[Unit], sets: Sequence[frozenset[int]]) -> list[list[Unit]]:
-    """Returns neighbouring units for each slot, out of its set, as many for each; none where too few are."""
+    """Returns neighbouring units from each slot's set, the same number per slot; none if too few."""
     rooms = {each: [unit for unit in units if each.issuperset(unit)] for each in sets}
     size = min(len(rooms[each]) // count for each, count in Counter(sets).items())
     taken: Counter[frozenset[int]] = Counter()
@@ -71,7 +71,7 @@ def _in_order(units: Sequence[Unit]) -> list[int]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Returns the numbers of a list such as `0,32-33`; none where it cannot be read."""
+    """Returns the numbers of a list such as `0,32-33`; none if it cannot be read."""
     try:
         parts = path.read_text(encoding="ascii").strip().split(",")
         ends = [tuple(map(int, part.split("-"))) for part in parts]

@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 MIN_SECRET_LENGTH = 8
-"""A shorter value is no secret: striking it would strike common words."""
+"""Shorter values are not struck: that would strike common words."""
 MAX_SHOWN = 8
 
 _PASSED = (
-    # The person, the shell and the place.
+    # User, shell and locale.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "COLUMNS", "LINES", "NO_COLOR"),
     *("LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "TMP", "TEMP", "XDG_*", "SCRATCH"),
     # Libraries, and compilers: Triton and Inductor start one.
@@ -38,7 +38,7 @@ _PASSED = (
     # Schedulers and launchers.
     *("SLURM_*", "SLURMD_*", "PBS_*", "LSB_*", "SGE_*", "OMPI_*", "PMI_*", "PMIX_*", "I_MPI_*", "SWEEPER_*"),
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    # Where models and data are found, and how the network is reached.
+    # Locations of models and data, and the network.
     *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "HF_ENDPOINT"),
     *("HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE", "WANDB_MODE", "WANDB_DIR"),
     *(
@@ -70,12 +70,12 @@ _CLOUD = (
     ),
     *("WANDB_*", "COMET_*", "NEPTUNE_*", "KAGGLE_*", "CLEARML_*", "PG*", "DATABASE_URL", "REDIS_URL"),
 )
-"""Of services a trial may want to speak to: missed sooner than the rest."""
+"""Variables of services that a trial may use; the user gets a note when they are withheld."""
 
 _STORE = ("MLFLOW_*", "PGCONNECT_TIMEOUT")
-"""Of the store, which is the supervisor's to speak to; `sweeper.tracking.mlflow` sets some of them itself."""
+"""Variables of the tracking store, which only the supervisor uses; `sweeper.tracking.mlflow` sets some."""
 _DESKTOP = ("SSH_*", "GPG_*", "DBUS_*", "XAUTHORITY", "*KEYRING*", "PGDATA", "OLDPWD", *_STORE)
-"""What nobody's training needs."""
+"""Variables that no training needs."""
 
 _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT|TOKEN(?!IZ)|AUTH(?!OR(?!IZ))"
@@ -83,22 +83,22 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _USERINFO = re.compile(
-    # A scheme begins where no other character of one stands before it: a long word is read once.
+    # A scheme starts where no scheme character precedes it, so a long word is scanned once.
     r"(?:(?<![\w+.-])(?P<scheme>[A-Za-z][\w+.-]*:))?//(?P<user>[^/?#\s@:]*)(:(?P<password>[^/?#\s@]*))?@"
 )
 
 
 def is_secret_name(name: str) -> bool:
-    """Returns whether a variable's name speaks of a key, a token, a password or the like."""
+    """Returns whether a variable's name suggests a key, a token, a password or the like."""
     return bool(_SECRET.search(name))
 
 
 def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str, str]:
-    """Returns what of `environ` a trial gets.
+    """Returns the part of `environ` that a trial gets.
 
     Args:
-        pass_env: Names, or globs, that the user adds. A secret must be named in full: what a glob
-            finds is passed only where neither name nor value speaks of one.
+        pass_env: Names or globs that the user adds. A secret must be named in full: a glob passes only
+            variables whose name and value look harmless.
     """
     return {
         name: value
@@ -108,16 +108,16 @@ def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str
 
 
 def secrets(environ: Mapping[str, str]) -> set[str]:
-    """Returns the values in `environ` that nobody may read in a log: of secret names, and passwords in URLs.
+    """Returns the values in `environ` that no log may show: those of secret names, and passwords in URLs.
 
-    Of a value of several lines each longer line is one as well. Values of fewer than
-    `MIN_SECRET_LENGTH` characters are left aside.
+    Each longer line of a multi-line value counts as well. Values of fewer than `MIN_SECRET_LENGTH`
+    characters are ignored.
     """
     return set(_secrets(frozenset(_snapshot(environ).items())))
 
 
 def _snapshot(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns it as it is now: names are listed at once, as another thread may change `os.environ`."""
+    """Returns a snapshot; names are listed first, as another thread may change `os.environ`."""
     return {name: value for name in list(environ) if (value := environ.get(name)) is not None}
 
 
@@ -132,7 +132,7 @@ def _secrets(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
 
 
 def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the names a trial does not get that a person may miss: credentials, and those of clouds."""
+    """Returns the withheld names that a user may miss: credentials and cloud settings."""
     given = passed(environ, pass_env)
     return tuple(
         name
@@ -143,7 +143,7 @@ def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple
 
 
 def held_back_line(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> str:
-    """Returns the line that says what is held back; empty where nothing is."""
+    """Returns the note on what is withheld; empty if nothing is."""
     names = held_back(environ, pass_env)
     shown = ", ".join(names[:MAX_SHOWN]) + (
         f" and {more} more" if (more := len(names) - MAX_SHOWN) > 0 else ""
@@ -162,7 +162,7 @@ def _matches(name: str, globs: Sequence[str]) -> bool:
 
 def _in_urls(value: str) -> Iterator[str]:
     for found in _USERINFO.finditer(value):
-        # A token may stand in the user's place, as in https://TOKEN@HOST.
+        # A token may take the place of the user name, as in https://TOKEN@HOST.
         is_web = (found["scheme"] or "").lower() in ("http:", "https:")
         secret = found["password"] or (found["user"] if is_web else "")
         yield from {secret, unquote(secret)}

@@ -1,4 +1,4 @@
-"""Named points where a test can make a process die at once; `failpoint("told")` does nothing otherwise."""
+"""Points where a test can make a process die immediately; `failpoint("told")` does nothing otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEEPER_POINTS = ("ended", "committed")
 
 
 def failpoint(point: str) -> None:
-    """Ends this process by SIGKILL where the file says so; it is counted over all processes of a sweep."""
+    """Ends this process by SIGKILL if the file says so; passes are counted over all processes of a sweep."""
     path = os.environ.get(CRASH_AT)
     if path is None:
         return

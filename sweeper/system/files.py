@@ -14,7 +14,7 @@ from typing import Any
 from sweeper.errors import EnvironmentStopError
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Of a JSON file of ours; a longer one is not."""
+"""The largest JSON file that is read."""
 
 _MAX_WHY = 200
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")
@@ -37,7 +37,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those above it, where they are not there; a power cut does not lose them."""
+    """Creates a folder and its missing parents; they survive a power cut."""
     new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in new:
@@ -53,17 +53,17 @@ def _sync(folder: Path) -> None:
 
 
 def _new(path: str, flags: int) -> int:
-    """Makes a file that was not there: neither a link nor what is behind one is ever written to."""
+    """Creates a new file; never writes through a link."""
     try:
         return os.open(path, _CREATE, 0o666)
     except FileExistsError:
-        # Left by a killed process that had this one's number.
+        # Left by a killed process with the same id.
         os.unlink(path)
         return os.open(path, _CREATE, 0o666)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes what `write_atomic` of processes that are gone left below `folder`; links are not followed."""
+    """Removes temporary files that dead processes left below `folder`; links are not followed."""
     for place, _, names in os.walk(folder):
         for name in names:
             found = _TEMPORARY.fullmatch(name)
@@ -81,10 +81,10 @@ def read_json(path: Path) -> Any:
     """Returns the JSON value at `path`.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: It cannot be read, or is not a regular file.
         ValueError: It is not JSON.
     """
-    # Without waiting for the other end of a pipe.
+    # Opening a pipe must not wait for its other end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -98,13 +98,13 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def ours(path: Path, remedy: str) -> Iterator[None]:
-    """Turns whatever comes of reading a file that we wrote, and something else has spoilt, into one line.
+    """Turns any error from reading a damaged file of ours into one line.
 
     Args:
-        remedy: What the person is to do, in the imperative, without a full stop.
+        remedy: What the user should do, in the imperative, without a full stop.
 
     Raises:
-        EnvironmentStopError: In place of any exception but FileNotFoundError, which passes.
+        EnvironmentStopError: For any exception but FileNotFoundError, which passes through.
     """
     try:
         yield
@@ -113,6 +113,4 @@ def ours(path: Path, remedy: str) -> Iterator[None]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         why = " ".join(text.split()).rstrip(".")[:_MAX_WHY]
-        raise EnvironmentStopError(
-            f"{path} is not as it was written ({why}). Nothing was changed. {remedy}."
-        ) from error
+        raise EnvironmentStopError(f"{path} is damaged ({why}). Nothing was changed. {remedy}.") from error

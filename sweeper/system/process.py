@@ -13,7 +13,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def children(pid: int) -> Iterator[int]:
-    """Yields the processes that `pid` has started or adopted, ended ones that it has not reaped included."""
+    """Yields the processes that `pid` has started or adopted, zombies included."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -24,7 +24,7 @@ def children(pid: int) -> Iterator[int]:
 
 
 def tree(pid: int) -> Iterator[int]:
-    """Yields `pid` and all its descendants, as far as they are alive."""
+    """Yields `pid` and its living descendants."""
     yield pid
     for child in children(pid):
         yield from tree(child)
@@ -32,7 +32,7 @@ def tree(pid: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used: processor time, resident memory.
+    """Processor time and resident memory of a process.
 
     Attributes:
         reaped_seconds: Processor time of the children it has waited for.
@@ -44,7 +44,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage | None:
-    """Returns what `pid` has used so far, its threads included; None where it has gone."""
+    """Returns the usage of `pid` so far, threads included; None if it has exited."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -66,17 +66,17 @@ def involuntary_switches(pid: int) -> int:
 
 
 def ran_seconds(pid: int) -> float | None:
-    """Returns the processor time of `pid`'s living threads, to the nanosecond; None where it is not told."""
+    """Returns the processor time of `pid`'s living threads, to the nanosecond; None if unknown."""
     return _total(_scheduled(pid, 0))
 
 
 def waited_seconds(pid: int) -> float | None:
-    """Returns how long threads of `pid` were ready to run and had no core; None where it is not told."""
+    """Returns how long threads of `pid` were ready to run but had no core; None if unknown."""
     return _total(waits(pid))
 
 
 def waits(pid: int) -> dict[int, float]:
-    """Returns the same for each of its threads; empty where it is not told."""
+    """Returns the same for each thread; empty if unknown."""
     return _scheduled(pid, 1)
 
 

@@ -24,12 +24,12 @@ _URL_BEGUN = re.compile(rb"(?::/?|://[^/?#\s@\"']{0,300})\Z")
 
 
 def kind_of(text: str) -> str:
-    """Returns what secret a text holds by its shape, such as `a GitHub token`; empty where none."""
+    """Returns the kind of secret a text holds, such as `a GitHub token`, by its shape; empty if none."""
     return next((kind for kind, shape in _SHAPES.items() if shape.search(text)), "")
 
 
 def struck(text: str, secrets: Collection[str] = ()) -> str:
-    """Returns `text` with secret values, and what has the shape of one, as `***`; a URL keeps its user."""
+    """Returns `text` with secrets, and anything shaped like one, as `***`; a URL keeps its user."""
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, STRUCK)
     for shape in _SHAPES.values():
@@ -38,7 +38,7 @@ def struck(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def struck_tree(tree: Any, secrets: Collection[str] = ()) -> Any:
-    """Returns a JSON value with every string of it struck; keys stay as they are."""
+    """Returns a JSON value with secrets struck from every string; keys stay as they are."""
     if isinstance(tree, str):
         return struck(tree, secrets)
     if isinstance(tree, Mapping):
@@ -49,7 +49,7 @@ def struck_tree(tree: Any, secrets: Collection[str] = ()) -> Any:
 
 
 class Striker:
-    """Strikes values, and passwords in URLs, out of bytes that come in pieces, wherever they are cut."""
+    """Strikes values and passwords in URLs from a stream of bytes, wherever its chunks are cut."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # Longest first: one may be the beginning of another.
@@ -59,14 +59,14 @@ class Striker:
         self._held = b""
 
     def take(self, data: bytes) -> bytes:
-        """Returns what can be told of all that came: less what may be the beginning of a secret."""
+        """Returns what is safe to show so far; holds back what may begin a secret."""
         data = self._held + data
         end = self._safe_end(data)
         self._held = data[end:]
         return self._clean(data[:end])
 
     def rest(self) -> bytes:
-        """Returns what was held back: nothing follows."""
+        """Returns what was held back, at the end of the stream."""
         held, self._held = self._held, b""
         return self._clean(held)
 

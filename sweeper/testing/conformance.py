@@ -36,7 +36,7 @@ def launcher_of(name: str, folder: Path, **execution: object) -> Launcher:
     """Returns the launcher `name` as a sweep in `folder` gets it: built in, or found by its entry point.
 
     Args:
-        execution: More of that section of the specification, such as `address`; without it, jobs use the CPU.
+        execution: More settings of that section, such as `address`. Jobs use the CPU by default.
 
     Raises:
         UserError: There is no such launcher, or it does not take these settings.
@@ -62,13 +62,13 @@ class LauncherConformance:
 
     @pytest.fixture
     def cancels(self) -> bool:
-        """Whether a job can be ended while it runs; to be overridden where `submit` waits for its end."""
+        """Whether a running job can be ended; override it if `submit` waits for the job's end."""
         return True
 
     def test_a_job_gives_its_outcome_and_leaves_it_in_the_folder(
         self, launcher: Launcher, tmp_path: Path
     ) -> None:
-        """What `result` returns is what the folder holds."""
+        """`result` returns what the folder holds."""
         folder = fault_job(tmp_path / "a")
         handle = launcher.submit(folder)
         outcome = handle.result(timeout=WAIT_SECONDS)
@@ -84,7 +84,7 @@ class LauncherConformance:
         assert outcome.stage == "build"
 
     def test_callbacks_are_called_before_and_after_the_end(self, launcher: Launcher, tmp_path: Path) -> None:
-        """A callback added late is called at once."""
+        """A callback added late is called immediately."""
         handle = launcher.submit(fault_job(tmp_path / "a"))
         early, late = threading.Event(), threading.Event()
         handle.add_done_callback(lambda _: early.set())
@@ -93,14 +93,14 @@ class LauncherConformance:
         assert late.is_set()
 
     def test_what_has_ended_cannot_be_cancelled(self, launcher: Launcher, tmp_path: Path) -> None:
-        """`cancel` says no, and the outcome stays."""
+        """`cancel` returns False, and the outcome stays."""
         handle = launcher.submit(fault_job(tmp_path / "a"))
         outcome = handle.result(timeout=WAIT_SECONDS)
         assert handle.cancel() is False
         assert handle.result() is outcome
 
     def test_a_cancelled_job_is_lost(self, launcher: Launcher, tmp_path: Path, cancels: bool) -> None:
-        """`cancel` ends it long before its time, and leaves no outcome."""
+        """`cancel` ends it early, and leaves no outcome."""
         if not cancels:
             pytest.skip("this launcher's `submit` waits for the end of the job")
         handle = launcher.submit(fault_job(tmp_path / "a", "sleep"))

@@ -56,7 +56,7 @@ SCRIPT: Mapping[str, Any] = {
 
 
 def export_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the export of a sweep that was not run: its winner has `settings`, at 1,000 samples/s."""
+    """Returns the export of a sweep that never ran; its winner has `settings`, at 1,000 samples/s."""
     config = TrialConfig().replace({"model.weights": WEIGHTS, **settings})
     record = TrialRecord(number=0, uid="uid-0", stage="baseline", config=config, outcome=made_up(1000.0))
     summary = Summary(
@@ -101,7 +101,7 @@ class ExportFormatConformance:
         assert value == before
 
     def test_the_settings_are_in_it(self, form: str) -> None:
-        """The batch size stands in the text, unless that trains from another file."""
+        """The batch size is in the text, unless the text trains from another file."""
         if not FORMATS.get(form).runs_export:
             for size in (4321, 8642):
                 assert str(size) in rendered(export_of({"batch_size": size}), form)
@@ -121,14 +121,14 @@ class ExportFormatConformance:
     def test_no_secret_is_in_it(
         self, form: str, value: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither a password in a URL nor one of the environment."""
+        """Neither a password in a URL nor one from the environment."""
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         text = rendered(value, form)
         assert PASSWORD not in text
         assert SECRET not in text
 
     def test_a_script_has_a_text_or_a_reason(self, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A format may have nothing for the sweep of a `command`, and then says so in one line."""
+        """A format that does not support a `command` says so in one line."""
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         try:
             text = rendered(export_of_script(), form)

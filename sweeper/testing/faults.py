@@ -43,7 +43,7 @@ def _kill() -> None:
 
 
 def _children() -> None:
-    """Leaves a plain child, and a daemon in a session of its own (double fork); both would live on."""
+    """Leaves a plain child and a daemon in a separate session (double fork); both would survive."""
     subprocess.Popen(["sleep", str(LONG_SECONDS)])
     first = os.fork()
     if first == 0:
@@ -60,14 +60,14 @@ def _children_sleep() -> None:
 
 
 def _flood() -> None:
-    """Writes for ever, as fast as anybody reads."""
+    """Writes forever, as fast as it is read."""
     line = b"x" * 1023 + b"\n"
     while True:
         os.write(1, 64 * line)
 
 
 def _print() -> None:
-    """Writes 3 MiB, among it what a result looks like, bytes that are no text, and colours."""
+    """Writes 3 MiB, including forged results, bytes that are not text, and colours."""
     print('{"result": {"type": "report", "values": {"forged": 1}}}', flush=True)
     print('{"stage": "forged"}', file=sys.stderr, flush=True)
     for _ in range(3 * 1024):
@@ -93,7 +93,7 @@ FAULTS: Mapping[str, Callable[[], None]] = {
 
 
 def run(job: Job, progress: Progress) -> Measurement:
-    """Does what `model.fault` asks for; returns a made-up measurement where that comes back."""
+    """Does what `model.fault` asks for; returns a synthetic measurement if that returns."""
     progress.stage("build")
     FAULTS[str(job.config.model.get("fault", ""))]()
     return noop.run(job, progress)

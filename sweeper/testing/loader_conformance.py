@@ -76,7 +76,7 @@ def of_lengths(**changes: Any) -> Samples:
 
 
 def batches(loader: Loader, num: int) -> list[Batch]:
-    """Returns the next batches, as a step gets at them."""
+    """Returns the next batches, as a step gets them."""
     found = []
     for _ in range(num):
         batch, size, length = loader.next()
@@ -109,12 +109,12 @@ class LoaderConformance:
 
     @pytest.fixture
     def index_only(self) -> bool:
-        """Whether indices are asked for; to be overridden for a loader that `gathers_in_step`."""
+        """Whether indices are requested; override it for a loader that `gathers_in_step`."""
         return False
 
     @pytest.fixture
     def start(self, config: LoaderConfig, index_only: bool) -> Iterator[Any]:
-        """Returns what starts a loader of `config` on some samples; it is closed after the test."""
+        """Returns a function that starts a loader of `config` on samples and closes it after the test."""
         with contextlib.ExitStack() as held:
 
             def make(
@@ -130,7 +130,7 @@ class LoaderConformance:
 
     @pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "ragged"])
     def test_batches_are_those_of_the_order(self, start: Any, drop_last: bool) -> None:
-        """Three epochs: the same samples in the same batches as every other loader gives."""
+        """For three epochs: the same samples in the same batches as from every other loader."""
         want = in_order(numbered(), SIZE, 3, drop_last=drop_last)
         got = batches(start(numbered(), drop_last=drop_last), len(want))
         assert numbers(got) == [index for index, _ in want]
@@ -145,13 +145,13 @@ class LoaderConformance:
             assert sorted(itertools.chain(*epoch)) == list(range(LENGTH))
 
     def test_a_seed_decides_the_batches(self, start: Any) -> None:
-        """The same ones for the same seed, others for another."""
+        """The same for the same seed, different for another."""
         first, again, other = (numbers(batches(start(numbered(), seed=seed), 7)) for seed in (5, 5, 6))
         assert first == again
         assert first != other
 
     def test_it_goes_on_after_the_batches_that_were_taken_before(self, start: Any) -> None:
-        """A production run that is continued in the middle of an epoch."""
+        """As for a production run resumed in the middle of an epoch."""
         # Five batches are an epoch.
         want = in_order(numbered(), SIZE, 4, drop_last=True)[13:]
         got = batches(start(numbered(), begin=13), len(want))
@@ -210,7 +210,7 @@ class LoaderConformance:
         assert loader.order.num_batches == LENGTH // SIZE
 
     def test_what_cannot_be_read_is_raised(self, start: Any) -> None:
-        """Wherever it is read: by `start` or in the place of a batch."""
+        """Wherever it is read: by `start` or instead of a batch."""
         bad = in_order(numbered(), SIZE, 1, drop_last=True)[3][0][0]
 
         def gather(tensors: Mapping[str, Tensor], index: Tensor) -> Batch:

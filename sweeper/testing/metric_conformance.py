@@ -39,7 +39,7 @@ SERIES = ("gpu_util_pct", "gpu_sm_active_pct", "gpu_power_w", "cpu_util_pct", "t
 
 
 def on_gpu() -> Measurement:
-    """Returns a measurement of 1,000 samples/s on a GPU, with all that one can have."""
+    """Returns a measurement of 1,000 samples/s on a GPU, with every field set."""
     flat = Stats(mean=50.0, p50=49.0, p95=60.0)
     return dataclasses.replace(
         made_up(1000.0),
@@ -79,16 +79,16 @@ class MetricConformance:
 
     @pytest.mark.parametrize("case", MEASURED)
     def test_it_is_a_finite_number_or_absent(self, metric: Metric, case: str) -> None:
-        """Whatever a measured trial lacks: no exception, no NaN, no infinity."""
+        """Whatever is missing from a measured trial: no exception, no NaN, no infinity."""
         value = metric.of(MEASURED[case])
         assert value is None or (math.isfinite(value)), value
 
     def test_a_trial_with_everything_has_it(self, metric: Metric) -> None:
-        """A metric that no trial has can neither be aimed for nor limited."""
+        """A metric that no trial has can be neither an objective nor a constraint."""
         assert metric.of(MEASURED["everything"]) is not None
 
     def test_it_rests_on_the_loss_where_it_says_so(self, metric: Metric) -> None:
-        """Only then is the quality pass run for it."""
+        """Only then does the quality pass run for it."""
         lacks = dataclasses.replace(MEASURED["everything"], quality=None, derived={"projected_hours": 2.0})
         assert (metric.of(lacks) is None) == metric.rests_on_loss
 
@@ -100,6 +100,6 @@ class MetricConformance:
             assert encode(each) == before
 
     def test_a_trial_without_a_measurement_has_none(self, metric: Metric) -> None:
-        """One that failed, or still runs."""
+        """As one that failed, or still runs."""
         for outcome in (None, Failure(kind=FailureKind.OOM, message="it broke")):
             assert with_added(record(outcome), [metric.name]).metric(metric.name) is None

@@ -1,4 +1,4 @@
-"""A runner that does nothing: the time that is left is the orchestrator's own."""
+"""A runner that does nothing: the remaining time is the orchestrator's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAIN_SAMPLES = 1_000_000
 
 
 def run(job: Job, progress: Progress) -> Measurement:
-    """Returns a made-up measurement that grows with the batch size."""
+    """Returns a synthetic measurement that grows with the batch size."""
     progress.device(CPU)
     return made_up(1000.0 * job.config.batch_size)
 

@@ -26,9 +26,9 @@ from sweeper.telemetry.probes import PROBES
 from sweeper.telemetry.sampler import ANSWER_SECONDS, INTERVAL_SECONDS, TIME, Sampler
 
 UNITS = ("pct", "w", "j", "c", "mhz", "gib", "mib_s", "gib_s", "per_s", "ms", "s")
-"""What the name of a series ends with; a number of things has `_num_` in its name instead."""
+"""The name of a series ends with one of these; a count has `_num_` in its name instead."""
 READ_SECONDS = 0.02
-"""At most, for a reading: another comes every `INTERVAL_SECONDS`, on a core that the trial may want."""
+"""The longest reading: one comes every `INTERVAL_SECONDS`, on a core that the trial may need."""
 NUM_READINGS = 20
 NO_PID = 2**22 + 1
 """Above Linux's highest process id."""
@@ -36,7 +36,7 @@ WAIT_SECONDS = 10.0
 
 
 def files_and_children() -> set[str]:
-    """Returns what this process has open, and the processes below it."""
+    """Returns the open files of this process, and its descendants."""
     files = {f"{fd}: {path}" for fd in os.listdir("/proc/self/fd") if (path := _target(fd))}
     return files | {f"process {each.pid}" for each in psutil.Process().children(recursive=True)}
 
@@ -59,17 +59,17 @@ class ProbeConformance:
 
     @pytest.fixture
     def reads_here(self) -> bool:
-        """Whether this machine has what the probe reads; to be overridden for one that needs a device."""
+        """Whether this machine has what the probe reads; override it for a probe that needs a device."""
         return True
 
     @pytest.fixture
     def make(self, name: str) -> Callable[[], Probe]:
-        """Returns what makes a probe, as its entry point gives it."""
+        """Returns the factory of the probe, from its entry point."""
         return PROBES.get(name)
 
     @pytest.fixture
     def trial(self) -> Iterator[int]:
-        """A process in the trial's place; returns its id."""
+        """A process that stands in for the trial; returns its id."""
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         yield process.pid
         process.kill()
@@ -84,7 +84,7 @@ class ProbeConformance:
         probe.close()
 
     def test_it_is_called_as_its_entry_point(self, probe: Probe, name: str) -> None:
-        """Its cost is a series of that name, and so is the reason where it cannot be used."""
+        """Its cost and the reason it cannot be used are recorded under that name."""
         assert probe.name == name
 
     def test_its_series_have_names_with_units(self, probe: Probe, series: re.Pattern[str]) -> None:
@@ -96,7 +96,7 @@ class ProbeConformance:
                 assert math.isfinite(float(value)), (name, value)
 
     def test_there_are_readings(self, probe: Probe, reads_here: bool) -> None:
-        """Where something is absent, the reason is given in words."""
+        """If something is absent, the reason is given in words."""
         assert bool({**probe.read(), **probe.between()}) == reads_here
         assert all(isinstance(why, str) and why for why in probe.missing.values())
 

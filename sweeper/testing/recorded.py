@@ -1,7 +1,7 @@
 """A search space that was measured completely, so that any strategy can replay it in milliseconds.
 
-A surface is a file with a line per process (`benchmarks/surfaces.py` writes it); the noise is what
-repeated processes of a few of its configurations differed by.
+A surface is a file with a line per process (`benchmarks/surfaces.py` writes it); the noise is how much
+repeated processes of a few of its configurations differed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.testing.noop import made_up
 
 OUT_OF_MEMORY_SECONDS = 0.5
-"""What a trial that runs out of memory takes beyond its start-up."""
+"""Time that a trial takes to run out of memory, beyond its start-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Cell:
 
 
 def cells_of(path: Path) -> dict[str, Cell]:
-    """Returns the recorded cells by configuration key; disturbed ones count where nothing else does."""
+    """Returns the recorded cells by configuration key; disturbed rows count only if there are no others."""
     rows: dict[str, list[Mapping[str, str]]] = {}
     for row in _rows(path):
         rows.setdefault(row["key"], []).append(row)
@@ -94,7 +94,7 @@ class RecordedSurface:
     def __init__(
         self, cells: Mapping[str, Cell], noise: Sequence[float], *, limit_gib: float = math.inf, seed: int = 0
     ) -> None:
-        """Nothing is read anew.
+        """Reads nothing from disk.
 
         Args:
             limit_gib: Cells whose peak is above it run out of memory.
@@ -113,7 +113,7 @@ class RecordedSurface:
         return max(cell.throughput for cell in self.cells.values() if cell.peak_gib <= self.limit_gib)
 
     def cell(self, config: TrialConfig) -> Cell:
-        """Returns what was recorded of a configuration; of one that accumulates, its micro-batch."""
+        """Returns the recorded cell of a configuration, or of its micro-batch if it accumulates."""
         return self.cells[config.replace({"accumulate_steps": 1}).key()]
 
     def __call__(self, config: TrialConfig) -> Measurement | Failure:

@@ -38,7 +38,7 @@ from sweeper.execution.launcher import Launcher, outcome_or_lost
 from sweeper.testing.noop import CPU
 
 Surface = Callable[[TrialConfig], Measurement | Failure]
-"""What a configuration's trial gives; it may be noisy, or raise, which ends the supervisor."""
+"""The outcome of a configuration's trial; it may be noisy, or raise, which ends the supervisor."""
 
 Loss = Callable[[TrialConfig], float]
 
@@ -71,9 +71,9 @@ class ReplayLauncher(Launcher):
 
         Args:
             loss: Validation loss after any number of samples.
-            constant_loss: That of the best constant predictor; None where it is not known.
-            devices: What the probe finds, with `usable_cpus` and `lacks` (`field=value` -> why).
-            prepared: What the prepare job gives; made-up data by default.
+            constant_loss: That of the best constant predictor; None if unknown.
+            devices: The probe's finding, with `usable_cpus` and `lacks` (`field=value` -> why).
+            prepared: The result of the prepare job; synthetic data by default.
             refuses: How a configuration fails in the preflight; none does by default.
             sleep_seconds: How long each trial takes.
         """
@@ -86,7 +86,7 @@ class ReplayLauncher(Launcher):
             "lacks": dict(lacks or {}),
             "versions": {},
         }
-        self._prepared = prepared or Report(values={"synthetic": True, "notes": ["The data is made up."]})
+        self._prepared = prepared or Report(values={"synthetic": True, "notes": ["The data is synthetic."]})
         self._refuses = refuses
         self._sleep_seconds = sleep_seconds
         self._closed = threading.Event()

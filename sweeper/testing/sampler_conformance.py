@@ -25,7 +25,7 @@ from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
 
 NUM_KNOWN, NUM_ASKS = 10, 5
-"""Trials that have ended before it is asked, as most samplers begin at random; and how often it is asked."""
+"""Trials that ended before the first ask, as most samplers begin at random; and the number of asks."""
 SPACE: Mapping[str, Any] = {
     "batch_size": {"type": "int", "low": 64, "high": 1024, "log": True},
     "optimizer.lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True},
@@ -57,7 +57,7 @@ def spec_for(sampler: str, seed: int = 0, *, num_objectives: int = 1) -> SweepSp
 
 
 def value_of(params: Mapping[str, Scalar], num_objectives: int) -> tuple[float, ...]:
-    """Returns what a trial with `params` reached: larger batches are faster and take more memory."""
+    """Returns the result of a trial with `params`: larger batches are faster and take more memory."""
     size, rate = float(params["batch_size"] or 0), float(params["optimizer.lr"] or 0)
     return (size * (1 + rate), size)[:num_objectives]
 
@@ -72,7 +72,7 @@ def _drawn(draw: random.Random) -> dict[str, Scalar]:
 
 
 class Sweep:
-    """A searcher with what its sweep's folder holds; `restarted` is what a new process makes of it."""
+    """A searcher with its sweep's folder; `restart` does what a new process would."""
 
     def __init__(self, folder: Path, spec: SweepSpec) -> None:
         self.path, self.spec = folder / "study.log", spec
@@ -93,7 +93,7 @@ class Sweep:
         self.searcher = Searcher(self.path, self.spec, self.results)
 
     def run(self, num: int) -> None:
-        """Asks for so many trials and reports what each reached; every fourth fails its limit."""
+        """Asks for `num` trials and reports the result of each; every fourth fails its limit."""
         first = len(self.results) + 1
         for number in range(first, first + num):
             taken = {self.spec.config(each.params).key() for each in self.results.values()}
@@ -109,7 +109,7 @@ class SamplerConformance:
 
     @pytest.fixture
     def sweep(self, sampler: str, tmp_path: Path) -> Iterator[Any]:
-        """Returns what begins a sweep with a seed."""
+        """Returns a function that begins a sweep with a seed."""
         begun: list[Sweep] = []
 
         def begin(seed: int = 0, **more: Any) -> Sweep:
@@ -139,7 +139,7 @@ class SamplerConformance:
         assert first.asked == second.asked
 
     def test_it_goes_on_after_a_restart(self, sweep: Any) -> None:
-        """A supervisor that was killed between any two trials changes nothing."""
+        """Killing the supervisor between two trials changes nothing."""
         whole, cut = sweep(5), sweep(5)
         whole.run(NUM_ASKS)
         cut.run(2)
@@ -150,7 +150,7 @@ class SamplerConformance:
         assert cut.asked == whole.asked
 
     def test_it_goes_on_without_its_study(self, sweep: Any, sampler: str) -> None:
-        """The study file is made anew from the results; a state kept in it may be lost."""
+        """The study file is rebuilt from the results; state kept in it may be lost."""
         cut = sweep(5)
         cut.run(2)
         cut.restart(without_study=True)

@@ -226,7 +226,7 @@ def test_a_spoilt_sweep_costs_the_list_no_other(sweeper, finished_home, tmp_path
     (home / "sweeps" / "broken" / "result.json").write_text("{")
     listed = sweeper("list", "--home", str(home))
     assert listed.stdout.startswith("toy ")
-    assert "broken/result.json is not as it was written" in listed.stderr
+    assert "broken/result.json is damaged" in listed.stderr
     assert listed.returncode == 6
 
 

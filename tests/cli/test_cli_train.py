@@ -128,7 +128,7 @@ def test_killed_at_any_moment_it_comes_to_the_same(here: Path):
     assert reached[-1] > "000000020", "the kills are to meet it in the midst of training"
     code, out, complaint = Program(*asked, *SLOWLY).end()
     assert (code, complaint) == (0, "")
-    assert "Going on with `lines-007`." in out
+    assert "Resuming `lines-007`." in out
     whole, ended = outcome(Path("whole/train/lines-007")), outcome()
     for name in ("ended", "steps", "samples", "epochs", "val_loss", "best_loss", "best_epoch", "stale"):
         assert whole[name] == ended[name]
@@ -169,7 +169,7 @@ def test_asked_to_end_it_leaves_a_checkpoint_and_goes_on(here: Path):
         reached = stopped["steps"]
     got, out, complaint = Program(*asked, "--json").end()
     assert got == 0
-    assert "Going on with `lines-007`." in complaint
+    assert "Resuming `lines-007`." in complaint
     found = json.loads(out)
     assert (found["ended"], found["epochs"], found["samples"]) == ("epochs", 12.0, 12 * 960)
     # All of it was trained once: the time of all attempts is more than that of all steps.
@@ -244,10 +244,10 @@ def test_one_that_is_unfinished_held_or_other_is_refused(here: Path):
     code, _, complaint = Program("--epochs", "31", *SLOWLY, "--set", "config.batch_size=96").end()
     assert code == 3
     assert complaint.splitlines() == [
-        "sweeper: `lines-007` is unfinished and is of another configuration:",
+        "sweeper: `lines-007` is unfinished and has another configuration:",
         "  config.batch_size: 48 -> 96",
         "  train.epochs: 30 -> 31",
-        "Go on with what it was begun with, or begin another one with --new.",
+        "Resume it with its own configuration, or start another run with --new.",
     ]
 
 
@@ -339,7 +339,7 @@ def test_the_end_is_said(ends: Any):
         "Trained 3 epochs, 2,880 samples, in 12 s: all epochs are done.",
         "  loss 0.25, best 0.125 after epoch 2",
         "  accuracy 0.9",
-        "  missed: 9,400 samples/s, 0.94 of the promised 10,000",
+        "  missed: 9,400 samples/s, 0.94x the promised 10,000",
         "  heat: 50% of the time",
         "Weights: run/best/model.safetensors (best), run/checkpoints (last)",
     ]
@@ -378,7 +378,7 @@ def test_json_is_what_the_help_says(ends: Any):
         "promised": 10_000.0,
         "ratio": 1.0,
         "disturbed": {"heat": 5.0},
-        "verdict": "kept: 10,000 samples/s, 1.00 of the promised 10,000",
+        "verdict": "kept: 10,000 samples/s, 1.00x the promised 10,000",
         "reasons": ["heat: 50% of the time"],
     }
 

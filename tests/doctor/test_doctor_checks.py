@@ -32,10 +32,10 @@ OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
             2,
             64,
             OK,
-            "2 of 64 cores are usable: the control group's quota",
+            "2 of 64 cores are usable, limited by the control group's quota",
         ),
         ({"affinity": 64.0, "SLURM_CPUS_PER_TASK": 4.0}, 4, 64, OK, "SLURM_CPUS_PER_TASK"),
-        ({"affinity": 1.0}, 1, 8, WARN, "1 of 8 cores are usable: affinity"),
+        ({"affinity": 1.0}, 1, 8, WARN, "1 of 8 cores are usable, limited by affinity"),
         ({"affinity": 1.0}, 1, 1, WARN, "a single core"),
     ],
 )
@@ -54,12 +54,12 @@ def test_the_number_of_cores_is_the_one_that_workers_are_clipped_to(monkeypatch,
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
         monkeypatch.delenv(name, raising=False)
     looks = dict(host.looks())
-    assert looks["cores"]().text == "16 of 64 cores are usable: affinity"
+    assert looks["cores"]().text == "16 of 64 cores are usable, limited by affinity"
     (tmp_path / "cpu.max").write_text("350000 100000")
-    assert looks["cores"]().text == "3 of 64 cores are usable: the control group's quota"
+    assert looks["cores"]().text == "3 of 64 cores are usable, limited by the control group's quota"
     assert cpu.usable_cpus() == 3
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
-    assert looks["cores"]().text == "2 of 64 cores are usable: SLURM_CPUS_PER_TASK"
+    assert looks["cores"]().text == "2 of 64 cores are usable, limited by SLURM_CPUS_PER_TASK"
     assert cpu.usable_cpus() == 2
 
 
@@ -149,14 +149,14 @@ def test_swap_disturbs_only_while_it_is_read():
     assert host.swap(2 * GIB, 0.0) == host.swap(2 * GIB, None)
     check = host.swap(2 * GIB, 30.0)
     assert check.state is WARN
-    assert check.text == "2 GiB are swapped out, and processes waited for memory 30 % of the last 10 s"
+    assert check.text == "2 GiB are swapped out, and processes waited for memory 30% of the last 10 s"
     assert host.swap(0, 30.0).state is OK
 
 
 @pytest.mark.parametrize(
     ("total", "free", "state", "says"),
     [
-        (64 * MIB, 64 * MIB, WARN, "64 MiB (Docker's default), 64 MiB of them free"),
+        (64 * MIB, 64 * MIB, WARN, "64 MiB (Docker's default), 64 MiB free"),
         (512 * MIB, 512 * MIB, WARN, "512 MiB, 512 MiB"),
         (8 * GIB, 8 * GIB, OK, "8 GiB, 8 GiB"),
         (8 * GIB, 100 * MIB, WARN, "8 GiB, 100 MiB"),
@@ -204,10 +204,10 @@ def test_open_files(soft, hard, state, remedy):
 def test_a_home_that_is_not_there_yet_can_be_made(tmp_path):
     home = tmp_path / "a" / "b"
     check = storage.writable(home)
-    assert (check.state, check.text) == (OK, f"{home} can be made")
+    assert (check.state, check.text) == (OK, f"{home} can be created")
     assert not home.exists()
     home.mkdir(parents=True)
-    assert storage.writable(home).text == f"{home} can be written"
+    assert storage.writable(home).text == f"{home} is writable"
     assert list(home.iterdir()) == []
 
 
@@ -263,7 +263,7 @@ def test_the_file_system_of_the_home(home, kind, state):
     check = storage.file_system(Path(home), MOUNTS)
     assert check.text.startswith(kind)
     assert check.state is state
-    assert ("sqlite" in check.remedy) == (state is WARN)
+    assert ("SQLite" in check.remedy) == (state is WARN)
 
 
 def test_the_file_system_of_this_machine(tmp_path):
@@ -283,12 +283,12 @@ def database(home: Path) -> Path:
 
 
 def test_a_store_is_looked_through_and_left_as_it_is(tmp_path):
-    assert storage.store(tmp_path / "mlflow.db").text == "mlflow.db will be made"
+    assert storage.store(tmp_path / "mlflow.db").text == "mlflow.db will be created"
     path = database(tmp_path)
     before = path.read_bytes(), path.stat().st_mtime_ns
     check = storage.store(path)
     assert check.state is OK
-    assert check.text.startswith("mlflow.db is whole (")
+    assert check.text.startswith("mlflow.db is intact (")
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -348,7 +348,7 @@ def test_a_large_store_is_looked_at_for_a_while_only(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "STORE_SECONDS", -1.0)
     check = storage.store(database(tmp_path))
     assert check.state is OK
-    assert "no fault in the first" in check.text
+    assert "no fault found in" in check.text
 
 
 # -- packages -------------------------------------------------------------------------------------------
@@ -376,9 +376,9 @@ def test_nightly_builds_of_later_versions_will_do(version):
 @pytest.mark.parametrize(
     ("changes", "name", "text"),
     [
-        ({"torch": "2.8.1"}, "torch", "torch 2.8.1 is here, but torch>=2.9 is needed"),
-        ({"optuna": "4.6.0"}, "optuna", "optuna 4.6.0 is here"),
-        ({"optuna": "6.0"}, "optuna", "optuna 6.0 is here"),
+        ({"torch": "2.8.1"}, "torch", "torch 2.8.1 is installed, but torch>=2.9 is needed"),
+        ({"optuna": "4.6.0"}, "optuna", "optuna 4.6.0 is installed"),
+        ({"optuna": "6.0"}, "optuna", "optuna 6.0 is installed"),
         ({"nvidia_ml_py": ""}, "nvidia-ml-py", "nvidia-ml-py is missing, but nvidia-ml-py>=12 is needed"),
     ],
 )

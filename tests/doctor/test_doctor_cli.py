@@ -126,7 +126,7 @@ def test_gpus_through_the_real_pynvml(tmp_path, monkeypatch):
     assert checks["gpu 0"].state is WARN
     assert checks["gpu 0"].text == (
         "NVIDIA A10, 22.5 GiB, driver 550.54.15 (CUDA 12.4), compute mode exclusive process; "
-        "other processes compute on it: 4100001, 4100002"
+        "other processes use it: 4100001, 4100002"
     )
     assert checks["torch"].state is FAIL
     assert "cu126" in checks["torch"].remedy

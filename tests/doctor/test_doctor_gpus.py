@@ -58,14 +58,14 @@ def test_each_gpu_is_a_line():
 def test_what_a_driver_does_not_tell():
     (check,) = gpus.look("", [GpuFacts(index=3)], is_present=True)
     assert check.state is OK
-    assert "not told" in check.text
+    assert "unknown" in check.text
     assert "0 GiB" not in check.text
 
 
 def test_other_processes_on_a_gpu_are_named():
     (check,) = gpus.look("", [changed(foreign=(4711, 4712))], is_present=True)
     assert check.state is WARN
-    assert check.text.endswith("other processes compute on it: 4711, 4712")
+    assert check.text.endswith("other processes use it: 4711, 4712")
     assert "--device" in check.remedy
 
 

@@ -123,7 +123,7 @@ def test_a_gpu_that_is_slower_than_its_twins():
     values = {**VALUES, "gpus": gpus, "ceilings": ceilings}
     warned = [check for check in measured.assess(values, (), None) if check.state is WARN]
     assert [check.name for check in warned] == ["cuda:1"]
-    assert "75% of the fastest NVIDIA A10" in warned[0].text
+    assert "75% of the speed of the fastest NVIDIA A10" in warned[0].text
 
 
 RUNNERS = """

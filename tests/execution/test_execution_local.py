@@ -70,7 +70,7 @@ def test_a_job_leaves_outcome_and_log_and_no_process(shared, tmp_path):
 def test_an_outcome_that_cannot_be_read_is_heard_of_and_holds_up_no_other_job(own, tmp_path):
     torn = fault_job(tmp_path / "torn", "")
     (torn / OUTCOME).mkdir()
-    with pytest.raises(EnvironmentStopError, match=r"outcome\.json is not as it was written"):
+    with pytest.raises(EnvironmentStopError, match=r"outcome\.json is damaged"):
         own.submit(torn).result(timeout=WAIT_SECONDS)
     after = own.submit(fault_job(tmp_path / "after", "")).result(timeout=WAIT_SECONDS)
     assert isinstance(after, Measurement)

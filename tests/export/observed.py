@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
 STEPS = 3
-MARK = "# Your `dataset`, `model` and `loss_of(model, batch)` come here."
+MARK = "# Your `dataset`, `model` and `loss_of(model, batch)` go here."
 
 
 class Seen:

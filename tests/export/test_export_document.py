@@ -51,8 +51,8 @@ def test_warnings_stand_where_the_numbers_rest_on_little(bench):
     bench.run()
     sweep = loaded(bench)
     assert [w.partition(":")[0] for w in exported(summarise(sweep), sweep.spec)["warnings"]] == [
-        "Measured on made-up data",
-        "The global batch is 1024, the baseline's 64, and nothing adapted `optimizer.lr",
+        "Measured on synthetic data",
+        "The global batch is 1024 (baseline",
     ]
     searched = exported(summarise(sweep), sweep.spec, 5)
     assert searched["measured"]["x_baseline"] is None
@@ -69,7 +69,7 @@ def test_on_real_data_a_confirmed_winner_whose_rate_follows_the_batch_has_no_war
 def test_only_what_was_measured_and_is_feasible(bench):
     bench.run(answer=failing(FailureKind.OOM))
     sweep = loaded(bench)
-    with pytest.raises(UserError, match="but 2 is not: it broke"):
+    with pytest.raises(UserError, match="but trial 2 is not: it broke"):
         exported(summarise(sweep), sweep.spec, 2)
     with pytest.raises(UserError, match="has no trial 77"):
         exported(summarise(sweep), sweep.spec, 77)
@@ -156,9 +156,9 @@ def test_resident_data_larger_than_the_device_is_refused():
     with pytest.raises(UserError) as caught:
         export_of({"loader.kind": "resident"}, spec, device=A10)
     assert str(caught.value) == (
-        "`loader.kind: resident` needs all of production's data on the device, but the production data "
-        "takes 40 GiB, the device has 22.5, and trial 1 has it. Export one with `loader.kind: stream`, or "
-        "sweep with `fix: {loader.kind: stream}`."
+        "`loader.kind: resident` of trial 1 needs all of production's data on the device, but the production "
+        "data takes 40 GiB, the device has 22.5. Export a trial with `loader.kind: stream`, or sweep with "
+        "`fix: {loader.kind: stream}`."
     )
     # A share of the device is the model's.
     with pytest.raises(UserError, match=r"18\.5 GiB"):
@@ -199,15 +199,15 @@ def test_data_that_fits_a_memory_which_productions_does_not_is_warned_of():
         spec = spec_of(production={"samples": 1e9, "data_gib": production})
         settings = {"loader.kind": "workers", **kind}
         found = export_of(settings, spec, device=A10, setting=Setting(data_gib=here))["warnings"]
-        return [each for each in found if "The data at hand" in each]
+        return [each for each in found if "The sweep's data" in each]
 
     (device,) = warned(1.0, 40.0)
     assert device == (
-        "The data at hand (1 GiB) fits into the device's memory; production's (40 GiB) will not (22.5 GiB): "
-        "loading may be slower there than it was here."
+        "The sweep's data (1 GiB) fits in device memory (22.5 GiB), but production's (40 GiB) will not. "
+        "Loading may be slower there."
     )
-    assert ["the host's memory" in each for each in warned(1.0, 400.0)] == [False, True]
-    assert ["the host's memory" in each for each in warned(30.0, 400.0)] == [True]
+    assert ["host memory" in each for each in warned(1.0, 400.0)] == [False, True]
+    assert ["host memory" in each for each in warned(30.0, 400.0)] == [True]
     assert warned(30.0, 40.0) == warned(1.0, 2.0) == []
 
 
@@ -219,8 +219,8 @@ def test_no_credentials_are_written():
     spec = spec_of().model_copy(update={"data": data})
     value = export_of({}, spec)
     assert value["data"] == {"path": "s3://store.example/bucket", "mirror": ["http://host/x", "ssh://git@h"]}
-    assert [each for each in value["warnings"] if "password" in each] == [
-        f"`{path}` had a user and a password in its URL; they were left out. Give them where it runs."
+    assert [each for each in value["warnings"] if "credentials" in each] == [
+        f"The credentials in the URL of `{path}` were removed. Supply them at run time."
         for path in ("data.path", "data.mirror[0]")
     ]
 

@@ -123,7 +123,7 @@ def test_ones_own_flags_take_their_place(tmp_path):
             {"compile.mode": {"default": "--c"}},
             "a flag for each value of `compile.mode`, but has none for 'eager'",
         ),
-        ({"batch_size": "--bs 'x"}, "words as a shell takes them"),
+        ({"batch_size": "--bs 'x"}, "flags in shell syntax"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused(own, says):
@@ -153,7 +153,7 @@ def test_a_scripts_command_line_is_what_ran_with_its_files_in_comments():
     *comments, line = rendered(value, "args").splitlines()
     assert comments == ["# a.yaml:", "#   x: 1", "#   rm: 2", r"# 'b\nrm -rf':", "#   y"]
     assert shlex.split(line) == ["NAME=it's `id`", *SCRIPT["command"]]
-    with pytest.raises(UserError, match="`--map` must be for the sweep of a pipeline"):
+    with pytest.raises(UserError, match="`--map` is for the sweep of a pipeline"):
         rendered(value, "args", Options(flags={"batch_size": "--bs"}))
     with pytest.raises(UserError, match=r"`--format python` needs `--patch SCRIPT.py`"):
         rendered(value, "python")

@@ -45,7 +45,7 @@ def test_the_header_says_what_it_is_and_is_all_comments():
     assert all(line.startswith("# ") for line in header)
     assert header[1] == "# Written by:  sweeper export toy --trial 1"
     assert header[2] == "# Promised:    1,000 samples/s, 1e+03 s per epoch, on A10 schema: 9"
-    assert header[3].startswith("# Warning:     Measured on made-up data")
+    assert header[3].startswith("# Warning:     Measured on synthetic data")
     assert "sweeper train" in header[-1]
     assert yaml.safe_load(rendered(value, "yaml"))["schema"] == SCHEMA
 
@@ -59,7 +59,7 @@ def test_an_export_of_the_first_schema_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"schema": 3}, "an export must be of schema 2 or older, but"),
+        ({"schema": 3}, "an export must have schema 2 or older, but"),
         ({"schema": 0}, "has no `schema`"),
         ({"schema": True}, "has no `schema`"),
         ({"schema": None}, "has no `schema`"),
@@ -86,7 +86,7 @@ def test_what_is_no_export_is_refused_in_one_line(tmp_path, changes, says):
 
 @pytest.mark.parametrize("text", ["[1, 2]", "3", "space: {}", "schema: 2"])
 def test_other_files_are_no_exports(tmp_path, text):
-    with pytest.raises(UserError, match="a file that `sweeper export NAME` wrote"):
+    with pytest.raises(UserError, match="one that `sweeper export` wrote"):
         read(written(tmp_path / "x.yaml", text))
 
 
@@ -126,8 +126,8 @@ def test_a_captured_step_is_one_that_can_be_captured():
 def test_lines_have_their_reasons():
     value = export_of({"batch_size": 512, "optimizer.lr_rule": "sqrt", "optimizer.lr_batch_size": 128})
     text = rendered(value, "python", Options(reasons={"batch_size": "256 instead costs 12%"}))
-    assert "# batch_size 512: samples in one step; 256 instead costs 12%.\n" in text
-    assert "# optimizer.lr 0.002: 0.001 is for a batch of 128, taken to 512 by the rule sqrt.\n" in text
+    assert "# batch_size 512: samples per step; 256 instead costs 12%.\n" in text
+    assert "# optimizer.lr 0.002: 0.001 at a batch of 128, scaled to 512 by the sqrt rule.\n" in text
 
 
 def test_what_had_no_effect_is_off_where_it_is_pasted():

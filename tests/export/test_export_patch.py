@@ -66,13 +66,13 @@ ADVICE = [
     ("model = model.to(device)", "add after it: `model = model.to(memory_format=torch.channels_last)`"),
     (
         "optim.Adam(model.parameters(), lr=1e-3)",
-        "torch.optim.AdamW in place of Adam, lr=0.0003 (now 1e-3), weight_decay=0.0, fused=True",
+        "torch.optim.AdamW instead of Adam, lr=0.0003 (now 1e-3), weight_decay=0.0, fused=True",
     ),
     ("x.to(device)", "non_blocking=True"),
     ("y.to(device)", "non_blocking=True"),
     ("optimizer.zero_grad(set_to_none=False)", "set_to_none=True (now False)"),
-    ("model(x)", 'it and the loss within `with torch.autocast("cuda", dtype=torch.bfloat16):`'),
-    ("model(x)", "`x.contiguous(memory_format=torch.channels_last)` for `x`, if these are images"),
+    ("model(x)", 'wrap it and the loss in `with torch.autocast("cuda", dtype=torch.bfloat16):`'),
+    ("model(x)", "`x.contiguous(memory_format=torch.channels_last)` instead of `x`, if these are images"),
     ("loss.item()", "keep it on the device (`.detach()`), and read it every hundred steps"),
 ]
 
@@ -204,8 +204,12 @@ NO_WORKERS = {"loader.num_workers": 0, "loader.prefetch_factor": 2, "loader.pers
             "num_workers=0 (now 2), prefetch_factor=None (now 4), persistent_workers=False (now True)",
         ),
         ("data", NO_WORKERS, None),
-        ("data, batch_sampler=s", {**SIZE, "loader.drop_last": True}, "its sampler must give batches of 64"),
-        ("data, batch_size=None, sampler=s", SIZE, "its sampler must give batches of 64"),
+        (
+            "data, batch_sampler=s",
+            {**SIZE, "loader.drop_last": True},
+            "its sampler must return batches of 64",
+        ),
+        ("data, batch_size=None, sampler=s", SIZE, "its sampler must return batches of 64"),
         (
             "data, 64",
             {**SIZE, "loader.kind": "workers"},
@@ -292,7 +296,7 @@ def test_copies_to_the_device(move, advised):
     assert told(loading.moves, source, {"loader.pin_memory": False}) == []
 
 
-WRAP = 'it and the loss within `with torch.autocast("cpu", dtype=torch.bfloat16):`'
+WRAP = 'wrap it and the loss in `with torch.autocast("cpu", dtype=torch.bfloat16):`'
 
 
 @pytest.mark.parametrize(
@@ -414,7 +418,7 @@ def test_a_file_that_does_not_train_is_told_of_no_settings():
         ("model = torch.compile(net)", "default", None),
         ("model = torch.compile(net, mode='max-autotune')", "max-autotune", None),
         ("model = torch.compile(net)", "max-autotune", ("torch.compile(net)", 'mode="max-autotune"')),
-        ("model = torch.compile(net)", "eager", ("torch.compile(net)", "`net` in its place")),
+        ("model = torch.compile(net)", "eager", ("torch.compile(net)", "replace it with `net`")),
         ("model = torch.compile(net)", "graph", ("torch.compile(net)", 'mode="reduce-overhead"')),
         (
             "model = torch.compile(net, mode=how)",
@@ -426,7 +430,7 @@ def test_a_file_that_does_not_train_is_told_of_no_settings():
             "max-autotune",
             ("model.compile()", 'mode="max-autotune"'),
         ),
-        ("model = Net()\nmodel.compile()", "eager", ("model.compile()", "leave it out")),
+        ("model = Net()\nmodel.compile()", "eager", ("model.compile()", "remove it")),
         ("@torch.compile\ndef forward(): ...\nmodel = Net()", "default", None),
         ("pattern = re.compile('a')\nmodel = Net()", "eager", None),
         ("model = Net()", "eager", None),
@@ -524,7 +528,7 @@ class Trainer:
             "from torch import optim",
             "optim.RMSprop(p)",
             {"optimizer.fused": True, "optimizer.name": "sgd"},
-            "torch.optim.SGD in place of RMSprop, fused=True",
+            "torch.optim.SGD instead of RMSprop, fused=True",
         ),
         ("from torch.optim.adam import Adam", "Adam(p, 0.1)", {"optimizer.lr": 0.2}, "lr=0.2 (now 0.1)"),
         ("from torch import optim", "optim.Adam(p, lr=lr)", {"optimizer.lr": 0.2}, "lr must be 0.2"),
@@ -650,7 +654,7 @@ def test_as_text():
         "    -> add before the loop: `model = torch.compile(model)`\n"
         "    because the configuration has `compile.mode: default`\n"
     )
-    assert rendered_advice([], "train.py") == "train.py: nothing was found that must change.\n"
+    assert rendered_advice([], "train.py") == "train.py: found nothing to change.\n"
 
 
 def test_a_file_in_its_own_encoding(tmp_path):

@@ -115,7 +115,7 @@ def test_how_it_ended(folder: RunFolder, ask: Any):
         "sweeper.trial": "7",
     }
     assert found.note == (
-        "**missed: 9,400 samples/s, 0.94 of the promised 10,000**\n\n"
+        "**missed: 9,400 samples/s, 0.94x the promised 10,000**\n\n"
         "Production run of trial 7 of the sweep `lines`."
     )
     assert found.params["batch_size"] == "48"

@@ -75,10 +75,10 @@ def test_an_unfinished_one_of_another_configuration_is_refused(ended: str, here:
         opened(here / "home", ask("config.batch_size=96", epochs=5), new=False)
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
-        "`lines-007` is unfinished and is of another configuration:\n"
+        "`lines-007` is unfinished and has another configuration:\n"
         "  config.batch_size: 48 -> 96\n"
         "  train.epochs: 3 -> 5\n"
-        "Go on with what it was begun with, or begin another one with --new."
+        "Resume it with its own configuration, or start another run with --new."
     )
     assert [path.name for path in (here / "home" / "train").iterdir()] == ["lines-007"]
 

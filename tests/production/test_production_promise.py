@@ -17,11 +17,11 @@ PROMISE = Promise(throughput=10_000.0, holds_for=HOLDS)
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
-        (100_000, "kept: 10,000 samples/s, 1.00 of the promised 10,000"),
-        (95_100, "kept: 9,510 samples/s, 0.95 of the promised 10,000"),
-        (94_000, "missed: 9,400 samples/s, 0.94 of the promised 10,000"),
-        (104_900, "kept: 10,490 samples/s, 1.05 of the promised 10,000"),
-        (123_000, "exceeded: 12,300 samples/s, 1.23 of the promised 10,000"),
+        (100_000, "kept: 10,000 samples/s, 1.00x the promised 10,000"),
+        (95_100, "kept: 9,510 samples/s, 0.95x the promised 10,000"),
+        (94_000, "missed: 9,400 samples/s, 0.94x the promised 10,000"),
+        (104_900, "kept: 10,490 samples/s, 1.05x the promised 10,000"),
+        (123_000, "exceeded: 12,300 samples/s, 1.23x the promised 10,000"),
     ],
 )
 def test_the_verdict_in_one_line(samples: int, words: str):
@@ -33,13 +33,13 @@ def test_the_verdict_in_one_line(samples: int, words: str):
 
 def test_nothing_is_judged_that_was_too_short():
     found = judged(values_of(timed_seconds=0.0, timed_samples=0, disturbed={"noise": 1.0}), PROMISE, {})
-    assert found.words == "too short to tell its speed: it ended before it was steady"
+    assert found.words == "too short to measure its speed: it ended before it was steady"
     assert (found.reached, found.ratio, found.reasons) == (None, None, ())
 
 
 def test_nor_what_was_never_promised():
     found = judged(values_of(), None, {"heat": 9.0})
-    assert found.words == "10,000 samples/s; nothing was promised for it"
+    assert found.words == "10,000 samples/s; no speed was promised"
     assert (found.promised, found.ratio) == (None, None)
     # What disturbed it is said all the same.
     assert found.reasons == ("heat: 90% of the time",)
@@ -50,10 +50,10 @@ def test_nor_what_was_never_promised():
     [
         (
             {"device": {"name": "NVIDIA A10"}},
-            "it ran on NVIDIA A10, and was promised for EPYC, 4 cores",
+            "it ran on NVIDIA A10; the promise holds for EPYC, 4 cores",
         ),
-        ({"versions": {"torch": "2.14.0"}}, "torch is 2.14.0, and was 2.13.0"),
-        ({"train_samples": 1_200_000}, "the data has 1,200,000 training samples, and had 960"),
+        ({"versions": {"torch": "2.14.0"}}, "torch is 2.14.0, was 2.13.0"),
+        ({"train_samples": 1_200_000}, "the data has 1,200,000 training samples, had 960"),
         ({"disturbed": {"other processes took cores": 2.0}}, "other processes took cores: 20% of the time"),
     ],
 )

@@ -13,7 +13,7 @@ from sweeper.errors import UserError
 from sweeper.production.request import wanted
 
 NO_LENGTH = (
-    "how long to train must be given, but the export has no `production.samples` and no `train.epochs`."
+    "training needs a length, but the export has neither `production.samples` nor `train.epochs`."
     " Add `--epochs N`."
 )
 

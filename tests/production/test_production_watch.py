@@ -218,4 +218,4 @@ def test_a_real_process_is_really_read(
     watch.close()
     means = next(iter(folder.system()))["means"]
     assert means["tree_mem_gib"] > 0
-    assert seen.nows[-1].utilisation.endswith(" %")
+    assert seen.nows[-1].utilisation.endswith("%")

@@ -367,7 +367,7 @@ def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, 
     for row in summary.per_size:
         assert row.disturbed == bool(said)
     warnings = exported(summary, spec_of())["warnings"]
-    assert any("disturbed until the end" in warning for warning in warnings) == bool(said)
+    assert any("were disturbed" in warning for warning in warnings) == bool(said)
 
 
 def test_an_unconfirmed_best_says_what_disturbed_its_search(bench):

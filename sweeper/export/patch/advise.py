@@ -25,19 +25,19 @@ RULES: tuple[Callable[[Source, Mapping[str, Scalar]], Iterator[Advice]], ...] = 
     stepping.cudnn_benchmark,
     waiting.waits,
 )
-"""What is looked for; a new rule is a line here."""
+"""Every rule; a new one is a line here."""
 
 
 def advice(source: str, filename: str, wanted: Mapping[str, Scalar]) -> list[Advice]:
-    """Returns what to change in a script so that it runs as a configuration, by line.
+    """Returns the changes, by line, that make a script run like a configuration.
 
     Args:
         source: The script.
         filename: Its name, for messages.
-        wanted: The configuration by dotted names; there is no advice on what is absent.
+        wanted: The configuration by dotted names; absent ones get no advice.
 
     Raises:
-        UserError: It is no Python, or does not train with PyTorch.
+        UserError: It is not Python, or does not train with PyTorch.
     """
     try:
         parsed = Source(source)
@@ -59,7 +59,7 @@ def advice_on(path: Path, wanted: Mapping[str, Scalar]) -> str:
     """Returns the advice on a file as text.
 
     Raises:
-        UserError: It cannot be read, is no Python, or does not train with PyTorch.
+        UserError: It cannot be read, is not Python, or does not train with PyTorch.
     """
     try:
         with tokenize.open(path) as file:

@@ -11,13 +11,13 @@ from sweeper.core.template import shown
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change at one place of a script.
+    """A change to make at one place in a script.
 
     Attributes:
-        line: Where that is, from 1.
-        found: The source that is there, on one line, shortened.
+        line: Its number, from 1.
+        found: The source there, on one line, shortened.
         change: What to write instead.
-        why: What it is for.
+        why: The reason.
     """
 
     line: int
@@ -27,14 +27,14 @@ class Advice:
 
 
 def because(wanted: Mapping[str, Scalar], names: Iterable[str]) -> str:
-    """Returns the values of the configuration that a change is for."""
+    """Returns the configuration's values that call for a change."""
     return "the configuration has " + ", ".join(f"`{name}: {shown(wanted[name])}`" for name in names)
 
 
 def rendered_advice(advices: Sequence[Advice], filename: str) -> str:
-    """Returns advice as plain text, three lines each; one line where there is none."""
+    """Returns advice as plain text, three lines each; one line if there is none."""
     if not advices:
-        return f"{filename}: nothing was found that must change.\n"
+        return f"{filename}: found nothing to change.\n"
     return "\n".join(
         f"{filename}:{each.line}  {each.found}\n    -> {each.change}\n    because {each.why}\n"
         for each in advices

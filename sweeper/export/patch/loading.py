@@ -11,7 +11,7 @@ from sweeper.core.loaders import in_plain_script
 from sweeper.export.patch.change import Advice, because
 from sweeper.export.patch.source import Source, argument, methods
 
-# By dotted name: the keyword of DataLoader, torch's default, and its position where it has one.
+# By dotted name: the keyword of DataLoader, torch's default, and its position if it has one.
 _ARGUMENTS: Mapping[str, tuple[str, Scalar, int | None]] = {
     "batch_size": ("batch_size", 1, 1),
     "loader.num_workers": ("num_workers", 0, 5),
@@ -20,17 +20,17 @@ _ARGUMENTS: Mapping[str, tuple[str, Scalar, int | None]] = {
     "loader.persistent_workers": ("persistent_workers", False, None),
     "loader.drop_last": ("drop_last", False, 8),
 }
-# What torch asks for without workers.
+# torch requires these values without workers.
 _WITHOUT_WORKERS: Mapping[str, Scalar] = {"loader.prefetch_factor": None, "loader.persistent_workers": False}
 _OF_A_SAMPLER = ("batch_size", "loader.drop_last")
 _EVALUATION = re.compile(r"(?<![a-z])(val(?!ue)|test|eval|dev(?!ice))", re.IGNORECASE)
 
 
 def data_loader(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """Arguments of the DataLoader that is trained from, or what takes its place.
+    """Advises on the training DataLoader's arguments, or on what replaces it.
 
     Raises:
-        UserError: A plain script cannot load as the wanted kind of loader does.
+        UserError: A plain script cannot use the wanted kind of loader.
     """
     kind = wanted.get("loader.kind")
     wanted_kind = in_plain_script(kind) if isinstance(kind, str) else None
@@ -61,12 +61,12 @@ def _changes(source: Source, call: ast.Call, wanted: Mapping[str, Scalar]) -> di
         if not (has_sampler and name in _OF_A_SAMPLER):
             found[name] = source.differs(call, keyword, want, default, position)
         elif name == "batch_size":
-            found[name] = f"its sampler must give batches of {want}"
+            found[name] = f"its sampler must return batches of {want}"
     return {name: found[name] for name in _ARGUMENTS if found.get(name)}
 
 
 def _training_loaders(source: Source) -> list[ast.Call]:
-    """Returns the loaders that a training loop goes over; else those not called after an evaluation."""
+    """Returns the loaders that a training loop iterates over, else those not named for evaluation."""
     calls = [call for name, call in source.calls if name.rpartition(".")[2] == "DataLoader"]
     iterated = {name for body in source.training for name in source.iterated(body)} - {""}
     return [call for call in calls if source.label(call) in iterated] or [
@@ -75,7 +75,7 @@ def _training_loaders(source: Source) -> list[ast.Call]:
 
 
 def moves(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """Copies of a batch to the device, which need not be waited for from pinned memory."""
+    """Advises non-blocking copies to the device, which pinned memory allows."""
     if not wanted.get("loader.pin_memory"):
         return
     why = because(wanted, ["loader.pin_memory"])
@@ -83,7 +83,7 @@ def moves(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
         for _, call in methods(body, "to", "cuda"):
             given = argument(call, "device", 0)
             target = source.value_of(given) if given else None
-            # Another type, or the way back.
+            # A change of dtype, or a copy to the host.
             elsewhere = isinstance(target, str) and (target.startswith("torch.") or target == "cpu")
             is_cuda = isinstance(call.func, ast.Attribute) and call.func.attr == "cuda"
             if (is_cuda or given) and not elsewhere:

@@ -53,7 +53,7 @@ def methods(within: ast.AST, *names: str) -> Iterator[tuple[ast.expr, ast.Call]]
 
 
 def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
-    """Returns an argument of a call, by its name or position; None where it is not given."""
+    """Returns an argument of a call, by its name or position; None if absent."""
     named = next((each.value for each in call.keywords if each.arg == name), None)
     if named is not None or position is None or position >= len(call.args):
         return named
@@ -67,19 +67,19 @@ class Source:
     Attributes:
         text: The file.
         tree: Its syntax tree.
-        on_gpu: Whether it speaks of one.
-        torch_import: The statement that first imports torch, or something of it.
-        bindings: By full name, the statements that give it a value, each with that value where it is
-            an expression of its own.
-        calls: Every call under the full name of what it calls.
-        training: The loops that train; for a backward pass outside of all loops, its function.
+        on_gpu: Whether it mentions a GPU.
+        torch_import: The first statement that imports torch or a part of it.
+        bindings: By full name, the statements that assign it, each with the value if that is a whole
+            expression.
+        calls: Every call, with the full name of what it calls.
+        training: The loops that train; for a backward pass outside all loops, its function.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.on_gpu = any(word in text for word in ("cuda", "accelerator"))
         with warnings.catch_warnings():
-            # How the script escapes its own strings is not our business.
+            # Invalid escapes in the script's strings are not our concern.
             warnings.simplefilter("ignore")
             self.tree = ast.parse(text)
         nodes = list(ast.walk(self.tree))
@@ -122,7 +122,7 @@ class Source:
         for _, call in methods(self.tree, "backward"):
             above = list(self.above(call))
             loops = [each for each in above if isinstance(each, _LOOPS)]
-            # Over the parts of an accumulated batch: the loop around that one has the steps.
+            # A loop over micro-batches: the loop around it has the steps.
             if loops and "range" in self.iterated(loops[0]):
                 loops = [each for each in loops if any(methods(each, "step"))] or loops
             functions = [each for each in above if isinstance(each, _FUNCTIONS)]
@@ -145,16 +145,16 @@ class Source:
         return self._imports.get(head, head) + dot + rest
 
     def mentions(self, name: str) -> bool:
-        """Returns whether anything in the file has that full name."""
+        """Returns whether anything in the file has this full name."""
         return any(self.full_name(node) == name for node in ast.walk(self.tree))
 
     def iterated(self, loop: ast.AST) -> set[str]:
-        """Returns the names in what a loop goes over."""
+        """Returns the names in what a loop iterates over."""
         over = loop.iter if isinstance(loop, ast.For | ast.AsyncFor) else None
         return {self.full_name(node) for node in ast.walk(over)} if over else set()
 
     def label(self, node: ast.expr) -> str:
-        """Returns what a value is called: its variable, key or keyword, else the function it is made in."""
+        """Returns a value's name: its variable, key or keyword, else the function around it."""
         parent, statement = self._above[node], self.statement(node)
         if isinstance(parent, ast.keyword):
             return parent.arg or ""
@@ -168,7 +168,7 @@ class Source:
         return next((each.name for each in self.above(node) if isinstance(each, _FUNCTIONS)), "")
 
     def each_step(self, node: ast.AST, body: ast.AST) -> bool:
-        """Returns whether something in a training loop is done in every step, not now and then."""
+        """Returns whether a node in a training loop runs in every step, not only occasionally."""
         child = node
         for each in self.above(node):
             if each is body:
@@ -183,12 +183,12 @@ class Source:
         parts = list(ast.walk(test))
         held = [value for part in parts for _, value in self.bindings.get(self.full_name(part), []) if value]
         parts += [part for value in held for part in ast.walk(value)]
-        # The first of several processes prints in each of its steps.
+        # `rank == 0` holds in every step of the first process.
         equal = not any("rank" in self.full_name(part) for part in parts)
         return any(isinstance(part, (*_NOW_AND_THEN, ast.Eq) if equal else _NOW_AND_THEN) for part in parts)
 
     def models(self) -> Iterator[tuple[ast.Call, ast.AST]]:
-        """Yields, for each training loop, the first call of its model, or models, where these are seen."""
+        """Yields the first call of each model found in each training loop."""
         with_weights = {self.full_name(owner) for owner, _ in methods(self.tree, *_OF_MODELS)} - {""}
         others = {*self._imports.values(), *self._functions}
         for body in self.training:
@@ -203,7 +203,7 @@ class Source:
                 yield call, body
 
     def made(self, call: ast.Call, body: ast.AST) -> ast.stmt | None:
-        """Returns the statement that last makes or moves what a training loop calls, outside of it."""
+        """Returns the last statement outside a training loop that makes or moves what it calls."""
         name = self.full_name(call.func)
         places = [statement for statement, _ in self.bindings.get(name, [])]
         for owner, move in methods(self.tree, "to", "cuda"):
@@ -235,7 +235,7 @@ class Source:
     def differs(
         self, call: ast.Call, name: str, want: object, default: object, position: int | None = None
     ) -> str:
-        """Returns how an argument of a call must change to be `want`; empty where it need not."""
+        """Returns how an argument of a call must change to be `want`; empty if it need not."""
         given = argument(call, name, position)
         if given is not None:
             return self.must_be(given, name, want)
@@ -257,7 +257,7 @@ class Source:
         return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
     def advice(self, node: ast.expr | ast.stmt, changes: Sequence[str], why: str) -> Iterator[Advice]:
-        """Yields the advice to make these changes at a place, where there are any."""
+        """Yields the advice to make these changes at a place, if there are any."""
         if change := ", ".join(filter(None, changes)):
             keywords = node.keywords if isinstance(node, ast.Call) else []
             for spread in (each.value for each in keywords if each.arg is None):
@@ -266,7 +266,7 @@ class Source:
 
 
 def _options(tree: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Yields the options that argparse is told of, with their defaults."""
+    """Yields the script's argparse options with their defaults."""
     for _, call in methods(tree, "add_argument"):
         flags = [str(each.value) for each in call.args if isinstance(each, ast.Constant)]
         long = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else "")

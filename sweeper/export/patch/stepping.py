@@ -18,7 +18,7 @@ _BENCHMARK = "torch.backends.cudnn.benchmark"
 
 
 def autocast(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """The type of an autocast; where there is none, a place for it."""
+    """Advises on autocast's dtype, or on where to add autocast."""
     amp = wanted.get("precision.amp")
     if amp is None:
         return
@@ -27,7 +27,7 @@ def autocast(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
     for name, call in source.calls:
         old = ".cuda." in name or ".cpu." in name
         enabled = argument(call, "enabled", 0 if old else 2)
-        # One that is written as off keeps a part of the model as it is; one switched by a name is the switch.
+        # A literal `enabled=False` exempts a part of the model; a variable there is the switch itself.
         if name.rpartition(".")[2] != "autocast" or (
             isinstance(enabled, ast.Constant) and enabled.value is False
         ):
@@ -41,19 +41,19 @@ def autocast(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
         return
     device = "cuda" if source.on_gpu else "cpu"
     for call, _ in source.models():
-        change = f'it and the loss within `with torch.autocast("{device}", dtype={dtype}):`'
+        change = f'wrap it and the loss in `with torch.autocast("{device}", dtype={dtype}):`'
         yield from source.advice(call, [change], why)
 
 
 def _usual_dtype(source: Source, name: str, call: ast.Call) -> Code:
-    """Returns the type that an autocast has unless it is told."""
+    """Returns the default dtype of an autocast."""
     device = argument(call, "device_type", 0)
     on_cpu = ".cpu." in name or (device is not None and source.value_of(device) == "cpu")
     return _DTYPES["bf16" if on_cpu else "fp16"]
 
 
 def scaler(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """A scaler of gradients, which fp16 needs and nothing else."""
+    """Advises on the gradient scaler, which only fp16 needs."""
     if "precision.amp" not in wanted:
         return
     why, needed = because(wanted, ["precision.amp"]), wanted["precision.amp"] == "fp16"
@@ -71,7 +71,7 @@ def scaler(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
 
 
 def tf32(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """The precision of float32 matrix products."""
+    """Advises on the precision of float32 matrix products."""
     if wanted.get("precision.tf32", "default") == "default":
         return
     why, want = because(wanted, ["precision.tf32"]), bool(wanted["precision.tf32"])
@@ -90,7 +90,7 @@ def tf32(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
 
 
 def cudnn_benchmark(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """The search of cuDNN for the fastest algorithm."""
+    """Advises on cuDNN's search for the fastest algorithm."""
     if "compile.cudnn_benchmark" not in wanted:
         return
     want = bool(wanted["compile.cudnn_benchmark"])
@@ -105,7 +105,7 @@ def cudnn_benchmark(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Ad
 def _setting(
     source: Source, places: Sequence[ast.expr | ast.stmt], change: str, why: str
 ) -> Iterator[Advice]:
-    """Advises what to write at the last of these places; where there is none, after the import of torch."""
+    """Advises a change at the last of these places, or after the import of torch if there is none."""
     if places:
         yield from source.advice(places[-1], [change], why)
     elif source.training and source.torch_import is not None:
@@ -113,18 +113,18 @@ def _setting(
 
 
 def compiled(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """The mode of torch.compile; where it is not called, a place for it."""
+    """Advises on the mode of torch.compile, or on where to call it."""
     mode = wanted.get("compile.mode")
     if mode is None:
         return
     why = because(wanted, ["compile.mode"])
     if mode == "graph":
-        mode, why = "reduce-overhead", f"{why}, which a plain script comes nearest to so"
+        mode, why = "reduce-overhead", f"{why}, and this is the closest a plain script gets"
     models = {source.full_name(call.func) for call, _ in source.models()}
     there = [call for name, call in source.calls if name == "torch.compile"]
     there += [call for owner, call in methods(source.tree, "compile") if source.full_name(owner) in models]
     for call in there:
-        without = f"`{source.snippet(call.args[0])}` in its place" if call.args else "leave it out"
+        without = f"replace it with `{source.snippet(call.args[0])}`" if call.args else "remove it"
         change = without if mode == "eager" else source.differs(call, "mode", mode, "default")
         yield from source.advice(call, [change], why)
     if mode != "eager" and not there and not source.mentions("torch.compile"):
@@ -142,7 +142,7 @@ def _at_model(source: Source, change: str, why: str) -> Iterator[Advice]:
 
 
 def optimizer(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """The optimiser's class and arguments."""
+    """Advises on the optimiser's class and arguments."""
     for name, call in source.calls:
         kind = name.rpartition(".")[2]
         places = (f"torch.optim.{kind}", f"torch.optim.{kind.lower()}.{kind}")
@@ -151,7 +151,7 @@ def optimizer(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
         asked = _OPTIMIZERS.get(str(wanted.get("optimizer.name")), kind)
         changes = {}
         if asked != kind:
-            changes["optimizer.name"] = f"torch.optim.{asked} in place of {kind}"
+            changes["optimizer.name"] = f"torch.optim.{asked} instead of {kind}"
         if "optimizer.lr" in wanted:
             changes["optimizer.lr"] = source.differs(call, "lr", _rate(wanted), 1e-3, 1)
         if "optimizer.weight_decay" in wanted:
@@ -165,29 +165,29 @@ def optimizer(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
 
 
 def _rate(wanted: Mapping[str, Scalar]) -> float:
-    """Returns the learning rate, by its rule where the batch is known."""
+    """Returns the learning rate, by its rule if the batch is known."""
     names = ("optimizer.lr", *(_OF_RULE if "batch_size" in wanted else ()))
     config = TrialConfig().replace({name: wanted[name] for name in names if name in wanted})
     return float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
 
 
 def zero_grad(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """Gradients that are filled with zeros, whatever the configuration."""
+    """Advises against filling gradients with zeros, whatever the configuration."""
     for _, call in methods(source.tree, "zero_grad"):
         change = source.differs(call, "set_to_none", True, True, 0)
-        why = "zeros are written, and read again by the next backward pass"
+        why = "zeros are written, then read by the next backward pass"
         yield from source.advice(call, [change], why)
 
 
 def memory_format(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """The order of an image's numbers in memory."""
+    """Advises on the memory format of images."""
     name, want = "torch.channels_last", wanted.get("memory_format")
     if want == "channels_last" and not source.mentions(name):
         why = because(wanted, ["memory_format"])
         yield from _at_model(source, f"{{model}} = {{model}}.to(memory_format={name})", why)
         for call, _ in source.models():
             image = source.snippet(call.args[0]) if call.args else "x"
-            change = f"`{image}.contiguous(memory_format={name})` for `{image}`, if these are images"
+            change = f"`{image}.contiguous(memory_format={name})` instead of `{image}`, if these are images"
             yield from source.advice(call, [change], why)
     if want == "contiguous":
         for _, call in source.calls:

@@ -16,7 +16,7 @@ _OF_HOST = ("shape", "dtype", "device", "grad_fn")
 
 
 def waits(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
-    """What reads a number from the GPU in every step, whatever the configuration."""
+    """Advises against reading a number from the GPU in every step, whatever the configuration."""
     change = "keep it on the device (`.detach()`), and read it every hundred steps"
     for body in source.training:
         losses = _losses(body)
@@ -27,11 +27,11 @@ def waits(source: Source, wanted: Mapping[str, Scalar]) -> Iterator[Advice]:
             statement = source.statement(node)
             if statement not in advised and source.each_step(node, body):
                 advised.add(statement)
-                yield from source.advice(node, [change], "it waits for the GPU in each step")
+                yield from source.advice(node, [change], "it waits for the GPU in every step")
 
 
 def _losses(body: ast.AST) -> set[str]:
-    """Returns the variables that a backward pass begins at."""
+    """Returns the variables that a backward pass starts from."""
     calls = [call for _, call in methods(body, "backward")]
     names = {node.id for call in calls for node in ast.walk(call) if isinstance(node, ast.Name)} - {"self"}
     return {name for name in names if "loss" in name.lower()} or (names if len(names) == 1 else set())
@@ -53,6 +53,6 @@ def _waits(call: ast.Call, losses: set[str], source: Source) -> bool:
 
 
 def _is_of_host(node: ast.Name, source: Source) -> bool:
-    """Returns whether a tensor is asked for what is known without a wait."""
+    """Returns whether only host-side metadata of a tensor is read."""
     parent = next(source.above(node))
     return isinstance(parent, ast.Attribute) and parent.attr in _OF_HOST

@@ -105,7 +105,7 @@ def test_a_dead_server_costs_a_sweep_nothing(bench: Bench) -> None:
     assert place_of_copy(ran.journal).startswith("postgresql://127.0.0.1:")
     assert place_of_copy(ran.journal).endswith("/optuna")
     (ran.journal.folder / STUDY).write_text("[]")
-    with pytest.raises(EnvironmentStopError, match=r"study\.json is not as it was written"):
+    with pytest.raises(EnvironmentStopError, match=r"study\.json is damaged"):
         copied(load_sweep(ran.journal))
 
 
