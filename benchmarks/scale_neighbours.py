@@ -22,7 +22,7 @@ from verdicts import Bench
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
-from sweeper.sweep.phases.interference import MIN_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Beside
+from sweeper.sweep.phases.interference import MIN_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Interference
 from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.system.cpu_shares import shares
 
@@ -58,7 +58,7 @@ def run(bench: Bench, job: Job, slots: Sequence[Slot]) -> list[Measurement]:
     return found
 
 
-def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Beside:
+def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Interference:
     """Returns what rounds of one alone and of both at once gave, each in turn the first.
 
     Rounds in which a third party took cores from a trial are run again: a neighbour has none of them.
@@ -75,7 +75,7 @@ def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Beside:
         if len(rounds) == ROUNDS:
             break
     print(f"{len(rounds)} undisturbed rounds of {index + 1}")
-    return Beside(slots=len(slots), rounds=tuple(rounds))
+    return Interference(slots=len(slots), rounds=tuple(rounds))
 
 
 def neighbours() -> Iterator[Figure]:
@@ -108,7 +108,7 @@ def neighbours() -> Iterator[Figure]:
         bench.launcher.close()
 
 
-def _figure(found: Beside, name: str, bar: str = "") -> Figure:
+def _figure(found: Interference, name: str, bar: str = "") -> Figure:
     worst = found.worst
     print(f"{name}: half-width {50 * (worst.high - worst.low):.2f} points of {len(found.rounds)} rounds")
     assert math.isfinite(worst.high)

@@ -25,7 +25,7 @@ from typing import Any
 from common import Figure, chosen, publish, show, spread
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.trial_card import trial_card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
@@ -138,7 +138,7 @@ def known_bottlenecks(bench: Bench) -> Iterator[Figure]:
                 assert verdict is not None
                 right[kind] += verdict.kind == EXPECTED[kind]
                 if verdict.kind != EXPECTED[kind]:
-                    print(kind, *card(record), sep="\n  ")
+                    print(kind, *trial_card(record), sep="\n  ")
     for kind, count in right.items():
         yield Figure(
             figure=f"{EXPECTED[kind]} named, of {RUNS}",
@@ -159,7 +159,7 @@ def next_steps(bench: Bench) -> Iterator[Figure]:
         record = bench.trial(template, baseline, replace(SHORT, window_seconds=1.0))
         verdict = verdict_on(record)
         assert verdict is not None
-        print(name, *card(record), sep="\n  ")
+        print(name, *trial_card(record), sep="\n  ")
         contenders = {"baseline": baseline, "next": {**baseline, **verdict.changes}}
         for each in LOADERS:
             contenders[json.dumps(each)] = {**baseline, **each}

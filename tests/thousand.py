@@ -21,7 +21,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome,
 from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
-from sweeper.sweep.store.journal import RESULT, TOLD, Journal, sweeps_folder
+from sweeper.sweep.store.journal import RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000
 STARTED = 1_790_000_000.0
@@ -108,7 +108,7 @@ def write_sweep(
                 values=(speed if measured else 50.0,),
                 constraints={"ran": 0.0 if measured else 1.0, "val_loss": 0.0 if measured else 1.0},
             )
-            (folder / TOLD).write_text(json.dumps(encode(told)))
+            (folder / SEARCH_RESULT).write_text(json.dumps(encode(told)))
         if with_series:
             _write_series(folder, noise)
         if isinstance(outcome, Measurement) and config.work_key() == baseline.work_key():

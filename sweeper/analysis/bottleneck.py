@@ -16,7 +16,7 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord
 
-LEAST = 0.2
+MIN_COST = 0.2
 """Least share of a step that a cause must cost; loadtune has the same bound for waiting."""
 
 BUSY = 0.5
@@ -115,7 +115,7 @@ def _capacity(s: Signals) -> float | None:
     if s.memory is None:
         return None if s.on_gpu else 0.0
     held_back = max(_launch(s) or 0.0, _unfilled(s) or 0.0)
-    return held_back if s.memory >= FULL and held_back >= LEAST else 0.0
+    return held_back if s.memory >= FULL and held_back >= MIN_COST else 0.0
 
 
 def _unfilled(s: Signals) -> float | None:
@@ -139,7 +139,7 @@ def _unfilled_why(s: Signals) -> str:
 
 def _compute(s: Signals) -> float | None:
     """On a GPU the phases come from its timeline, including gaps."""
-    if s.on_gpu and (s.idle is None or s.idle - s.input - s.transfer >= LEAST):
+    if s.on_gpu and (s.idle is None or s.idle - s.input - s.transfer >= MIN_COST):
         return None
     return s.compute if s.compute >= BUSY else None
 
@@ -216,7 +216,7 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     signals = signals_of(found)
     costs = [(rule.cost(signals), rule) for rule in WASTES]
     cost, rule = max(((c, r) for c, r in costs if c is not None), key=lambda pair: pair[0])
-    if cost < LEAST:
+    if cost < MIN_COST:
         limits = ((each.cost(signals), each) for each in LIMITS)
         limit = next(((c, r) for c, r in limits if c), None)
         if limit is None:
@@ -224,7 +224,7 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
             without = f"; not measured here: {', '.join(missing)}" if missing else ""
             idle = (signals.idle or 0.0) - signals.input - signals.transfer
             what = "no cause takes a fifth of the step"
-            if idle >= LEAST:
+            if idle >= MIN_COST:
                 what = f"the device is idle {percent(idle)} of the step, for no known reason"
             return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=what + without)
         cost, rule = limit
@@ -249,7 +249,7 @@ def _from_outside(found: Measurement) -> Verdict:
         why = f"a script's steps are not broken down, and there is no GPU to look at; {at_work}"
         return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
     idle = 1 - busy
-    if idle >= LEAST:
+    if idle >= MIN_COST:
         why = f"the GPU is idle {percent(idle)} of the time, and {at_work}"
         if cores is not None and cores >= FULL:
             return Verdict(

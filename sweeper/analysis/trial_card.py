@@ -18,10 +18,10 @@ _PARTS = (
     ("compute", "captured step", "graph_s"),
     ("host", "host gap", "host_gap_s"),
 )
-_LEAST = 0.005
+_MIN_SHARE = 0.005
 
 
-def card(record: TrialRecord) -> Iterator[str]:
+def trial_card(record: TrialRecord) -> Iterator[str]:
     """Yields the lines of the card; none without a measurement."""
     measured, verdict = record.measurement, verdict_on(record)
     if measured is None or verdict is None:
@@ -48,7 +48,7 @@ def tree(parts: Breakdown, cause: str) -> Iterator[str]:
     """Yields the parts of a step as a percentage tree; the largest part of the phase `cause` is marked."""
     step = parts.step_s
     shares = [(phase, title, getattr(parts, field) / step) for phase, title, field in _PARTS]
-    shown = [each for each in shares if each[2] >= _LEAST or each[0] == cause == "data"]
+    shown = [each for each in shares if each[2] >= _MIN_SHARE or each[0] == cause == "data"]
     marked = max((each for each in shown if each[0] == cause), key=lambda each: each[2], default=None)
     yield f"  a step of {1e3 * step:.3g} ms"
     for each in shown:

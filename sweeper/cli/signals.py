@@ -37,7 +37,7 @@ AT_ONCE_SECONDS = 1.5
 _SHOW_CURSOR = b"\x1b[?25h\r"
 
 
-class Ending:
+class SignalHandler:
     """Handles the signals of this process for good. Create it in a program's main thread only.
 
     Attributes:
@@ -137,12 +137,12 @@ class Ending:
         os._exit(code)
 
 
-_ending: Ending | None = None
+_handler: SignalHandler | None = None
 
 
-def current() -> Ending | None:
+def current() -> SignalHandler | None:
     """Returns what handles this process's signals; None outside the command line, as in a test."""
-    return _ending
+    return _handler
 
 
 def code_of(number: int) -> int:
@@ -158,17 +158,17 @@ def line_of(number: int) -> str:
 
 def stopped(number: int) -> int:
     """Prints that `number`, or an earlier signal, ended the program; returns the exit code."""
-    number = _ending.first or number if _ending else number
-    if _ending is None or _ending.may_speak():
+    number = _handler.first or number if _handler else number
+    if _handler is None or _handler.may_speak():
         with contextlib.suppress(OSError):
             print(line_of(number), file=sys.stderr, flush=True)
     return code_of(number)
 
 
 def allow(unwinding_seconds: float, orderly_seconds: float | None) -> None:
-    """Changes the deadlines of this program: see `Ending`."""
-    if _ending is not None:
-        _ending.unwinding_seconds, _ending.orderly_seconds = unwinding_seconds, orderly_seconds
+    """Changes the deadlines of this program: see `SignalHandler`."""
+    if _handler is not None:
+        _handler.unwinding_seconds, _handler.orderly_seconds = unwinding_seconds, orderly_seconds
 
 
 def allow_cluster() -> None:
@@ -178,26 +178,26 @@ def allow_cluster() -> None:
 
 def run(program: Callable[[], object]) -> NoReturn:
     """Runs `program` as this whole process and exits with its code."""
-    global _ending
-    _ending = ending = Ending()
+    global _handler
+    _handler = handler = SignalHandler()
     try:
         code = _outcome(program)
     except BaseException:
         # Raised between two lines of `_outcome`. A signal raises only once.
         code = stopped(signal.SIGTERM)
-    ending.end(code)
+    handler.end(code)
 
 
 def _outcome(program: Callable[[], object]) -> int:
-    assert _ending is not None
+    assert _handler is not None
     try:
         program()
     except SystemExit as exited:
         return exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
     except BaseException as error:
-        if _ending.first:
+        if _handler.first:
             # Whatever the exception: some libraries raise another one in its place.
-            return stopped(_ending.first)
+            return stopped(_handler.first)
         print(f"sweeper: cannot start: {type(error).__name__}: {error}", file=sys.stderr)
         return BUG
     return 0

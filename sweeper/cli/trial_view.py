@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.summary import metrics_of
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.trial_card import trial_card
 from sweeper.cli.screen import rate
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
 from sweeper.core.measurement import Measurement
@@ -58,7 +58,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
         yield failure.detail
     if measured is not None:
         yield ""
-        yield from card(record)
+        yield from trial_card(record)
         yield ""
         yield "Result"
         for metric, value in metrics_of(record).items():

@@ -22,8 +22,8 @@ from sweeper.tracking.ui import (
     UI_ENV,
     find_experiment,
     is_loopback,
-    mend_artifact_locations,
     reached_at,
+    repair_artifact_locations,
     ui_url,
     view_url,
 )
@@ -85,7 +85,7 @@ def ui_command(
     if experiment is None:
         raise UserError(f"`{chosen}` has no runs in MLflow yet; `sweeper sync {chosen}` sends them.")
     _check_free(host, port)
-    mend_artifact_locations(home)
+    repair_artifact_locations(home)
     out = console()
     out.print(f"Starting MLflow on {host}:{port} ...")
     log = home / "ui.log"

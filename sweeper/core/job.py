@@ -30,7 +30,7 @@ RECORD = "script.json"
 ANYWHERE = "auto"
 """As a job's device: whichever the worker has."""
 
-RUNS_AGAIN = "Restore it, or remove it to run that job again"
+RESTORE_HINT = "Restore it, or remove it to run that job again"
 
 # The runners of jobs; `worker/runners.py` knows where each is.
 TRIAL_RUNNER = "trial"
@@ -39,7 +39,7 @@ PREPARE_RUNNER = "prepare"
 PROBE_RUNNER = "probe"
 TRACE_RUNNER = "trace"
 GPU_CHECK_RUNNER = "gpu_check"
-TRYING_RUNNER = "dry_step"
+DRY_STEP_RUNNER = "dry_step"
 PREFLIGHT_RUNNER = "preflight"
 CEILINGS_RUNNER = "ceilings"
 SCRIPT_RUNNER = "script"
@@ -53,7 +53,7 @@ _RUNNERS_OF_0_1 = {
     "sweeper.trainer.probe:run": PROBE_RUNNER,
     "sweeper.trainer.tracing:run": TRACE_RUNNER,
     "sweeper.trainer.gpu_check:run": GPU_CHECK_RUNNER,
-    "sweeper.trainer.trying:run": TRYING_RUNNER,
+    "sweeper.trainer.trying:run": DRY_STEP_RUNNER,
     "sweeper.trainer.preflight:run": PREFLIGHT_RUNNER,
     "sweeper.trainer.ceilings:run": CEILINGS_RUNNER,
     "sweeper.script.trial:run": SCRIPT_RUNNER,
@@ -200,14 +200,14 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     """
     path = folder / OUTCOME
     try:
-        with ours(path, RUNS_AGAIN):
+        with ours(path, RESTORE_HINT):
             outcome = decode_outcome(read_json(path))
     except FileNotFoundError:
         return None
     return outcome
 
 
-def is_tried_again(job: Job, outcome: Outcome | Report | None) -> bool:
+def is_retried(job: Job, outcome: Outcome | Report | None) -> bool:
     """Returns whether the environment caused `outcome` and the job has attempts left."""
     return isinstance(outcome, Failure) and job.attempt < RETRIES.get(outcome.kind, 0)
 

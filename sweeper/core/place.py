@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.codec import decode, encode
+from sweeper.core.codec import decode, encode, stored_as
 from sweeper.system.files import read_json
 
 PLACE = "place.json"
@@ -21,14 +21,14 @@ class Place:
         gpu: CUDA_VISIBLE_DEVICES of a cluster's worker; empty where there is none.
         job: The scheduler's number for the worker's job; empty where there is none.
         worker: The cluster's name for the worker.
-        beside: The largest number of other trials of the sweep on the machine at the same time.
+        num_neighbours: The largest number of other trials of the sweep on the machine at the same time.
     """
 
     host: str = ""
     gpu: str = ""
     job: str = ""
     worker: str = ""
-    beside: int = 0
+    num_neighbours: int = stored_as("beside", default=0)
 
 
 def said(place: Place) -> str:
@@ -37,7 +37,9 @@ def said(place: Place) -> str:
         place.host,
         f"GPU {place.gpu}" if place.gpu else "",
         f"job {place.job}" if place.job else "",
-        f"alongside {place.beside} other{'s' if place.beside != 1 else ''}" if place.beside else "",
+        f"alongside {place.num_neighbours} other{'s' if place.num_neighbours != 1 else ''}"
+        if place.num_neighbours
+        else "",
     ]
     return ", ".join(filter(None, parts))
 

@@ -111,7 +111,7 @@ class BatchPool(DaskPool):
             scheduler["interface"] = job.interface
         self._name, self._kind = kind, traits(kind).cluster
         self._started: dict[str, float] = {}
-        self._asked_at, self._again_at = time.monotonic(), 0.0
+        self._asked_at, self._retry_at = time.monotonic(), 0.0
         self._refused = self._in_vain = 0
         self._logs = logs
         try:
@@ -148,14 +148,14 @@ class BatchPool(DaskPool):
                 cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
             while len(asked) < count:
                 asked.update(cluster.new_worker_spec())
-            if asked.keys() == cluster.workers.keys() or now < self._again_at:
+            if asked.keys() == cluster.workers.keys() or now < self._retry_at:
                 return
             cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
         except (RuntimeError, TimeoutError, OSError) as error:
             # Dask would keep them as if they existed.
             for name in [name for name, job in dict(cluster.workers).items() if not job.job_id]:
                 del cluster.workers[name]
-            self._again_at, self._refused = now + ASK_SECONDS, self._refused + 1
+            self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
             if not self._started:
                 raise UserError(
                     f"{self._kind} rejects the jobs of `execution.job`: {_said(error)}. `sweeper run"

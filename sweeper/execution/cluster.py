@@ -320,11 +320,13 @@ class RemoteLauncher(Launcher):
             each.handle for each in self.known if each.about.host == about.host and each.handle is not None
         ]
         handle.place = Place(
-            host=about.host, gpu=about.gpu, job=about.job, worker=worker.name, beside=len(mates)
+            host=about.host, gpu=about.gpu, job=about.job, worker=worker.name, num_neighbours=len(mates)
         )
         for mate in mates:
             assert mate.place is not None
-            mate.place = dataclasses.replace(mate.place, beside=max(mate.place.beside, len(mates)))
+            mate.place = dataclasses.replace(
+                mate.place, num_neighbours=max(mate.place.num_neighbours, len(mates))
+            )
         worker.handle, worker.since = handle, time.monotonic()
         parcel = dataclasses.replace(self._template, job=handle.job)
         try:

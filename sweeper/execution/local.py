@@ -180,7 +180,7 @@ class LocalLauncher(Launcher):
                 continue
             with self._lock:
                 handle = self._handles.pop(message["ended"])
-            _settle(handle, Path(message["ended"]))
+            _set_outcome(handle, Path(message["ended"]))
         # The keepers hold the pipe as well, so at its end no keeper and no trial is left, unless a
         # keeper was killed together with the server.
         if not self._stdin.closed:
@@ -191,7 +191,7 @@ class LocalLauncher(Launcher):
             self._handles.clear()
             self._has_ended = True
         for name, handle in left:
-            _settle(handle, Path(name))
+            _set_outcome(handle, Path(name))
 
     def close(self) -> None:
         """Ends the server and with it every keeper and every trial."""
@@ -212,7 +212,7 @@ class LocalLauncher(Launcher):
             self._process.stdout.close()
 
 
-def _settle(handle: LocalHandle, folder: Path) -> None:
+def _set_outcome(handle: LocalHandle, folder: Path) -> None:
     """Gives a handle its outcome, or the error in reading it."""
     try:
         handle.set_result(outcome_or_lost(folder))

@@ -18,7 +18,7 @@ MARGIN_SECONDS = 30.0
 """Between a trial's time limit and the end of the worker's job."""
 
 
-class Ending(Protocol):
+class Ends(Protocol):
     """Cancels jobs."""
 
     def end(self, handle: RemoteHandle) -> None:
@@ -33,7 +33,7 @@ class RemoteHandle(Future[Outcome | Report]):
         is_ending: Whether its worker has to cancel it.
     """
 
-    def __init__(self, launcher: Ending, folder: Path, job: Job) -> None:
+    def __init__(self, launcher: Ends, folder: Path, job: Job) -> None:
         super().__init__()
         self._launcher, self.folder, self.job = launcher, folder, job
         self.place: Place | None = None

@@ -18,7 +18,7 @@ FLUSH_SECONDS = 30.0
 _EXPERIMENT = "experiment"
 
 
-class Showing:
+class RunPublisher:
     """Publishes the committed part of a run at checkpoints and at its end; training never waits."""
 
     def __init__(self, tracker: MlflowTracker, folder: RunFolder, wanted: Wanted) -> None:

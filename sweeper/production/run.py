@@ -18,7 +18,7 @@ from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.production.folder import RunFolder, opened
 from sweeper.production.promise import Judgement, judged
-from sweeper.production.publish import Showing
+from sweeper.production.publish import RunPublisher
 from sweeper.production.request import Wanted
 from sweeper.production.watch import Watch, Watcher
 from sweeper.sweep.bootstrap import end_earlier_run
@@ -74,26 +74,26 @@ def train(
     """
     folder = opened(home, wanted, new=new)
     try:
-        watch, showing = Watch(folder, wanted, watcher), Showing(tracker, folder, wanted)
+        watch, publisher = Watch(folder, wanted, watcher), RunPublisher(tracker, folder, wanted)
         ran = not folder.is_finished(wanted.training.max_seconds)
         if ran:
             if folder.continued:
                 watcher.line(f"Resuming `{folder.name}`.")
-            outcome = _run(home, folder, wanted, device, watch, showing)
+            outcome = _run(home, folder, wanted, device, watch, publisher)
             if isinstance(outcome, Failure):
-                showing.failed(outcome)
+                publisher.failed(outcome)
                 raise _as_error(outcome, folder)
         report = folder.report()
         assert report is not None
         judgement = judged(report.values, wanted.promise, watch.gpu_disturbed())
-        pending = showing.end(report, judgement)
+        pending = publisher.end(report, judgement)
         return Trained(path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending)
     finally:
         folder.lock.release()
 
 
 def _run(
-    home: Path, folder: RunFolder, wanted: Wanted, device: str, watch: Watch, showing: Showing
+    home: Path, folder: RunFolder, wanted: Wanted, device: str, watch: Watch, publisher: RunPublisher
 ) -> Outcome | Report:
     """Returns the outcome of the job, which resumes from the latest checkpoint."""
     folder.reopen()
@@ -108,7 +108,7 @@ def _run(
 
         def tick() -> None:
             watch.look()
-            showing.look()
+            publisher.look()
             if stopping.asked:
                 write_atomic(folder.path / STOP, "")
 

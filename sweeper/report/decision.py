@@ -24,7 +24,7 @@ class Fact:
 
     title: str
     value: str
-    beside: str = ""
+    note: str = ""
 
 
 def headline(m: ReportData) -> str:

@@ -95,7 +95,7 @@ def facts_block(facts: Iterable[Fact], kind: str = "facts") -> Html:
                 "div",
                 element("dt", fact.title),
                 element("dd", fact.value, class_="value"),
-                element("dd", fact.beside, class_="beside") if fact.beside else None,
+                element("dd", fact.note, class_="note") if fact.note else None,
             )
             for fact in facts
         ),

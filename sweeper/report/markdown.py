@@ -22,8 +22,8 @@ def _lines(m: ReportData) -> Iterator[str]:
     yield f"## {as_markdown(m.summary.name)}: {as_markdown(decision.headline(m))}"
     yield ""
     for fact in (*decision.facts(m), *decision.costs(m)):
-        beside = f" ({as_markdown(fact.beside)})" if fact.beside else ""
-        yield f"- {as_markdown(fact.title)}: **{as_markdown(fact.value)}**{beside}"
+        note = f" ({as_markdown(fact.note)})" if fact.note else ""
+        yield f"- {as_markdown(fact.title)}: **{as_markdown(fact.value)}**{note}"
     warnings = list(decision.warnings(m))
     if warnings:
         yield ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig
-from sweeper.core.job import GPU_CHECK_RUNNER, TRYING_RUNNER, Job
+from sweeper.core.job import DRY_STEP_RUNNER, GPU_CHECK_RUNNER, Job
 from sweeper.core.loaders import BEST_FIRST
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import UserError
@@ -144,7 +144,7 @@ class _Steps:
         Raises:
             UserError: The pipeline refuses the configuration.
         """
-        outcome = self._run(TRYING_RUNNER, config)
+        outcome = self._run(DRY_STEP_RUNNER, config)
         if isinstance(outcome, Failure):
             return outcome
         if why := outcome.values.get("refused"):

@@ -24,7 +24,7 @@ from sweeper.spec import SweepSpec
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
 
-AGAIN_SECONDS = 2.0
+RETRY_SECONDS = 2.0
 MAX_SECONDS = 30.0
 MAX_SAID = 160
 _DRIVERS = {"postgresql": "psycopg2", "mysql": "pymysql"}
@@ -113,7 +113,7 @@ class StudyMirror:
         return f"{left} trial{'s are' if left > 1 else ' is'} not in it yet ({why})" if left else ""
 
     def _run(self) -> None:
-        pause = AGAIN_SECONDS
+        pause = RETRY_SECONDS
         while True:
             is_last = self._is_ending()
             try:
@@ -123,7 +123,7 @@ class StudyMirror:
                     while (number := self._next()) is not None:
                         study.add_trial(self._frozen(number))
                         self._enter(number)
-                        self._problem, pause = "", AGAIN_SECONDS
+                        self._problem, pause = "", RETRY_SECONDS
                 return
             except Exception as error:
                 # Each driver has its own error classes; whatever it is, the sweep goes on.

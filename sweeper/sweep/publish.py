@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.labels import run_name
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.trial_card import trial_card
 from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
 from sweeper.core.record import BASELINE, TrialRecord
@@ -122,7 +122,7 @@ def view_of(
     files: tuple[str, ...] = (),
 ) -> RunView:
     """Returns how a record is shown."""
-    note = _card_note(record) if record.measurement is not None else ""
+    note = _trial_card_note(record) if record.measurement is not None else ""
     if record.failure is not None:
         note = f"**{record.failure.kind}**: {record.failure.message}"
     elif record.violations and not record.feasible:
@@ -142,9 +142,9 @@ def view_of(
     )
 
 
-def _card_note(record: TrialRecord) -> str:
+def _trial_card_note(record: TrialRecord) -> str:
     """Returns the card as Markdown: text as paragraphs, which wrap, and the tree unchanged."""
-    lines = list(card(record))
+    lines = list(trial_card(record))
     tree = [line for line in lines if line.startswith(" ")]
     words = [line for line in lines if not line.startswith(" ")]
     return "\n\n".join([words[0], "\n".join(["```", *tree, "```"]), *words[1:]])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.job import ANYWHERE, OUTCOME, Job, is_tried_again, read_outcome, write_job, write_outcome
+from sweeper.core.job import ANYWHERE, OUTCOME, Job, is_retried, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
 from sweeper.errors import EnvironmentStopError
@@ -43,7 +43,7 @@ class _Running:
     folder: Path
     slot: Slot
     handle: Handle | None = None
-    beside: int = 0
+    num_neighbours: int = 0
 
 
 class JobRunner:
@@ -58,7 +58,7 @@ class JobRunner:
         launcher: Launcher,
         slots: Sequence[Slot],
         tick: Callable[[], None],
-        settle: Callable[[str], None] = lambda device: None,
+        wait_for_memory: Callable[[str], None] = lambda device: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts nothing yet.
@@ -70,7 +70,7 @@ class JobRunner:
         """
         self._check = check
         self._launcher = launcher
-        self._settle_device, self._unsettled = settle, set[str]()
+        self._wait_for_memory, self._unsettled = wait_for_memory, set[str]()
         self._free = list(slots)
         self._tick = tick
         self._most = sys.maxsize
@@ -99,15 +99,15 @@ class JobRunner:
         slot = self._free.pop(0)
         if slot.device in self._unsettled:
             self._unsettled.discard(slot.device)
-            self._settle_device(slot.device)
+            self._wait_for_memory(slot.device)
         job = dataclasses.replace(job, device=slot.device, cpus=slot.cpus)
         if not job.asked_at:
             job = dataclasses.replace(job, asked_at=time.time())
         write_job(folder, job)
         failpoint("placed")
-        running = _Running(key, job, folder, slot, beside=len(self._running))
+        running = _Running(key, job, folder, slot, num_neighbours=len(self._running))
         for each in self._running.values():
-            each.beside = max(each.beside, running.beside)
+            each.num_neighbours = max(each.num_neighbours, running.num_neighbours)
         self._running[key] = running
         running.handle = self._launcher.submit(folder)
         running.handle.add_done_callback(lambda _: self._ended.put(running))
@@ -116,7 +116,7 @@ class JobRunner:
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Waits for jobs to end and yields them, at least one; nothing if none is running."""
         while self._running:
-            finished = [each for each in self._take_ended() if self._settle(each)]
+            finished = [each for each in self._take_ended() if self._take_off(each)]
             for each in finished:
                 outcome = read_outcome(each.folder)
                 assert outcome is not None
@@ -138,14 +138,14 @@ class JobRunner:
         # Without those that were cancelled meanwhile.
         return [each for each in ended if self._running.get(each.key) is each]
 
-    def _settle(self, each: _Running) -> bool:
+    def _take_off(self, each: _Running) -> bool:
         """Frees the slot of an ended job and retries it if needed; returns whether it is over."""
         assert each.handle is not None
         outcome = each.handle.result()
         self._unsettled.add(each.slot.device)
         if getattr(each.handle, "place", None) is None:
-            write_place(each.folder, Place(beside=each.beside))
-        retried = is_tried_again(each.job, outcome)
+            write_place(each.folder, Place(num_neighbours=each.num_neighbours))
+        retried = is_retried(each.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
         # On a cluster, the launcher avoids the worker.
         is_gone = is_gone and each.slot.device != ANYWHERE

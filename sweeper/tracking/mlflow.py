@@ -16,7 +16,7 @@ from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_not
 from sweeper.tracking.failures import reported
 from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
 from sweeper.tracking.tracker import RefusedError, RunView, SweepInfo
-from sweeper.tracking.ui import DATABASE, artifact_root, directory_of, mend_artifact_locations, store_uri
+from sweeper.tracking.ui import DATABASE, artifact_root, directory_of, repair_artifact_locations, store_uri
 from sweeper.tracking.uri import Place
 from sweeper.tracking.view import VIEW_TAG, view_tag
 
@@ -164,7 +164,7 @@ class MlflowTracker:
             return
         connect = client_class()
         if not self._place.uri:
-            mend_artifact_locations(self._home)
+            repair_artifact_locations(self._home)
         with reported(f"the runs of `{name}` cannot be read from MLflow", self._place):
             client = self._new_client(connect)
             found = client.get_experiment_by_name(name)
@@ -193,7 +193,7 @@ class MlflowTracker:
                 self._make_database(connect)
                 (self._home / DATABASE).touch()
                 # Otherwise the artifacts of a moved home would still go to its old place.
-                mend_artifact_locations(self._home)
+                repair_artifact_locations(self._home)
             client = self._client or self._new_client(connect)
             self._experiment_id = self._open_experiment(client, sweep)
         self._client = client

@@ -107,7 +107,7 @@ def find_experiment(home: Path, name: str) -> str | None:
     return str(row[0]) if row else None
 
 
-def mend_artifact_locations(home: Path) -> int:
+def repair_artifact_locations(home: Path) -> int:
     """Updates the artifact locations of a home that was moved or copied.
 
     It changes only locations that are recognisably sweeper's: those that end in

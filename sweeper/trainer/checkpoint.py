@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.core.codec import decode, encode
+from sweeper.core.codec import decode, encode, stored_as
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.system.files import make_folder, read_json, write_json
@@ -48,7 +48,7 @@ class Position:
         best_loss: Lowest validation loss; None before the first.
         stale: Validations since the best one.
         val_loss: The latest validation loss.
-        told: Metrics of that validation (`sweeper.trainer.pipeline.Pipeline.evaluate`).
+        metrics: Metrics of that validation (`sweeper.trainer.pipeline.Pipeline.evaluate`).
         validated_at: `steps` at that validation.
         history_bytes: Length of the history at this point.
     """
@@ -63,7 +63,7 @@ class Position:
     best_epoch: int = 0
     stale: int = 0
     val_loss: float | None = None
-    told: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = stored_as("told", default_factory=dict)
     validated_at: int = -1
     history_bytes: int = 0
 

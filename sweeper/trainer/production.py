@@ -232,7 +232,7 @@ class _Run:
         self.at = dataclasses.replace(
             self.at,
             val_loss=loss,
-            told=metrics,
+            metrics=metrics,
             validated_at=self.at.steps,
             best_loss=loss if better else self.at.best_loss,
             best_epoch=epoch if better else self.at.best_epoch,

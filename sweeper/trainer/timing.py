@@ -19,7 +19,7 @@ from sweeper.trainer.step import Stepper
 from sweeper.trainer.windows import Taken, Windows, collect
 
 BLOCK_SECONDS = 0.1
-SETTLE_SECONDS = 0.02
+DRAIN_SECONDS = 0.02
 HOPELESS = 1 / 3
 """Share of the screening threshold below which a trial is given up while still warming up."""
 
@@ -102,7 +102,7 @@ class Timing:
                 with progress.steps.paused():
                     turns.wait(num_kept)
             # Drain queues that filled up during a pause again, untimed: completely, if it was long.
-            self.stretch(NoClock(), SETTLE_SECONDS, SETTLE_SECONDS if turns is None else plan.window_seconds)
+            self.stretch(NoClock(), DRAIN_SECONDS, DRAIN_SECONDS if turns is None else plan.window_seconds)
             clock = HostClock()
             window, skipped = self.window(clock if on_host else NoClock(), seconds, global_batch)
             before, canary = canary, undisturbed_canary_ms()

@@ -19,7 +19,7 @@ RUNNERS: Mapping[str, str] = {
     jobs.PROBE_RUNNER: "sweeper.trainer.probe:run",
     jobs.TRACE_RUNNER: "sweeper.trainer.trace:run",
     jobs.GPU_CHECK_RUNNER: "sweeper.trainer.gpu_check:run",
-    jobs.TRYING_RUNNER: "sweeper.trainer.dry_step:run",
+    jobs.DRY_STEP_RUNNER: "sweeper.trainer.dry_step:run",
     jobs.PREFLIGHT_RUNNER: "sweeper.trainer.preflight:run",
     jobs.CEILINGS_RUNNER: "sweeper.trainer.ceilings:run",
     jobs.SCRIPT_RUNNER: "sweeper.script.trial:run",

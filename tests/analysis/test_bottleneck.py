@@ -9,7 +9,7 @@ import re
 import pytest
 from measurements import STEP_SECONDS, THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.bottleneck import LEAST, Verdict, verdict_of, verdict_on
+from sweeper.analysis.bottleneck import MIN_COST, Verdict, verdict_of, verdict_on
 from sweeper.analysis.signals import HELPERS_SHARE, Signals, signals_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Bottleneck, Diagnosis, Failure, FailureKind, Measurement
@@ -232,8 +232,8 @@ def test_of_two_that_cost_the_same_the_first_of_the_table_is_named():
     ],
 )
 def test_a_cause_costs_a_fifth_of_the_step_at_least(name: str, kind: Bottleneck):
-    assert judged(**{name: LEAST + 0.001}).kind is kind
-    assert judged(**{name: LEAST - 0.001}).kind is Bottleneck.COMPUTE
+    assert judged(**{name: MIN_COST + 0.001}).kind is kind
+    assert judged(**{name: MIN_COST - 0.001}).kind is Bottleneck.COMPUTE
 
 
 @pytest.mark.parametrize(("gap", "kind"), [(0.49, Bottleneck.COMPUTE), (0.51, Bottleneck.INCONCLUSIVE)])
@@ -391,7 +391,7 @@ def test_of_anything_there_is_a_verdict_that_can_be_printed(anything: list[Measu
         verdict = verdict_of(found, configs[number % 3])
         kinds.add(verdict.kind)
         assert (verdict.share is None) == (verdict.kind is Bottleneck.INCONCLUSIVE)
-        assert verdict.share is None or verdict.share >= LEAST
+        assert verdict.share is None or verdict.share >= MIN_COST
         assert verdict.why
         assert bool(verdict.next) == (verdict.kind is not Bottleneck.INCONCLUSIVE)
         assert not ODD.search(f"{verdict.why} {verdict.next}"), verdict

@@ -8,14 +8,14 @@ import re
 import pytest
 from measurements import THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.trial_card import card, tree
+from sweeper.analysis.trial_card import tree, trial_card
 from sweeper.core.measurement import Breakdown, Failure, FailureKind
 
 INPUT = {"data": 0.45, "h2d": 0.1, "gap": 0.05, "fits_device": True, "device_samples_s": 2 * THROUGHPUT}
 
 
 def lines(more: dict | None = None, **shares) -> list[str]:
-    return list(card(record_of(measurement(**shares, more=more), loader__kind="rows")))
+    return list(trial_card(record_of(measurement(**shares, more=more), loader__kind="rows")))
 
 
 def test_a_card_says_what_and_where_and_what_next():
@@ -112,7 +112,7 @@ def test_what_was_disturbed_to_the_end_comes_before_what_was_repeated():
             dataclasses.replace(second, flags=("other processes took cores", "the host took cores (steal)")),
         ),
     )
-    said = [line for line in card(record_of(flagged)) if "disturbed" in line]
+    said = [line for line in trial_card(record_of(flagged)) if "disturbed" in line]
     assert said == [
         "disturbed until the end (other processes took cores, the host took cores (steal)): "
         "do not rely on these figures"
@@ -125,5 +125,5 @@ def test_what_ran_in_place_of_what_was_asked_for():
 
 
 def test_a_failure_and_a_trial_that_runs_have_no_card():
-    assert list(card(record_of(Failure(kind=FailureKind.OOM, message="m")))) == []
-    assert list(card(record_of(None))) == []
+    assert list(trial_card(record_of(Failure(kind=FailureKind.OOM, message="m")))) == []
+    assert list(trial_card(record_of(None))) == []

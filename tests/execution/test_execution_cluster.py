@@ -355,16 +355,16 @@ def test_a_lost_device_ends_its_worker(make: Make, wait_for: Wait) -> None:
     assert sweep.said == ["The worker on host-a takes no more trials: its GPU was lost."]
 
 
-def test_beside_counts_the_trials_of_a_machine(make: Make, wait_for: Wait) -> None:
+def test_neighbours_count_the_trials_of_a_machine(make: Make, wait_for: Wait) -> None:
     sweep = make()
     for name, host in (("a", "node1"), ("b", "node1"), ("c", "node2")):
         sweep.pool.come(name, host=host, gpu=name.upper(), job=f"4{name}")
     assert wait_for(lambda: sweep.launcher.capacity == 3, SOON)
     handles = [sweep.submit(str(number)) for number in range(3)]
     assert [handle.place for handle in handles] == [
-        Place(host="node1", gpu="A", job="4a", worker="a", beside=1),
-        Place(host="node1", gpu="B", job="4b", worker="b", beside=1),
-        Place(host="node2", gpu="C", job="4c", worker="c", beside=0),
+        Place(host="node1", gpu="A", job="4a", worker="a", num_neighbours=1),
+        Place(host="node1", gpu="B", job="4b", worker="b", num_neighbours=1),
+        Place(host="node2", gpu="C", job="4c", worker="c", num_neighbours=0),
     ]
     sweep.finish("a", report(0))
     handles[0].result(timeout=SOON)
@@ -372,9 +372,9 @@ def test_beside_counts_the_trials_of_a_machine(make: Make, wait_for: Wait) -> No
     handles[1].result(timeout=SOON)
     alone = sweep.submit("3")
     assert alone.place is not None
-    assert alone.place.beside == 0
+    assert alone.place.num_neighbours == 0
     assert handles[0].place is not None
-    assert handles[0].place.beside == 1, "what was, was"
+    assert handles[0].place.num_neighbours == 1, "what was, was"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_killed_workers_trial_is_lost_and_the_next_worker_takes_another(
     handles = [shared.submit(fault_job(tmp_path / uid, "sleep")) for uid in "ab"]
     gpus = [handle.place.gpu for handle in handles if handle.place]
     assert sorted(gpus) == ["0", "1"]
-    assert [handle.place.beside for handle in handles if handle.place] == [1, 1]
+    assert [handle.place.num_neighbours for handle in handles if handle.place] == [1, 1]
     assert wait_for(lambda: len(left_in(cluster)) == 6, WAIT_SECONDS), "a server, a keeper and a trial each"
     cluster.kill(int(gpus[0]))
     began = time.monotonic()

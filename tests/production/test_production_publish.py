@@ -13,7 +13,7 @@ from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import StorageError
 from sweeper.production.folder import SYSTEM, RunFolder
 from sweeper.production.promise import judged
-from sweeper.production.publish import Showing
+from sweeper.production.publish import RunPublisher
 from sweeper.production.request import Wanted
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import store_uri
@@ -34,33 +34,33 @@ def only_run(client: MlflowClient) -> Any:
     return run
 
 
-def sent(showing: Showing) -> None:
+def sent(publisher: RunPublisher) -> None:
     """Waits until what was given to the sender is there."""
-    assert showing._sender.drain(30.0).problem == ""
+    assert publisher._sender.drain(30.0).problem == ""
 
 
 def steps_of(client: MlflowClient, name: str) -> list[int]:
     return [point.step for point in client.get_metric_history(only_run(client).info.run_id, name)]
 
 
-def ended(showing: Showing, folder: RunFolder, wanted: Wanted, **values: Any) -> str:
+def ended(publisher: RunPublisher, folder: RunFolder, wanted: Wanted, **values: Any) -> str:
     report = Report(values=values_of(**values), finished_at=5000.0)
-    return showing.end(report, judged(report.values, wanted.promise, {}))
+    return publisher.end(report, judged(report.values, wanted.promise, {}))
 
 
 def test_a_run_from_its_begin_to_its_end(
     folder: RunFolder, ask: Any, tracker: MlflowTracker, client: MlflowClient
 ):
     wanted = ask()
-    showing = Showing(tracker, folder, wanted)
-    showing.look()
-    sent(showing)
+    publisher = RunPublisher(tracker, folder, wanted)
+    publisher.look()
+    sent(publisher)
     assert (only_run(client).info.status, only_run(client).info.run_name) == ("RUNNING", "lines-007")
     write(folder, block(10, 4.0))
     commit(folder)
     write(folder, block(20, 8.0), validation(20, 8.0, 0.5))
-    showing.look()
-    sent(showing)
+    publisher.look()
+    sent(publisher)
     # What no checkpoint knows of may be trained again, and come out at another time.
     assert steps_of(client, "train/loss") == [10]
     assert "val/loss" not in only_run(client).data.metrics
@@ -68,7 +68,7 @@ def test_a_run_from_its_begin_to_its_end(
     write(folder, {"at": 7.0, "seconds": 0.0, "means": {"cpu_util_pct": 9.0}, "flags": []}, name=SYSTEM)
     folder.job.mkdir()
     (folder.job / "config.json").write_text("{}")
-    assert ended(showing, folder, wanted) == ""
+    assert ended(publisher, folder, wanted) == ""
     run = only_run(client)
     assert (run.info.status, run.info.end_time) == ("FINISHED", 5_000_000)
     assert steps_of(client, "train/loss") == [10, 20]
@@ -99,22 +99,25 @@ def test_after_a_kill_it_is_still_the_same_run(
 ):
     wanted = ask()
     for number in range(3):
-        again = Showing(MlflowTracker(here / "home"), folder, wanted)
+        again = RunPublisher(MlflowTracker(here / "home"), folder, wanted)
         write(folder, block(10 * number + 10, 4.0 * number + 4))
         commit(folder)
         again.look()
         sent(again)
         again._sender.close()
-    assert ended(Showing(MlflowTracker(here / "home"), folder, wanted), folder, wanted, ended="stopped") == ""
+    assert (
+        ended(RunPublisher(MlflowTracker(here / "home"), folder, wanted), folder, wanted, ended="stopped")
+        == ""
+    )
     assert only_run(client).data.tags["sweeper.outcome"] == "stopped"
-    assert ended(Showing(MlflowTracker(here / "home"), folder, wanted), folder, wanted) == ""
+    assert ended(RunPublisher(MlflowTracker(here / "home"), folder, wanted), folder, wanted) == ""
     assert only_run(client).data.tags["sweeper.outcome"] == "trained"
     assert steps_of(client, "train/loss") == [10, 20, 30]
 
 
 def test_one_that_failed_says_so(folder: RunFolder, ask: Any, tracker: MlflowTracker, client: MlflowClient):
-    showing = Showing(tracker, folder, ask())
-    assert showing.failed(Failure(kind=FailureKind.NON_FINITE, message="inf", finished_at=5000.0)) == ""
+    publisher = RunPublisher(tracker, folder, ask())
+    assert publisher.failed(Failure(kind=FailureKind.NON_FINITE, message="inf", finished_at=5000.0)) == ""
     run = only_run(client)
     assert (run.info.status, run.data.tags["sweeper.outcome"]) == ("FAILED", "non_finite")
 
@@ -135,26 +138,26 @@ class Away:
 
 def test_a_store_that_is_away_holds_nobody_up_and_is_told_at_the_end(folder: RunFolder, ask: Any):
     wanted, away = ask(), Away()
-    showing = Showing(away, folder, wanted)  # type: ignore[arg-type]
+    publisher = RunPublisher(away, folder, wanted)  # type: ignore[arg-type]
     for number in range(5):
         write(folder, block(number, float(number)))
         commit(folder)
-        showing.look()
-    assert ended(showing, folder, wanted) == "the store is away"
+        publisher.look()
+    assert ended(publisher, folder, wanted) == "the store is away"
     assert away.tried > 0
 
 
 def test_nothing_is_sent_while_nothing_new_is_committed(folder: RunFolder, ask: Any):
     put = []
-    showing = Showing(Away(), folder, ask())  # type: ignore[arg-type]
-    showing._sender.put = lambda key, send: put.append(key)  # type: ignore[method-assign]
+    publisher = RunPublisher(Away(), folder, ask())  # type: ignore[arg-type]
+    publisher._sender.put = lambda key, send: put.append(key)  # type: ignore[method-assign]
     for _ in range(3):
-        showing.look()
+        publisher.look()
     assert len(put) == 1
     write(folder, block(1, 1.0))
-    showing.look()
+    publisher.look()
     assert len(put) == 1
     commit(folder)
-    showing.look()
-    showing.look()
+    publisher.look()
+    publisher.look()
     assert len(put) == 2

@@ -13,10 +13,10 @@ from replays import PIPELINE, spec_of
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import (
+    DRY_STEP_RUNNER,
     GPU_CHECK_RUNNER,
     PREPARE_RUNNER,
     PROBE_RUNNER,
-    TRYING_RUNNER,
     Job,
     read_job,
     write_outcome,
@@ -64,7 +64,7 @@ class Device:
 
     @property
     def tried(self) -> list[TrialConfig]:
-        return [job.config for job in self.jobs if job.runner == TRYING_RUNNER]
+        return [job.config for job in self.jobs if job.runner == DRY_STEP_RUNNER]
 
     def submit(self, folder: Path) -> Future[Any]:
         job = read_job(folder)
@@ -137,7 +137,7 @@ def test_its_own_batch_is_run_after_smaller_ones(home: Path):
     assert not found.not_run
     assert found.failure is None
     # Every process is its own, on one device, and finds the data that a sweep would.
-    jobs = [job for job in device.jobs if job.runner == TRYING_RUNNER]
+    jobs = [job for job in device.jobs if job.runner == DRY_STEP_RUNNER]
     assert len({job.folder for job in jobs}) == 5
     assert {job.prepared for job in jobs} == {next(j.prepared for j in device.jobs if j.uid == "prepare")}
     assert Path(jobs[0].prepared).parent == home / "cache"

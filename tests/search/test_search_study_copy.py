@@ -44,7 +44,7 @@ def told(*numbers: int, values: int = 1) -> dict[int, SearchResult]:
 
 @pytest.fixture
 def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(study_copy, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(study_copy, "RETRY_SECONDS", 0.1)
     if not postgres.query("postgres", f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"):
         postgres.create(DATABASE)
         optuna.storages.RDBStorage(postgres.socket_url(DATABASE)).engine.dispose()

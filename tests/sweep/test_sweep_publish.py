@@ -145,11 +145,11 @@ def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):
 
 def test_what_is_not_feasible_says_that_before_its_card():
     beyond = dataclasses.replace(record_of(measurement(data=0.5)), violations={"val_loss": 0.031, "b": -1.0})
-    first, *card = view_of(beyond, (), 1.5).note.splitlines()
+    first, *trial_card = view_of(beyond, (), 1.5).note.splitlines()
     assert first == "Not feasible: beyond the limit on `val_loss` by 3.1%."
-    assert card[0] == ""
-    assert card[1].startswith("input-bound")
-    assert any("◄ the cause" in line for line in card)
+    assert trial_card[0] == ""
+    assert trial_card[1].startswith("input-bound")
+    assert any("◄ the cause" in line for line in trial_card)
 
 
 def test_a_record_is_sent_once_for_every_state(bench):

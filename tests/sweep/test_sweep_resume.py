@@ -20,7 +20,7 @@ from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job,
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.sweep import runner as runner_module
-from sweeper.sweep.store.journal import TOLD, Journal
+from sweeper.sweep.store.journal import SEARCH_RESULT, Journal
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.system.files import read_json, write_json
 
@@ -143,15 +143,15 @@ def unfinished(bench: Bench, searched: int = 4) -> None:
 
 def test_an_outcome_that_was_not_told_is_told_now(bench):
     unfinished(bench)
-    (trial(bench, 5) / TOLD).unlink()
+    (trial(bench, 5) / SEARCH_RESULT).unlink()
     bench.run()
-    assert (trial(bench, 5) / TOLD).exists()
+    assert (trial(bench, 5) / SEARCH_RESULT).exists()
     finished_as_asked(bench)
 
 
 def test_what_was_told_is_never_told_otherwise(bench):
     unfinished(bench)
-    path = trial(bench, 4) / TOLD
+    path = trial(bench, 4) / SEARCH_RESULT
     told = read_json(path)
     write_json(path, {**told, "values": [123.0]})
     bench.run()
@@ -184,7 +184,7 @@ def test_a_trial_lost_with_three_supervisors_is_lost(bench):
     assert outcome.kind is FailureKind.LOST
     assert "ended 3 times" in outcome.message
     finished_as_asked(bench)
-    assert read_json(trial(bench, 4) / TOLD)["values"] is None
+    assert read_json(trial(bench, 4) / SEARCH_RESULT)["values"] is None
 
 
 @pytest.mark.parametrize(("times", "kinds"), [(2, {"measured"}), (3, {"measured", "lost"})])
@@ -271,7 +271,7 @@ def test_a_supervisor_that_lost_the_sweep_tells_nothing_more(bench):
     with pytest.raises(SweepConflictError, match="taken over"):
         bench.run(answer=taken_over)
     assert len(bench.jobs("search")) == 1
-    assert not (trial(bench, 2) / TOLD).exists()
+    assert not (trial(bench, 2) / SEARCH_RESULT).exists()
     bench.run()
     assert int((folder_of(bench) / "epoch").read_text()) == 100
     finished_as_asked(bench)

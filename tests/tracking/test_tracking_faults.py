@@ -24,7 +24,7 @@ from sweeper.sweep.publish import Publisher, publish_sweep, sweep_info
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.ui import DATABASE, mend_artifact_locations, ui_command, ui_url
+from sweeper.tracking.ui import DATABASE, repair_artifact_locations, ui_command, ui_url
 
 PASSWORD = "hunter2x"
 POISONED = 5
@@ -154,7 +154,7 @@ def test_a_copied_home_has_every_artifact_in_the_interface(home: Path, tmp_path:
     assert sync_command(home, "toy", None, "", verify=False, as_json=False) == 0
     copy = shutil.copytree(home, tmp_path / "elsewhere")
     shutil.rmtree(home)
-    assert mend_artifact_locations(copy) > 20
+    assert repair_artifact_locations(copy) > 20
     port = free_port()
     with served(ui_command(copy, port), port, tmp_path):
         experiment = MlflowTracker(copy).find("toy")

@@ -24,7 +24,7 @@ from sweeper.system.environment import held_back
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker, content
 from sweeper.tracking.content import Point, RunContent
 from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker, client_class
-from sweeper.tracking.ui import DATABASE, artifact_root, find_experiment, mend_artifact_locations, store_uri
+from sweeper.tracking.ui import DATABASE, artifact_root, find_experiment, repair_artifact_locations, store_uri
 from sweeper.tracking.view import VIEW_TAG
 
 # MLflow 3.17 with SQLAlchemy 2.1.
@@ -632,11 +632,11 @@ def test_a_moved_home_is_mended(
     tracker.track(measured(tmp_path), VIEW)
     foreign = client.create_experiment("theirs", artifact_location="/data/theirs")
     client.create_run(foreign)
-    assert mend_artifact_locations(home) == 0
+    assert repair_artifact_locations(home) == 0
 
     moved = home.rename(tmp_path / "elsewhere")
-    assert mend_artifact_locations(moved) == 3  # Two experiments (one of the template) and a run.
-    assert mend_artifact_locations(moved) == 0
+    assert repair_artifact_locations(moved) == 3  # Two experiments (one of the template) and a run.
+    assert repair_artifact_locations(moved) == 0
     there = MlflowClient(store_uri(moved))
     (run,) = runs_of(there, moved)
     assert run.info.artifact_uri == f"{moved}/artifacts/stocks-a10/{run.info.run_id}/artifacts"
@@ -655,10 +655,10 @@ def test_a_sweep_that_goes_on_in_a_moved_home_writes_there(
 
 
 def test_mending_needs_no_database(tmp_path: Path) -> None:
-    assert mend_artifact_locations(tmp_path / "none") == 0
+    assert repair_artifact_locations(tmp_path / "none") == 0
     assert find_experiment(tmp_path / "none", "x") is None
     sqlite3.connect(tmp_path / DATABASE).close()
-    assert mend_artifact_locations(tmp_path) == 0
+    assert repair_artifact_locations(tmp_path) == 0
 
 
 def test_a_file_that_is_no_database_is_a_storage_error_at_once(tmp_path: Path) -> None:

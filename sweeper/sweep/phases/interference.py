@@ -33,7 +33,7 @@ _ALONE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Interference:
     """The throughput of the baseline next to copies of itself.
 
     Attributes:
@@ -92,20 +92,20 @@ def check_interference(context: SweepContext, trials: TrialRunner) -> None:
         trials.jobs.limit(1)
 
 
-def _known(path: Path, slots: int) -> Beside | None:
+def _known(path: Path, slots: int) -> Interference | None:
     """Returns what an earlier run found; None if it found nothing, or had other slots."""
     try:
-        found = decode(Beside, read_json(path))
+        found = decode(Interference, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
         return None
     return found if found.slots == slots and (found.rounds or found.failure) else None
 
 
-def _measured(context: SweepContext, trials: TrialRunner) -> Beside:
+def _measured(context: SweepContext, trials: TrialRunner) -> Interference:
     slots, minutes = context.machine.slots, context.spec.search.minutes
     trials.progress.begin("trying trials side by side", MIN_ROUNDS)
     most = math.inf if minutes is None else MAX_SHARE * 60 * minutes
-    began, longest, found = time.monotonic(), 0.0, Beside(slots=len(slots))
+    began, longest, found = time.monotonic(), 0.0, Interference(slots=len(slots))
     while not found.is_clear and len(found.rounds) < MAX_ROUNDS:
         started = time.monotonic()
         if found.rounds and started - began + longest > most:

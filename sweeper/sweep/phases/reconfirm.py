@@ -30,7 +30,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_json
 from sweeper.tracking import NullTracker
 
-AGAIN = "again"
+FOLDER = "again"
 WINDOWS_OF_SOAK = 30
 MIN_WINDOW_SECONDS = 0.2
 ALLOWANCE_SECONDS = 300.0
@@ -108,7 +108,7 @@ def reconfirm(
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
             number = int(result["winner"])
-            place = f"{AGAIN}/{1 + _count(journal):04d}"
+            place = f"{FOLDER}/{1 + _count(journal):04d}"
             rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
             rounds.run([number])
             found = rounds.result(())
@@ -131,7 +131,7 @@ def reconfirm(
 
 
 def _count(journal: Journal) -> int:
-    folder = journal.folder / AGAIN
+    folder = journal.folder / FOLDER
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 

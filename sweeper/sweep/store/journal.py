@@ -26,7 +26,7 @@ SWEEP = "sweep.yaml"
 RESULT = "result.json"
 STOPPED = "stopped.json"
 BUDGET = "budget.json"
-TOLD = "told.json"
+SEARCH_RESULT = "told.json"
 STOPPED_ROUNDS = "stopped"
 """Rounds of the quick confirmation of a stopped sweep."""
 
@@ -149,7 +149,7 @@ class Journal:
                 job = read_job(folder)
             except FileNotFoundError:
                 continue
-            outcome, result = read_outcome(folder), _search_result(folder / TOLD)
+            outcome, result = read_outcome(folder), _search_result(folder / SEARCH_RESULT)
             yield Entry(number=int(name), folder=folder, job=job, outcome=outcome, result=result)
 
     def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
@@ -170,7 +170,7 @@ class Journal:
 
     def write_search_result(self, number: int, result: SearchResult) -> None:
         """Fixes a trial's result for the sampler."""
-        write_json(self.trial_folder(number) / TOLD, encode(result))
+        write_json(self.trial_folder(number) / SEARCH_RESULT, encode(result))
 
     def result(self) -> Mapping[str, Any] | None:
         """Returns how the sweep ended, or None while it has not.

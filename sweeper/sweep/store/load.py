@@ -18,7 +18,7 @@ from sweeper.analysis.sensitivity import Sensitivity, sensitivity
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
-from sweeper.core.job import CONFIG, OUTCOME, RUNS_AGAIN, is_tried_again, read_job, read_outcome
+from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, is_retried, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
@@ -152,9 +152,9 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
     for entry in entries:
         outcome = entry.outcome
         if isinstance(outcome, Report):
-            with ours(entry.folder / OUTCOME, RUNS_AGAIN):
+            with ours(entry.folder / OUTCOME, RESTORE_HINT):
                 raise ValueError("it is not the outcome of a trial")
-        if entry.result is None and is_tried_again(entry.job, outcome):
+        if entry.result is None and is_retried(entry.job, outcome):
             outcome = None
         records.append(journal.record(entry.number, entry.job, outcome))
         if entry.result is not None:
@@ -173,7 +173,7 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
     """
     if not isinstance(outcome, Report):
         return None
-    with ours(folder / OUTCOME, RUNS_AGAIN):
+    with ours(folder / OUTCOME, RESTORE_HINT):
         quality = decode(Quality, outcome.values)
     return quality
 

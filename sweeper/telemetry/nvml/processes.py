@@ -40,7 +40,7 @@ class Foreign:
         self._listed_before: set[int] = set()
         self._is_numbered_as_here = False
         # Instances have no utilisation per process.
-        self._tells_busy = not device.is_part
+        self._reports_busy = not device.is_part
         # Only processes that run during this trial count; NVML's times are microseconds since 1970.
         self._seen = int(time.time() * 1e6)
 
@@ -67,7 +67,7 @@ class Foreign:
         }
 
     def _busy(self) -> set[int] | None:
-        if not self._tells_busy:
+        if not self._reports_busy:
             return None
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device.handle, self._seen)
@@ -77,7 +77,7 @@ class Foreign:
                 return set()
             if not is_final(error):
                 raise
-            self._tells_busy = False
+            self._reports_busy = False
             return None
         self._seen = max((self._seen, *(int(each.timeStamp) for each in samples)))
         # Some drivers pad the list with empty or nonsensical rows.

@@ -11,7 +11,7 @@ from replays import Watcher, spec_of, surface
 from sweeper.core.job import OUTCOME
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.sweep.phases import interference
-from sweeper.sweep.phases.interference import FOUND, MAX_ROUNDS, Beside
+from sweeper.sweep.phases.interference import FOUND, MAX_ROUNDS, Interference
 from sweeper.sweep.run import run_sweep
 from sweeper.system.files import read_json, write_json
 from sweeper.testing.noop import made_up
@@ -193,4 +193,4 @@ def test_workers_elsewhere_are_not_tried_beside_each_other(bench):
 
 @pytest.mark.parametrize(("ratio", "disturbs"), [(0.9699, True), (0.97, False), (1.02, False)])
 def test_the_limit_is_three_percent(ratio, disturbs):
-    assert Beside(slots=2, rounds=((1000.0, 1100.0, 1000.0 * ratio),)).disturbs is disturbs
+    assert Interference(slots=2, rounds=((1000.0, 1100.0, 1000.0 * ratio),)).disturbs is disturbs
