@@ -26,7 +26,7 @@ from gpu_day.jobs import TOUCH
 from gpu_day.steps import Day, FailedError, count_of
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.confirmation import Round, interval, log_ratios
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.trial_card import trial_card
 from sweeper.core.job import PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
 from sweeper.execution.local import LocalLauncher
@@ -199,7 +199,7 @@ def verdicts(day: Day) -> str:
                 record = bench.trial(template, {**changes, "model.kind": kind, **small}, plan)
                 named = verdict.kind if (verdict := verdict_on(record)) else None
                 right[kind] += named == expected
-                lines = list(card(record)) if record.measurement else [str(record.outcome)]
+                lines = list(trial_card(record)) if record.measurement else [str(record.outcome)]
                 day.found(kind="verdict", of=kind, named=named, right=named == expected, card=lines)
                 print(kind, *lines, sep="\n  ")
     for kind, count in right.items():

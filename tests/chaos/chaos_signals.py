@@ -36,7 +36,7 @@ CONFIRMED_SECONDS, UNWOUND_SECONDS, TWICE_SECONDS = 25.5, 5.0, 2.5
 GONE_SECONDS = 3.0
 PATIENCE_SECONDS = 90.0
 READY_SECONDS = 30.0
-CONTINUES = "the same command continues"
+CONTINUES = "run the same command to continue"
 MENDED = 3
 """Runs that a sweep may need afterwards."""
 

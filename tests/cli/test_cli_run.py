@@ -158,7 +158,7 @@ def test_told_to_end_it_ends_everything_and_says_how_to_go_on(run, number, code)
     _, said = supervisor.communicate(timeout=60)
     assert supervisor.returncode == code
     (line,) = said.strip().splitlines()
-    assert "the same command continues" in line
+    assert "run the same command to continue" in line
     assert leftovers(folder) == []
     assert not (folder / "result.json").exists()
 

@@ -130,4 +130,4 @@ def test_an_exported_command_is_trained_as_it_won(wild: Path, sweeper):
     assert sweeper("train", "config.yaml.in").returncode == 2
     write("in_chinese")
     space = sweeper("train", "in_chinese.yaml")
-    assert (space.returncode, "`sweeper export NAME`" in space.stderr) == (2, True)
+    assert (space.returncode, "`sweeper export NAME --out FILE`" in space.stderr) == (2, True)

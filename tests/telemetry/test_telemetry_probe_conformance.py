@@ -111,4 +111,4 @@ def test_a_name_of_a_built_in_probe_costs_the_added_ones_alone(tmp_path, monkeyp
     *others, probe = make_probes()
     assert [type(each) for each in others] == list(BUILTIN.values())
     probe.open(1, "")
-    assert "`host` of thief 1.0 is built in. Rename it" in probe.missing["added_probes"]
+    assert "must not reuse a built-in name, but `host` of thief 1.0 does" in probe.missing["added_probes"]
