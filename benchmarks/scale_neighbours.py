@@ -22,8 +22,8 @@ from verdicts import Bench
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
+from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.phases.interference import MIN_RATIO, WARMUP_SECONDS, WINDOW_SECONDS, Interference
-from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.system.cpu_shares import shares
 
 ROUNDS, MAX_TRIES = 12, 3

@@ -14,8 +14,8 @@ from sweeper.metering import Meter, meter
 if TYPE_CHECKING:
     from sweeper.api import Sweep, run
     from sweeper.core.config import TrialConfig
+    from sweeper.dataframe import load
     from sweeper.errors import UserError
-    from sweeper.tables import load
     from sweeper.trainer.pipeline import Pipeline, Prepared, Samples, Source
 
 __all__ = [
@@ -41,7 +41,7 @@ _HOMES = {
     "Sweep": "sweeper.api",
     "TrialConfig": "sweeper.core.config",
     "UserError": "sweeper.errors",
-    "load": "sweeper.tables",
+    "load": "sweeper.dataframe",
     "run": "sweeper.api",
 }
 

@@ -15,12 +15,12 @@ from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.screen import decision, trial_line
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord
+from sweeper.dataframe import frame
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.observer import Observer, Quiet, Status
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep
-from sweeper.tables import frame
 from sweeper.tracking.mlflow import MlflowTracker
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ WALL_STAMPS = {
     # When something was asked for or measured, for a person, a file or MLflow; durations are monotonic.
     "sweeper/production/folder.py",
     "sweeper/production/watch.py",
-    "sweeper/sweep/runner.py",
+    "sweeper/sweep/job_runner.py",
     "sweeper/sweep/trial_runner.py",
     "sweeper/testing/noop.py",
     "sweeper/testing/replay.py",
@@ -227,7 +227,7 @@ def test_the_wall_clock_is_read_only_for_stamps():
     assert {path for path, tree in modules().items() if list(wall_clock(tree))} == WALL_STAMPS
 
 
-OWN_RECORDS = {"sweeper/sweep/runner.py": {"running.handle", "each.num_neighbours"}}
+OWN_RECORDS = {"sweeper/sweep/job_runner.py": {"running.handle", "each.num_neighbours"}}
 """Of a class that is private to its module."""
 
 

@@ -18,11 +18,11 @@ from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.trial_view import trial_lines
 from sweeper.core.codec import encode
 from sweeper.core.record import TrialRecord
+from sweeper.dataframe import frame, written
 from sweeper.errors import UserError
 from sweeper.sweep.phases.preflight import preflight_lines
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import load_sweep
-from sweeper.tables import frame, written
 
 
 def show(

@@ -27,7 +27,7 @@ class LoaderTraits:
     Attributes:
         kind: The value of `loader.kind`; a third party's entry point has the same name.
         implementation: Import string of a callable `(samples, order, config, device) -> Loader`
-            (`sweeper.trainer.data.loader`), imported only in the trial's process.
+            (`sweeper.trainer.data.protocol`), imported only in the trial's process.
         why: What it does, for the comment in an exported script.
         label: Its name in run names; empty for `kind`.
         is_resident: All samples stay on the device, so they must be tensors and fit there.

@@ -25,7 +25,7 @@ from sweeper.core.measurement import Report
 from sweeper.core.training import CHECKPOINTS, HISTORY
 from sweeper.errors import SweepConflictError
 from sweeper.production.request import Wanted
-from sweeper.sweep.runner import retry
+from sweeper.sweep.job_runner import retry
 from sweeper.sweep.store.catalog import cannot_write
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.lock import SweepLock

@@ -22,7 +22,7 @@ from sweeper.production.publish import RunPublisher
 from sweeper.production.request import Wanted
 from sweeper.production.watch import Watch, Watcher
 from sweeper.sweep.bootstrap import end_earlier_run
-from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder

@@ -21,8 +21,8 @@ from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, surveyed, template_of
+from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.launchers import launcher_for
-from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.store.catalog import cannot_write
 from sweeper.sweep.store.fingerprint import prepared_folder
 

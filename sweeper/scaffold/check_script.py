@@ -14,8 +14,8 @@ from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
 from sweeper.sweep.bootstrap import Launch, probed, template_of
+from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.launchers import launcher_for
-from sweeper.sweep.runner import JobRunner
 from sweeper.system.files import read_json
 
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)

@@ -22,10 +22,10 @@ from sweeper.sweep import setup
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.experiment import info_of, provenance
 from sweeper.sweep.gpu_memory import uuids_of
+from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import Publisher
-from sweeper.sweep.runner import JobRunner, Slot
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
 from sweeper.sweep.store.journal import Journal

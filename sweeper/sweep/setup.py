@@ -21,7 +21,7 @@ from sweeper.spec.cluster import BatchJob
 from sweeper.spec.enough_steps import whole_range
 from sweeper.spec.sections import Execution
 from sweeper.sweep.gpu_memory import uuids_of
-from sweeper.sweep.runner import Slot
+from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.store.fingerprint import module_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares

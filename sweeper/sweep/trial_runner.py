@@ -18,9 +18,9 @@ from sweeper.core.record import TrialRecord
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.gpu_memory import MemoryWaiter
+from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.publish import view_of
-from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Entry
 from sweeper.system.failpoints import failpoint

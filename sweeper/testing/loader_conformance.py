@@ -24,8 +24,8 @@ from sweeper.core.config import LoaderConfig
 from sweeper.core.loaders import traits
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.pipeline import Batch, Samples, take
 
 LENGTH, LONGEST = 103, 12

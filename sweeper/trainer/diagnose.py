@@ -19,7 +19,7 @@ from sweeper.system.cpu import usable_cpus
 from sweeper.system.process import waited_seconds, waits
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
-from sweeper.trainer.data.loader import Handed, Loader
+from sweeper.trainer.data.protocol import Handed, Loader
 from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks

@@ -12,7 +12,7 @@ from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.measure import joined
 from sweeper.trainer.pipeline import Batch, Samples

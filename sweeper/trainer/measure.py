@@ -34,7 +34,7 @@ from sweeper.trainer.clocks import (
 )
 from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.diagnose import diagnose
 from sweeper.trainer.group import Group, leave
 from sweeper.trainer.on_demand import Turns

@@ -32,7 +32,7 @@ from sweeper.trainer import device as devices
 from sweeper.trainer.checkpoint import Position
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.conditions import undisturbed_canary_ms
-from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.measure import follow, in_group, joined
 from sweeper.trainer.quality import evaluated, unnoticed, validate

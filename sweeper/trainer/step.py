@@ -19,7 +19,7 @@ from sweeper.core.config import OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, Silent, TrialFailedError
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
-from sweeper.trainer.data.loader import Handed, Loader
+from sweeper.trainer.data.protocol import Handed, Loader
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 

@@ -11,7 +11,7 @@ from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NUM_PHASES, Clock, HostClock, NoClock
 from sweeper.trainer.conditions import between, read_conditions, undisturbed_canary_ms
-from sweeper.trainer.data.loader import Loader
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.on_demand import Turns
 from sweeper.trainer.steady import is_steady

@@ -16,7 +16,7 @@ from sweeper.cli.init import init, init_command
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.spec import load
-from sweeper.sweep.runner import Slot
+from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.setup import Machine
 
 COMMAND = "python train.py --batch-size 64 --hidden-size 128"

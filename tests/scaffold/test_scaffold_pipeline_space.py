@@ -13,7 +13,7 @@ from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, searched
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep import setup
-from sweeper.sweep.runner import Slot
+from sweeper.sweep.job_runner import Slot
 from sweeper.trainer.probe import lacks
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")

@@ -17,7 +17,7 @@ from sweeper.core.job import Job, read_job, read_outcome, seconds_of, write_outc
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.execution.local import leftovers
-from sweeper.sweep.runner import JobRunner, Slot
+from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.store import lock as locking
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import EPOCH, SweepLock

@@ -13,8 +13,8 @@ from replays import Bench, surface
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
-from sweeper.sweep import runner
-from sweeper.sweep.runner import CUT_OFF
+from sweeper.sweep import job_runner
+from sweeper.sweep.job_runner import CUT_OFF
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Journal
 from sweeper.testing.replay import ReplayLauncher
@@ -60,7 +60,7 @@ def test_on_a_full_disk_no_attempt_is_made_again(bench, monkeypatch):
 
     def answer(config):
         submitted.append(config)
-        monkeypatch.setattr(runner, "write_atomic", full)
+        monkeypatch.setattr(job_runner, "write_atomic", full)
         return Failure(kind=FailureKind.LOST, message="the worker ended and left no outcome")
 
     with pytest.raises(EnvironmentStopError, match="No space left on device"):

@@ -19,7 +19,7 @@ from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
-from sweeper.sweep import runner as runner_module
+from sweeper.sweep import job_runner as runner_module
 from sweeper.sweep.store.journal import SEARCH_RESULT, Journal
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.system.files import read_json, write_json

@@ -31,7 +31,7 @@ from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.data.loader import Handed
+from sweeper.trainer.data.protocol import Handed
 from sweeper.trainer.diagnose import diagnose
 from sweeper.trainer.group import Group
 from sweeper.trainer.pipeline import Pipeline, Samples

@@ -16,8 +16,8 @@ from sweeper.core.job import OUTCOME, Job, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.progress import Progress
-from sweeper.sweep.runner import JobRunner
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.trainer.on_demand import GO, POLL_SECONDS, READY, number_in

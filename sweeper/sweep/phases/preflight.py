@@ -26,8 +26,8 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.space import acts, same
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.job_runner import MAX_ATTEMPTS
 from sweeper.sweep.phases.failing_values import KINDS, Choice
-from sweeper.sweep.runner import MAX_ATTEMPTS
 from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.trial_runner import TrialRunner

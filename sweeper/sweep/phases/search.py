@@ -16,9 +16,9 @@ from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
-from sweeper.sweep.runner import TICK_SECONDS
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner

@@ -18,8 +18,8 @@ from sweeper.core.config import LoaderConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.registry import resolve
-from sweeper.trainer.data.loader import Loader
 from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.pipeline import Samples
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sweeper.core.config import LoaderConfig
 from sweeper.trainer import device as devices
-from sweeper.trainer.data.loader import Handed, chunk_size, chunks, parts
 from sweeper.trainer.data.order import Epoch, Order
+from sweeper.trainer.data.protocol import Handed, chunk_size, chunks, parts
 from sweeper.trainer.pipeline import Batch, Samples
 
 INDEX = "index"

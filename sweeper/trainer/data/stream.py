@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sweeper.core.config import LoaderConfig
-from sweeper.trainer.data.loader import Handed, chunk_size, chunks, parts
 from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.protocol import Handed, chunk_size, chunks, parts
 from sweeper.trainer.pipeline import Batch, Samples
 
 CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 16 * 2**20}

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sweeper.core.config import LoaderConfig
 from sweeper.core.loaders import traits
-from sweeper.trainer.data.loader import Handed
 from sweeper.trainer.data.order import Order, epoch_seed
+from sweeper.trainer.data.protocol import Handed
 from sweeper.trainer.pipeline import Batch, Samples
 
 

@@ -24,8 +24,8 @@ from sweeper.core.measurement import (
     Report,
 )
 from sweeper.errors import EnvironmentStopError
+from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.runner import JobRunner
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 

@@ -10,9 +10,9 @@ from replays import Bench, spec_of, throughput
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
 from sweeper.search import Hints
+from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.search import hints_of
-from sweeper.sweep.runner import Slot
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise

@@ -13,9 +13,9 @@ from thousand import STARTED, write_sweep
 
 import sweeper
 from sweeper.core.metrics import METRICS
+from sweeper.dataframe import FORMATS, written
 from sweeper.errors import UserError
 from sweeper.sweep.store.load import load_sweep
-from sweeper.tables import FORMATS, written
 
 TRIALS = 40
 
@@ -168,7 +168,7 @@ def test_a_script_that_meters_imports_nothing_of_it():
         "mine = [name for name in sys.modules if name.startswith('sweeper.')]\n"
         "assert mine == ['sweeper._version', 'sweeper.metering'], mine\n"
         "assert not {'pandas', 'numpy', 'optuna', 'pydantic'} & set(sys.modules)\n"
-        "assert sweeper.load.__module__ == 'sweeper.tables'\n"
+        "assert sweeper.load.__module__ == 'sweeper.dataframe'\n"
         "assert not {'pandas', 'torch', 'mlflow', 'plotly'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
