@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from tqdm.auto import tqdm
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.screen import decision, trial_line
+from sweeper.cli.screen import trial_line
+from sweeper.cli.summary import decision
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame

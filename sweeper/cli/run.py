@@ -14,8 +14,9 @@ from rich.text import Text
 from sweeper.cli import signals
 from sweeper.cli.dry_run import dry_run_command
 from sweeper.cli.options import DEFAULT_HOME, Home, Sets, Space, Uri, home_option
-from sweeper.cli.screen import Screen, console, print_summary
+from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
+from sweeper.cli.summary import print_summary
 from sweeper.cli.sync import PENDING, pending_line, study_line, uri_option
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher

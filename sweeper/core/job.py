@@ -10,7 +10,7 @@ from typing import Any
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.measurement import RETRIES, Failure, Measurement, Outcome, Report
+from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.script import Script
 from sweeper.core.training import Training
 from sweeper.errors import EnvironmentStopError
@@ -205,11 +205,6 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     except FileNotFoundError:
         return None
     return outcome
-
-
-def is_retried(job: Job, outcome: Outcome | Report | None) -> bool:
-    """Returns whether the environment caused `outcome` and the job has attempts left."""
-    return isinstance(outcome, Failure) and job.attempt < RETRIES.get(outcome.kind, 0)
 
 
 def seconds_of(job: Job, outcome: Outcome | Report) -> float:

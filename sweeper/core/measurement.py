@@ -295,14 +295,6 @@ INFEASIBLE = frozenset(
 )
 """Findings about the configuration: the sampler learns from them, and they are not retried."""
 
-RETRIES: Mapping[FailureKind, int] = {
-    FailureKind.LOST: 2,
-    FailureKind.PREEMPTED: 2,
-    FailureKind.DEVICE_LOST: 2,
-    FailureKind.DEVICE_BUSY: 2,
-}
-"""How often a trial that the environment ended runs again; trials of all other kinds never do."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:

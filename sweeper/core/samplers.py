@@ -44,7 +44,7 @@ BUILTIN: Mapping[str, SamplerTraits] = {
     "random": SamplerTraits(make="sweeper.search.samplers:at_random", why="drawn at random"),
     SOBOL: SamplerTraits(make="sweeper.search.samplers:qmc", why="spread over the space (Sobol)"),
     # TPE takes over where there is nothing left to climb, and with several objectives.
-    CLIMB: SamplerTraits(make=_TPE),
+    CLIMB: SamplerTraits(make=_TPE, why="suggested by TPE"),
 }
 SAMPLERS = Registry("samplers", "search.sampler", SamplerTraits, BUILTIN)
 """Every sampler available here."""

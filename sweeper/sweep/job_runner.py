@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.job import ANYWHERE, OUTCOME, Job, is_retried, read_outcome, write_job, write_outcome
+from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
+from sweeper.core.retries import MAX_ATTEMPTS, is_retried
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle, Launcher, wait_any
 from sweeper.system.failpoints import failpoint
 from sweeper.system.files import write_atomic
 
-MAX_ATTEMPTS = 3
 TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
 MAX_AT_ONCE = 8
@@ -47,11 +47,7 @@ class _Running:
 
 
 class JobRunner:
-    """Runs jobs on the slots of a launcher, one per slot at a time.
-
-    Attributes:
-        most: Concurrent jobs, if fewer than there are slots.
-    """
+    """Runs jobs on the slots of a launcher, one per slot at a time."""
 
     def __init__(
         self,
@@ -65,7 +61,7 @@ class JobRunner:
 
         Args:
             tick: Called a few times per second while waiting for a job.
-            settle: Called with a slot's device before the next job on it.
+            wait_for_memory: Called with a slot's device before the next job on it.
             check: Called before anything is started or written; raises if the sweep was taken over.
         """
         self._check = check

@@ -85,7 +85,8 @@ class Sender:
                 self._change.wait_for(lambda: self._has_ended() or self._sent != before, seconds)  # noqa: B023
                 sent = self._sent
             self._draining = False
-            return Drained(tuple(self._waiting), self._why() if self._waiting else "")
+            why = self._why() or f"no answer within {seconds:.3g} s"
+            return Drained(tuple(self._waiting), why if self._waiting else "")
 
     def close(self) -> None:
         """Ends the thread; a request under way may still arrive."""
@@ -139,6 +140,7 @@ class Sender:
         if error is None:
             self._sent += 1
             self._in_row.clear()
+            self._away = ""
         elif isinstance(error, RefusedError):
             self._refused = said
         elif away:

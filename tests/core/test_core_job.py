@@ -8,7 +8,8 @@ import pytest
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome, write_job, write_outcome
-from sweeper.core.measurement import INFEASIBLE, RETRIES, Failure, FailureKind, Report
+from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Report
+from sweeper.core.retries import RETRIED
 from sweeper.system.files import read_json
 from sweeper.testing import noop
 from sweeper.worker.runners import RUNNERS
@@ -58,5 +59,5 @@ def test_runners_that_0_1_0_stored_are_read_wherever_their_modules_are_now(tmp_p
 
 
 def test_a_finding_about_the_configuration_is_not_retried():
-    assert not INFEASIBLE & RETRIES.keys()
-    assert FailureKind.USER_ERROR not in INFEASIBLE | RETRIES.keys()
+    assert not INFEASIBLE & RETRIED
+    assert FailureKind.USER_ERROR not in INFEASIBLE | RETRIED

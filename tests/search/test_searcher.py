@@ -339,3 +339,10 @@ def test_auto_begins_with_what_usually_is_fast_and_then_climbs(tmp_path):
     assert asked[: len(starts)] == starts
     best = {"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"}
     assert any(best.items() <= params.items() for params in asked)
+
+
+def test_where_there_is_nothing_to_climb_the_reason_names_who_suggested(tmp_path):
+    search = Search(tmp_path, spec_of(space=CONTINUOUS, search={"trials": 60, "sampler": "climb"}))
+    why = [search.searcher.ask(number, set()).why for number in range(12)]
+    assert "suggested by TPE" in why
+    assert not any(each.startswith("asked of") for each in why)

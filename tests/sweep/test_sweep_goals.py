@@ -11,7 +11,7 @@ from replays import Bench, spec_of, throughput
 from rich.console import Console
 
 from sweeper.analysis.summary import to_json
-from sweeper.cli.screen import decision, print_summary
+from sweeper.cli.summary import decision, print_summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from replays import Bench, failing, spec_of, surface, throughput
 
-from sweeper.cli.screen import decision
+from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report

@@ -186,8 +186,22 @@ def test_a_drain_waits_for_each_only_so_long(place, shipping):
     place.gate.clear()
     shipping.put("a", place.send("a"))
     began = time.monotonic()
-    assert shipping.drain(0.2).pending == ("a",)
+    left = shipping.drain(0.2)
+    assert left.pending == ("a",)
+    assert left.problem == "no answer within 0.2 s"
     assert 0.15 < time.monotonic() - began < 1
+    place.gate.set()
+
+
+def test_a_problem_that_is_over_explains_nothing(place, shipping):
+    place.fails["a"] = StorageError("away")
+    shipping.put("a", place.send("a"))
+    until(lambda: place.sent == ["a"])
+    place.fails.clear()
+    assert shipping.drain(5).pending == ()
+    place.gate.clear()
+    shipping.put("b", place.send("b"))
+    assert shipping.drain(0.2).problem == "no answer within 0.2 s"
     place.gate.set()
 
 

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from sweeper.core.measurement import INFEASIBLE, RETRIES, FailureKind
+from sweeper.core.measurement import INFEASIBLE, FailureKind
 from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, OwnSteps
+from sweeper.core.retries import RETRIED
 from sweeper.worker.deadlines import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, Finding, Overdue
 from sweeper.worker.step_counter import SharedSteps, make_counter
 
@@ -163,7 +164,7 @@ def test_time_in_which_nobody_could_look_does_not_count():
 
 def test_neither_is_tried_again_and_both_are_learnt_from():
     assert {FailureKind.TIMEOUT, FailureKind.STALLED} <= INFEASIBLE
-    assert not {FailureKind.TIMEOUT, FailureKind.STALLED} & set(RETRIES)
+    assert not {FailureKind.TIMEOUT, FailureKind.STALLED} & RETRIED
 
 
 def test_a_counter_is_seen_by_another_process():

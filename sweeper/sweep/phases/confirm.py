@@ -222,10 +222,12 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
             return unfit
         record = table.records[winner]
         losses, _ = losses_over_seeds(context, trials, record.config, f"loss-{winner}")
-        if not losses or all(limit.violation(statistics.fmean(losses)) <= 0 for limit in limits):
+        mean = statistics.fmean(losses) if losses else 0.0
+        exceeded = next((each for each in limits if losses and each.violation(mean) > 0), None)
+        if exceeded is None:
             return unfit
         context.observer.line(
             f"{context.name(record)} is ruled out: its loss over {len(losses)} seeds is "
-            f"{statistics.fmean(losses):.4g}, beyond the limit of {limits[0].bound:.4g}."
+            f"{mean:.4g}, beyond the limit of {exceeded.bound:.4g}."
         )
         unfit.add(winner)

@@ -23,10 +23,10 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.job import PREFLIGHT_RUNNER
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.space import acts, same
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.job_runner import MAX_ATTEMPTS
 from sweeper.sweep.phases.failing_values import KINDS, Choice
 from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
 from sweeper.sweep.store.journal import Journal

@@ -18,10 +18,11 @@ from sweeper.analysis.sensitivity import Sensitivity, sensitivity
 from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
-from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, is_retried, read_job, read_outcome
+from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.core.retries import is_retried
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal

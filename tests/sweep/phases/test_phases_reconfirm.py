@@ -14,15 +14,8 @@ from replays import Bench, Watcher, failing, spec_of, surface
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, read_outcome
-from sweeper.core.measurement import (
-    INFEASIBLE,
-    RETRIES,
-    DeviceInfo,
-    Failure,
-    FailureKind,
-    Outcome,
-    Report,
-)
+from sweeper.core.measurement import INFEASIBLE, DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.core.retries import MAX_ATTEMPTS, RETRIED
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.run import run_sweep
@@ -34,11 +27,12 @@ DEVICES = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gi
 
 def test_the_environments_doing_is_tried_twice_more_and_nothing_else_is():
     environment = ("lost", "preempted", "device_lost", "device_busy")
-    assert dict(RETRIES) == {FailureKind(kind): 2 for kind in environment}
-    assert not INFEASIBLE & RETRIES.keys()
+    assert {FailureKind(kind) for kind in environment} == RETRIED
+    assert MAX_ATTEMPTS == 3
+    assert not INFEASIBLE & RETRIED
 
 
-FINDINGS = [kind for kind in FailureKind if kind not in {*RETRIES, FailureKind.OOM_EXPECTED}]
+FINDINGS = [kind for kind in FailureKind if kind not in {*RETRIED, FailureKind.OOM_EXPECTED}]
 
 
 @pytest.mark.parametrize("kind", FINDINGS)

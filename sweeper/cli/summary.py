@@ -1,0 +1,227 @@
+"""`print_summary`: the decision of a sweep, its tables, and how to go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sweeper.analysis.decision import Decision, Side, decide
+from sweeper.analysis.formatting import figure, interval, loss, seconds, tie_line, times
+from sweeper.analysis.pareto import RULES
+from sweeper.analysis.summary import Row, Summary
+from sweeper.cli.screen import prose, rate
+from sweeper.core.metrics import metric_row
+from sweeper.core.record import TrialRecord
+
+
+def print_summary(
+    out: Console, summary: Summary, home_option: str, matters: Sequence[Table | str] = ()
+) -> None:
+    """Prints the decision, the best trials and the next commands.
+
+    Args:
+        matters: More to print between the results and the next commands.
+    """
+    out.print()
+    for line in decision(summary):
+        prose(out, line)
+    base = summary.yardstick
+    if base is not None:
+        out.print()
+        out.print(_table("Best of each model size", summary.per_size, base.baseline))
+        if len(summary.per_loader) > 1:
+            out.print()
+            out.print(_table("Best of each loader kind", summary.per_loader, base.baseline))
+        if summary.front:
+            out.print()
+            out.print(_front_table(summary))
+        out.print()
+    counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
+    prose(out, f"Searched trials: {counted or 'none'}. Ran on {summary.device}.")
+    if summary.synthetic:
+        prose(out, "The data is synthetic: speeds are real, but losses mean nothing outside this sweep.")
+    if summary.unknown_metrics:
+        names = ", ".join(summary.unknown_metrics)
+        prose(out, f"Not installed here, so not shown: {names}.")
+    for each in matters:
+        if isinstance(each, str):
+            prose(out, each)
+        else:
+            out.print(each)
+            out.print()
+    out.print()
+    for line in next_lines(summary, home_option):
+        out.print(Text(line), soft_wrap=True)
+
+
+def decision(summary: Summary) -> list[str]:
+    """Returns the decision: winner, interval and loss, or why there is no winner."""
+    found = decide(summary)
+    base, best, ratio = found.baseline, found.best, found.ratio
+    if base is None:
+        return [f"{summary.name}: {summary.state}; the baseline has not been measured."]
+    if summary.state == "unfinished":
+        return [f"{summary.name} is unfinished; `sweeper run` with the same YAML continues it."]
+    stopped = ["  It was stopped; `sweeper run` with the same YAML continues it."] * (
+        summary.state == "stopped"
+    )
+    if best is None or ratio is None:
+        return [
+            f"{summary.name}: {_undecided(found)}; {summary.reason}.",
+            *stopped,
+            *why_lines(found),
+        ]
+    lines = [
+        f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
+        f"(95% interval {interval(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds).",
+        *stopped,
+        f"  {_pace(best)}, down from {_pace(base)}{_data_share(best, base)}."
+        if best.epoch_seconds is not None
+        else f"  {_pace(best)}, up from {_pace(base)}{_data_share(best, base)}.",
+    ]
+    if found.tied:
+        lines.append(f"  {tie_line(found.tied)}")
+    if best.reported_by:
+        lines.append(f"  The speeds are as reported by {best.reported_by}.")
+        if best.record.quality is None:
+            lines.append(
+                "  The loss was not compared. To compare it, let the script report one and add a constraint."
+            )
+    lines += _loss_lines(summary, best, base)
+    if best.hours is not None and base.hours is not None:
+        lines.append(f"  Your production run: {best.hours:.3g} h, down from {base.hours:.3g} h.")
+    if found.break_even is not None:
+        lines.append(f"  {_paid_line(best.record, *found.break_even)}")
+    if not stopped:
+        lines.append(f"  The search ended because {summary.reason}.")
+    lines += [f"  {line}" for line in why_lines(found)]
+    return lines
+
+
+def _undecided(found: Decision) -> str:
+    """Returns why there is no confirmed winner."""
+    assert found.baseline is not None
+    if found.best is not None:
+        return f"{found.best.name} is {times(found.speedup)} your baseline in a single trial, unconfirmed"
+    if found.ratio is not None:
+        tried = found.ratio
+        return (
+            f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but its "
+            f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds"
+        )
+    return f"nothing is better than your baseline ({_pace(found.baseline)})"
+
+
+def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
+    lines, quality, yardstick = [], best.record.quality, summary.yardstick
+    assert yardstick is not None
+    if quality is not None and yardstick.losses:
+        what = "Loss" if quality.of == "validation" else "Training loss"
+        constant = yardstick.constant_loss
+        lines.append(
+            f"  {what} after the same {quality.samples:,} samples: {loss(best.loss)}, "
+            f"baseline {loss(base.loss)}"
+            + (f" (constant predictor {loss(constant)})." if constant is not None else ".")
+        )
+    if not yardstick.loss_is_informative:
+        lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
+    return lines
+
+
+def _pace(side: Side) -> str:
+    """Returns `12.3 s per epoch`, or samples per second if an epoch's samples are unknown."""
+    epoch = side.epoch_seconds
+    return f"{seconds(epoch)} per epoch" if epoch is not None else rate(side.throughput)
+
+
+def _data_share(best: Side, base: Side) -> str:
+    if best.data_pct is None or base.data_pct is None:
+        return ""
+    return f"; {best.data_pct:.2g}% of a step goes to loading data (baseline {base.data_pct:.2g}%)"
+
+
+def _paid_line(winner: TrialRecord, rival: int, steps: float) -> str:
+    compiled = f"Compiling (`{winner.config.compile.mode}`)"
+    against = f"compared with eager trial {rival}"
+    if math.isinf(steps):
+        return f"{compiled} never pays off {against}."
+    return f"{compiled} pays off from optimiser step {steps:,.0f} on, {against}."
+
+
+def why_lines(found: Decision) -> list[str]:
+    """Returns what limits the baseline and the winner, and what disturbed their timings."""
+    lines = []
+    for title, side in (("Your baseline", found.baseline), ("The winner", found.best)):
+        if side is None or side.verdict is None:
+            continue
+        lines.append(f"{title} is {side.verdict.kind}: {side.verdict.why}.")
+        if side.verdict.next:
+            lines.append(f"  Next: {side.verdict.next}.")
+        if side.disturbance:
+            lines.append(f"  Its timings stayed disturbed: {side.disturbance}.")
+    return lines
+
+
+def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("trial")
+    # For a script, the samples per epoch may be unknown.
+    epochs = any(row.epoch_seconds is not None for row in rows)
+    for name in (*["epoch"] * epochs, "samples/s", "vs baseline", "loss"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        record = row.record
+        table.add_row(
+            row.title,
+            row.name,
+            *[seconds(row.epoch_seconds)] * epochs,
+            f"{row.throughput:,.0f}",
+            times(row.x_baseline) + (" *" if row.confirmed else "  ") + ("~" if row.disturbed else " "),
+            loss(record.metric("val_loss")),
+        )
+    if all(row.record.number != baseline.number for row in rows):
+        table.add_row(
+            "your baseline",
+            "000 baseline",
+            *[seconds(baseline.metric("epoch_seconds"))] * epochs,
+            rate(baseline.metric("throughput")).removesuffix("/s"),
+            "1x   ",
+            loss(baseline.metric("val_loss")),
+        )
+    notes = ["* confirmed in interleaved rounds"] if any(row.confirmed for row in rows) else []
+    notes += ["~ disturbed by other processes"] if any(row.disturbed for row in rows) else []
+    if notes:
+        table.caption, table.caption_justify = "  ".join(notes), "left"
+    return table
+
+
+def _front_table(summary: Summary) -> Table:
+    table = Table(title="Pareto front", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("trial")
+    for name in summary.objectives:
+        table.add_column(f"{name}, {metric_row(name).unit}".removesuffix(", "), justify="right")
+    table.add_column("")
+    for row in summary.front:
+        values = (row.record.metric(name) for name in summary.objectives)
+        picked = summary.picked is not None and row.record.number == summary.picked.number
+        table.add_row(
+            row.name,
+            *("–" if value is None else figure(value) for value in values),
+            "◄ picked" if picked else "",
+        )
+    table.caption, table.caption_justify = f"picked: {RULES[summary.rule]}", "left"
+    return table
+
+
+def next_lines(summary: Summary, home_option: str) -> list[str]:
+    """Returns the commands to run next."""
+    name = f"{summary.name}{home_option}"
+    lines = [f"Look:    sweeper ui {name}", f"Details: sweeper show {name}"]
+    if summary.winner is not None:
+        lines.append(f"Use it:  sweeper export {name}")
+    return lines
