@@ -13,7 +13,7 @@ import numpy as np
 from measurements import GPU, measurement, series
 from replays import SPEC
 
-from sweeper.analysis.confirmation import decide, ratios
+from sweeper.analysis.confirmation import choose_winner, ratios
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, SCHEMA, SERIES, Job, MeasurePlan
@@ -115,7 +115,7 @@ def write_sweep(
             speeds[number], configs[number] = true, config
     best = sorted(speeds, key=lambda number: -speeds[number])[:3]
     speeds_of = [{n: speeds[n] * noise.gauss(1, 0.02) for n in (0, *best)} for _ in range(rounds)]
-    decision = decide(speeds_of, 0, configs)
+    decision = choose_winner(speeds_of, 0, configs)
     result = {
         "reason": f"all {trials - 1} trials are done",
         "winner": decision.winner,

@@ -39,7 +39,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Chosen:
     """The winner, and what it is tied with.
 
     Attributes:
@@ -140,12 +140,12 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
     )
 
 
-def decide(
+def choose_winner(
     rounds: Sequence[Round],
     baseline: int,
     configs: Mapping[int, TrialConfig],
     unfit: Collection[int] = (),
-) -> Decision:
+) -> Chosen:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
     There is none if no interval lies above 1.
@@ -157,4 +157,4 @@ def decide(
     tied = contenders(rounds, baseline, faster)
     near = [n for n in tied if n == tied[0] or statistics.fmean(log_ratios(rounds, n, tied[0])) >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
-    return Decision(winner=winner, tied=tuple(n for n in tied if n != winner))
+    return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))

@@ -8,7 +8,7 @@ import random
 import pytest
 from scipy import stats
 
-from sweeper.analysis.confirmation import Decision, contenders, decide, interval, is_enough, ratios
+from sweeper.analysis.confirmation import Chosen, choose_winner, contenders, interval, is_enough, ratios
 from sweeper.core.config import TrialConfig
 
 EAGER = TrialConfig(batch_size=512)
@@ -17,7 +17,7 @@ WORKERS = EAGER.replace({"loader.kind": "workers", "loader.num_workers": 4})
 
 
 def winner(rounds: list[dict[int, float]], configs: dict[int, TrialConfig]) -> int | None:
-    return decide(rounds, 0, configs).winner
+    return choose_winner(rounds, 0, configs).winner
 
 
 def rounds_of(*factors: float, noise: float = 0.01, count: int = 8) -> list[dict[int, float]]:
@@ -112,14 +112,14 @@ def test_a_tie_with_one_that_is_not_faster_than_the_baseline_does_not_win():
 
 def test_a_simpler_one_that_is_clearly_slower_wins_nothing_even_where_the_rounds_cannot_tell():
     rounds = [{0: 100.0, 1: 200.0, 2: 190.0 * (0.8, 1.2)[i % 2]} for i in range(8)]
-    found = decide(rounds, 0, {1: COMPILED, 2: EAGER})
-    assert found == Decision(winner=1, tied=(2,))
+    found = choose_winner(rounds, 0, {1: COMPILED, 2: EAGER})
+    assert found == Chosen(winner=1, tied=(2,))
 
 
 def test_what_is_unfit_does_not_win():
     rounds = rounds_of(2.0, 3.0)
-    assert decide(rounds, 0, {1: EAGER, 2: EAGER}, unfit={2}) == Decision(winner=1)
-    assert decide(rounds, 0, {1: EAGER, 2: EAGER}, unfit={1, 2}) == Decision(winner=None)
+    assert choose_winner(rounds, 0, {1: EAGER, 2: EAGER}, unfit={2}) == Chosen(winner=1)
+    assert choose_winner(rounds, 0, {1: EAGER, 2: EAGER}, unfit={1, 2}) == Chosen(winner=None)
 
 
 def test_a_candidate_that_is_clearly_slower_is_no_contender():

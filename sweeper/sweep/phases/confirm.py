@@ -10,7 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.confirmation import MIN_ROUNDS, Decision, Ratio, contenders, decide, is_enough, ratios
+from sweeper.analysis.confirmation import (
+    MIN_ROUNDS,
+    Chosen,
+    Ratio,
+    choose_winner,
+    contenders,
+    is_enough,
+    ratios,
+)
 from sweeper.analysis.finalists import finalists, is_speed
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, MeasurePlan
@@ -185,10 +193,10 @@ class Rounds:
         """Returns the winner, its rivals and all rounds, as result.json has them."""
         table, speeds = self._trials.table, self.throughputs()
         configs = {number: table.records[number].config for number in self._numbers}
-        decision = decide(speeds, BASELINE, configs, unfit)
+        decision = choose_winner(speeds, BASELINE, configs, unfit)
         if not is_speed(self._context.spec):
             # The search decided by other objectives; the rounds measure only its speed.
-            decision = Decision(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
+            decision = Chosen(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
         return {
             "winner": decision.winner,
             "confirmed": decision.winner is not None,
@@ -217,7 +225,7 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
         return unfit
     configs = {number: table.records[number].config for number in table.records}
     while True:
-        winner = decide(rounds.throughputs(), BASELINE, configs, unfit).winner
+        winner = choose_winner(rounds.throughputs(), BASELINE, configs, unfit).winner
         if winner is None:
             return unfit
         record = table.records[winner]

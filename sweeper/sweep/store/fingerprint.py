@@ -15,6 +15,7 @@ from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_un
 from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Measure
+from sweeper.sweep.store.data_path import existing
 from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
 
 MAX_BYTES_OF_CODE = 1024 * 1024
@@ -124,12 +125,7 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     """
     if "path" not in data:
         return ""
-    # os.path takes a name that no file can have as one that does not exist.
-    root = Path(os.path.expanduser(str(data["path"])))
-    if not os.path.exists(root):
-        raise UserError(
-            f"`data.path` must exist, but got {str(data['path'])!r} (looked for {root.absolute()})."
-        )
+    root = existing(str(data["path"]))
     files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
     listed = []
     for path in files:
