@@ -170,7 +170,7 @@ def test_it_is_aimed_for_and_limited_like_a_built_in_one(install, bench, cli):
     searched = [t["number"] for t in found["trials"] if t["stage"] not in ("baseline", "reference")]
     assert [now[number] for number in searched] == [before[number] for number in searched]
     assert False in [now[number] for number in searched]
-    assert f"Not installed here, so not shown: {NAME}.\n" in cli("show", "toy")
+    assert f"Metrics not shown, because they are not installed here: {NAME}.\n" in cli("show", "toy")
     assert f"{NAME}, USD" not in report()
     cli("show", "toy", "--format", "csv", "--out", "-")
     with pytest.raises(UserError, match=r"`usd_per_epoch` is not a metric\. Known metrics: throughput, "):

@@ -70,7 +70,8 @@ def _input_why(s: Signals) -> str:
     if s.input > s.wait + 0.05:
         taken = percent(s.input - s.wait)
         text = (
-            f"the data path takes {percent(s.input)} of the step: {percent(s.wait)} waiting, {taken} in cores"
+            f"the data path takes {percent(s.input)} of the step: {percent(s.wait)} waiting,"
+            f" {taken} taken from training's cores"
         )
     else:
         text = f"waiting for data takes {percent(s.wait)} of the step"

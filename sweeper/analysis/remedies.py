@@ -51,7 +51,7 @@ def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Reme
     # With so few cores, workers slow down training.
     crowded = workers and (workers >= cores or (s.cpu or 0.0) >= SATURATED)
     busy = f" (the CPU is at {percent(s.cpu)})" if s.cpu is not None else ""
-    no_more = f"; more than {workers} workers cannot help{busy}" if crowded else ""
+    no_more = f"; adding workers will not help{busy}" if crowded else ""
     if not kind.is_resident and found.diagnosis and found.diagnosis.fits_device:
         yield _kind(loaders.RESIDENT, f"{_ceiling(s, found)}{no_more}")
     if kind.reads_rows:
@@ -98,7 +98,9 @@ def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remed
 
 def _capacity(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     yield from _bf16(found, config)
-    yield Remedy("more samples per step do not fit: a smaller model, or `accumulate_steps` for the loss only")
+    yield Remedy(
+        "memory is full: use a smaller model; `accumulate_steps` enlarges the batch, but is no faster"
+    )
 
 
 def _launch(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
@@ -163,9 +165,9 @@ def _larger_batch(s: Signals, found: Measurement, config: TrialConfig) -> Iterat
     longer = ""
     if s.fixed is not None:
         times = s.fixed + (1 - s.fixed) * size / config.batch_size
-        how = f"only {times:.2g}x as long" if times > 1.1 else "hardly longer"
+        how = f"only {times:.2g}x as long" if times > 1.1 else "barely longer"
         longer = f": a step takes {how}"
-    yield Remedy(f"`batch_size: {size}`{longer}, if the loss allows it", {"batch_size": size})
+    yield Remedy(f"`batch_size: {size}`, if the loss allows it{longer}", {"batch_size": size})
 
 
 def _ceiling(s: Signals, found: Measurement) -> str:

@@ -144,7 +144,7 @@ def trial_line(
         parts.append((5, f"disturbed ({', '.join(reasons)})"))
     over = [name for name, amount in record.violations.items() if amount > 0]
     if over:
-        parts.append((1, f"beyond the limit on {', '.join(over)}"))
+        parts.append((1, f"over the limit on {', '.join(over)}"))
     while (
         width is not None and len(_joined(head, parts)) > width and (rank := max(rank for rank, _ in parts))
     ):

@@ -46,7 +46,7 @@ def print_summary(
         prose(out, "The data is synthetic: speeds are real, but losses mean nothing outside this sweep.")
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
-        prose(out, f"Not installed here, so not shown: {names}.")
+        prose(out, f"Metrics not shown, because they are not installed here: {names}.")
     for each in matters:
         if isinstance(each, str):
             prose(out, each)

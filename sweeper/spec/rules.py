@@ -40,7 +40,7 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
         yield from _script(tree)
     for name in _mapping(tree.get("fix")):
         if name in _mapping(tree.get("space")):
-            text = f"`{name}` must be in `space` or in `fix`, but got both. Remove one."
+            text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
             yield Mistake(("fix", name), text, at_key=True)
     yield from _goals(tree)
     yield from held_secrets(tree, secrets)
@@ -92,7 +92,7 @@ def _list(value: Any) -> list[Any]:
 def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Requires a pipeline or, instead, a script."""
     if "pipeline" not in tree and "command" not in tree:
-        text = "`pipeline` is required, but it is missing. Or name a script with `command`."
+        text = "`pipeline` (a module) or `command` (a script) is required, but both are missing."
         yield Mistake(("pipeline",), text, at_key=True)
     if "command" not in tree:
         if "script" in tree:
@@ -101,7 +101,7 @@ def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         return
     for section in ("pipeline", "data"):
         if section in tree:
-            text = f"`command` replaces a pipeline, but got `{section}` as well. Remove one."
+            text = f"`{section}` belongs to a pipeline and cannot be combined with `command`. Remove one."
             yield Mistake((section,), text, at_key=True)
 
 
@@ -140,7 +140,7 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 def unused(name: str, used: Collection[str]) -> str:
     """Returns the message for a parameter that has no effect on the script."""
     remedy = did_you_mean(name, used) or f" Write `{{{name}}}` where its value belongs."
-    return f"`{name}` must appear in the command, its files or its environment, but does not.{remedy}"
+    return f"`{name}` is not used: it must appear in the command, its files or its environment.{remedy}"
 
 
 def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -202,7 +202,7 @@ def _when(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         cycle = error.args[1]
-        text = f"`when` must not lead back to its own parameter, but got {' -> '.join(cycle)}."
+        text = f"`when` conditions must not form a cycle, but got {' -> '.join(cycle)}."
         yield Mistake(("space", cycle[1], "when", cycle[0]), text, at_key=True)
 
 
@@ -214,7 +214,7 @@ def _condition(condition: Any, target: Any, name: str, path: Path) -> Iterator[M
     for value in condition if isinstance(condition, list) else [condition]:
         if isinstance(value, Scalar) and not parameter.contains(value):
             known = [str(choice) for choice in getattr(parameter, "choices", ())]
-            text = f"`{name}` can never be {show(value)}, so the condition must name another value."
+            text = f"`{name}` can never be {show(value)}, so this condition never holds."
             yield Mistake(path, text + did_you_mean(str(value), known))
 
 
@@ -276,7 +276,7 @@ def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
         )
     if metric == "time_to_loss_s" and _mapping(tree.get("measure")).get("quality_samples") == 0:
         return (
-            "`time_to_loss_s` needs a quality pass, but got measure.quality_samples=0."
+            "`time_to_loss_s` needs a quality pass, but `measure.quality_samples: 0` turns it off."
             " Use `auto` or a number of samples."
         )
     return ""

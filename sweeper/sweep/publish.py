@@ -127,7 +127,7 @@ def view_of(
         note = f"**{record.failure.kind}**: {record.failure.message}"
     elif record.violations and not record.feasible:
         over = [f"`{name}` by {amount:.1%}" for name, amount in record.violations.items() if amount > 0]
-        note = f"Not feasible: beyond the limit on {', '.join(over)}.\n\n{note}"
+        note = f"Not feasible: over the limit on {', '.join(over)}.\n\n{note}"
     return RunView(
         label=run_name(record.number, record.stage, record.config, varied),
         stage=stage or record.stage,  # type: ignore[arg-type]

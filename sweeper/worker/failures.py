@@ -61,7 +61,7 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
         name = signal.strsignal(number) if number >= signal.SIGRTMIN else signal.Signals(number).name
         if number == signal.SIGKILL:
             if oom_kills:
-                return FailureKind.HOST_OOM, "the kernel killed the trial: the host is out of memory"
+                return FailureKind.HOST_OOM, "the host ran out of memory, and the kernel killed the trial"
             return FailureKind.LOST, "the trial was killed from outside (SIGKILL)"
         if number == signal.SIGBUS:
             return FailureKind.SHM, "the trial crashed with SIGBUS: shared memory (/dev/shm) is full"

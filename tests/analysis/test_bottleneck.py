@@ -41,7 +41,7 @@ def test_a_loader_whose_processes_take_the_cores():
     """Nothing waits, and yet the arithmetic alone would be four times as fast."""
     found = judged(ROWS, data=0.05, helpers=0.8, device_samples_s=DEVICE)
     assert (found.kind, found.share) == (Bottleneck.INPUT, pytest.approx(0.75))
-    assert found.why == "the data path takes 75% of the step: 5% waiting, 70% in cores"
+    assert found.why == "the data path takes 75% of the step: 5% waiting, 70% taken from training's cores"
 
 
 def test_a_loader_in_the_same_process_costs_what_its_phase_takes():

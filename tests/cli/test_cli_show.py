@@ -223,7 +223,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     # The best is only searched: what its own windows say.
     decision = out[out.index("toy: ") :]
     assert "Your baseline is input-bound: waiting for data takes 60% of the step." in decision
-    assert "Next: `loader.kind: resident`; more than 4 workers cannot help." in decision
+    assert "Next: `loader.kind: resident`; adding workers will not help." in decision
     assert "The winner is input-bound" in decision
     assert decision.count("stayed disturbed: other processes took cores.") == 1
 

@@ -12,7 +12,7 @@ NO_HOURS = (
     " Add `production: {samples: 2.0e9}`."
 )
 NO_LOSS = (
-    "`time_to_loss_s` needs a quality pass, but got measure.quality_samples=0."
+    "`time_to_loss_s` needs a quality pass, but `measure.quality_samples: 0` turns it off."
     " Use `auto` or a number of samples."
 )
 NO_PICK = (

@@ -108,14 +108,13 @@ TAIL = "baseline: {}\n"
         (
             "space:\n  precision.tf32: {type: categorical, choices: [true], when: {precision.amp: [fp16]}}\n"
             "  precision.amp: {type: categorical, choices: [fp32, bf16]}",
-            "f.yaml:4:78: `precision.amp` can never be 'fp16', so the condition must name another value."
+            "f.yaml:4:78: `precision.amp` can never be 'fp16', so this condition never holds."
             " Did you mean `bf16`?",
         ),
         (
             "space:\n  seed: {type: int, low: 0, high: 1, when: {batch_size: 1}}\n"
             "  batch_size: {type: int, low: 1, high: 2, when: {seed: 0}}",
-            "f.yaml:5:51: `when` must not lead back to its own parameter, but got"
-            " seed -> batch_size -> seed.",
+            "f.yaml:5:51: `when` conditions must not form a cycle, but got seed -> batch_size -> seed.",
         ),
         (
             "space:\n  model.width: {type: int, low: 1, high: 2}",
@@ -124,7 +123,7 @@ TAIL = "baseline: {}\n"
         ),
         (
             "space:\n  batch_size: {type: int, low: 1, high: 2}\nfix: {batch_size: 3}",
-            "f.yaml:5:7: `batch_size` must be in `space` or in `fix`, but got both. Remove one.",
+            "f.yaml:5:7: `batch_size` must not be both in `space` and in `fix`. Remove one.",
         ),
         (
             "space: {}\nfix: {optimizer.lr: fast}",

@@ -54,10 +54,10 @@ def test_known_names_are_checked_as_such():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fix": {"epochs": 3}}, "`epochs` must appear in the command"),
+        ({"fix": {"epochs": 3}}, "`epochs` is not used: it must appear in the command"),
         ({"also_try": [{"bach_size": 3}]}, "Did you mean `batch_size`"),
         ({"baseline": {"batch_size": 16, "lr": 0.1}}, "`precision.amp` in a template needs a value"),
-        ({"data": {"path": "x"}}, "got `data` as well"),
+        ({"data": {"path": "x"}}, "`data` belongs to a pipeline"),
         ({"command": []}, "must be a list"),
         ({"script": {"workdir": "there"}}, "script.workdir"),
         ({"script": {"files": {"/etc/x": ""}}}, "below the script's working directory"),
@@ -69,7 +69,7 @@ def test_mistakes(changes: dict[str, Any], message: str):
 
 
 def test_neither_pipeline_nor_command():
-    with pytest.raises(UserError, match="Or name a script with `command`"):
+    with pytest.raises(UserError, match="or `command` .a script. is required"):
         SweepSpec.from_dict({key: value for key, value in TREE.items() if key != "command"})
 
 
@@ -97,5 +97,5 @@ def test_templates_in_files_are_read_and_looked_at(tmp_path: Path):
 def test_a_parameter_that_only_a_template_could_use_is_looked_for_there(tmp_path: Path):
     (tmp_path / "t").write_text("nothing\n")
     spec = spec_of(script={"files": {"c.yaml": {"template": "t"}}}, fix={"epochs": 3})
-    with pytest.raises(UserError, match="`epochs` must appear"):
+    with pytest.raises(UserError, match="`epochs` is not used"):
         spec.script_in(tmp_path)

@@ -146,7 +146,7 @@ def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):
 def test_what_is_not_feasible_says_that_before_its_card():
     beyond = dataclasses.replace(record_of(measurement(data=0.5)), violations={"val_loss": 0.031, "b": -1.0})
     first, *trial_card = view_of(beyond, (), 1.5).note.splitlines()
-    assert first == "Not feasible: beyond the limit on `val_loss` by 3.1%."
+    assert first == "Not feasible: over the limit on `val_loss` by 3.1%."
     assert trial_card[0] == ""
     assert trial_card[1].startswith("input-bound")
     assert any("◄ the cause" in line for line in trial_card)

@@ -110,7 +110,7 @@ def exited(code: int) -> int:
     ("status", "tail", "oom_kills", "kind", "message"),
     [
         (signal.SIGKILL, "", 0, "lost", "SIGKILL"),
-        (signal.SIGKILL, "", 1, "host_oom", "host is out of memory"),
+        (signal.SIGKILL, "", 1, "host_oom", "host ran out of memory"),
         (signal.SIGBUS, "", 0, "shm", "/dev/shm"),
         (signal.SIGTERM, "", 0, "preempted", "SIGTERM"),
         (signal.SIGUSR1, "", 0, "preempted", "SIGUSR1"),

@@ -156,7 +156,7 @@ class Rounds:
             after = budget.seconds_left
             if left is not None and after is not None:
                 longest = max(longest, left - after)
-        self.ended = f"after {len(self.speeds)} rounds the intervals are as narrow as they get here"
+        self.ended = f"after {len(self.speeds)} rounds, the limit, the intervals are still wide"
 
     def _round(self, index: int, order: Sequence[int]) -> Speeds:
         context, trials = self._context, self._trials
