@@ -69,7 +69,7 @@ def test_mistakes(changes: dict[str, Any], message: str):
 
 
 def test_neither_pipeline_nor_command():
-    with pytest.raises(UserError, match="or `command` .a script. is required"):
+    with pytest.raises(UserError, match="or `command`"):
         SweepSpec.from_dict({key: value for key, value in TREE.items() if key != "command"})
 
 

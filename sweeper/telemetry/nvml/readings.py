@@ -1,4 +1,7 @@
-"""The cheap readings of NVML: memory, utilisation, power, temperature, clocks."""
+"""The cheap readings of NVML: memory, utilisation, power, temperature, clocks.
+
+Each is a series of a trial's telemetry. To list or search one, add a row to `sweeper.core.metrics`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The protocol of loaders, and gathering several batches together."""
+"""The protocol of loaders, and gathering several batches together.
+
+The loaders are listed in `sweeper.core.loaders`.
+"""
 
 from __future__ import annotations
 
