@@ -14,8 +14,8 @@ from typing import Any
 from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_uninstalled, shipped_folder
 from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import SweepSpec
+from sweeper.spec.data_path import existing
 from sweeper.spec.sections import Measure
-from sweeper.sweep.store.data_path import existing
 from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
 
 MAX_BYTES_OF_CODE = 1024 * 1024
