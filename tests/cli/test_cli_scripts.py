@@ -96,7 +96,7 @@ def test_deep_check_of_a_silent_script_says_so(wild: Path, sweeper):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"space": {"batch_sise": SIZES}}, "`batch_sise` must appear in the command"),
+        ({"space": {"batch_sise": SIZES}}, "`batch_sise` is not used: it must appear in the command"),
         ({"baseline": {}}, "needs a value in `baseline`"),
         ({"pipeline": "pipelines.stocks"}, "Remove one"),
         ({"command": "python train.py"}, "must be a list"),
