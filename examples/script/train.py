@@ -34,3 +34,4 @@ for epoch in range(args.epochs):
         if step % 50 == 0:
             rate = seen / (time.perf_counter() - began)
             print(f"epoch {epoch} step {step} loss {loss.item():.4f} {rate:.0f} samples/s", flush=True)
+            began, seen = time.perf_counter(), 0
