@@ -25,7 +25,7 @@ from typing import Any
 from gpu_day.steps import ROOT, Day, SkippedError
 from sweeper.system.process import tree
 from sweeper.telemetry.nvml import probe as probes
-from sweeper.telemetry.nvml.library import NOT_FOUND, initialised
+from sweeper.telemetry.nvml.binding import NOT_FOUND, initialised
 from sweeper.telemetry.nvml.probe import NvmlProbe, describe_gpus
 
 READS = 60

@@ -110,7 +110,7 @@ class Asked:
 
 
 def train_command(exported: Path, home: Path, asked: Asked) -> int:
-    """Runs an export: a pipeline in the trainer, a command in place of this process.
+    """Runs an export: a pipeline in the trainer, a command replaces this process.
 
     Raises:
         UserError: It is not an export, or the options do not fit it.
@@ -215,7 +215,7 @@ class _Screen(LiveScreen):
         self.live(now_line(now))
 
     def validated(self, epoch: int, now: Now, *, better: bool) -> None:
-        """Prints a line about an epoch, unless one was printed a moment ago."""
+        """Prints the line of a finished epoch, at most one per second."""
         if time.monotonic() - self._said_at >= LINE_SECONDS:
             self._said_at = time.monotonic()
             best = "  best so far" if better else ""

@@ -151,7 +151,7 @@ class LoaderConformance:
         assert first != other
 
     def test_it_goes_on_after_the_batches_that_were_taken_before(self, start: Any) -> None:
-        """As for a production run resumed in the middle of an epoch."""
+        """Skips batches as a production run resumed mid-epoch does."""
         # Five batches are an epoch.
         want = in_order(numbered(), SIZE, 4, drop_last=True)[13:]
         got = batches(start(numbered(), begin=13), len(want))

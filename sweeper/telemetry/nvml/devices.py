@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml.library import find, gpus, initialised, is_split, problem, start
+from sweeper.telemetry.nvml.binding import find, gpus, initialised, is_split, problem, start
 from sweeper.telemetry.nvml.processes import compute_processes
 
 LIMIT_SECONDS = 60.0

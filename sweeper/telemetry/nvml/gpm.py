@@ -7,7 +7,7 @@ import math
 from time import perf_counter
 from typing import Any
 
-from sweeper.telemetry.nvml.library import SUCCESS, Device, LeftOutError, NotReportedError
+from sweeper.telemetry.nvml.binding import SUCCESS, Device, LeftOutError, NotReportedError
 from sweeper.telemetry.nvml.pcie import RX, TX
 
 # NVML refreshes the counters behind a sample every 100 ms.

@@ -6,7 +6,7 @@ import math
 from time import perf_counter
 from typing import Any
 
-from sweeper.telemetry.nvml.library import SUCCESS, LeftOutError
+from sweeper.telemetry.nvml.binding import SUCCESS, LeftOutError
 
 MIB = 1024**2
 RX, TX = "gpu_pcie_rx_mib_s", "gpu_pcie_tx_mib_s"

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml.library import NOT_FOUND, SUCCESS, Device, LeftOutError, code_of, is_final
+from sweeper.telemetry.nvml.binding import NOT_FOUND, SUCCESS, Device, LeftOutError, code_of, is_final
 
 GIB = 1024**3
 

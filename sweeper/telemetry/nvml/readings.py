@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sweeper.telemetry.nvml.binding import Device, NotReportedError, is_final
 from sweeper.telemetry.nvml.gpm import Gpm
-from sweeper.telemetry.nvml.library import Device, NotReportedError, is_final
 from sweeper.telemetry.nvml.pcie import PcieCounters, PcieThroughput
 
 GIB = 1024**3
