@@ -6,8 +6,9 @@
         ...
         meter.step(samples=len(batch), loss=loss)
 
-Standard library only. Outside a sweep it does nothing. It never waits for a GPU: a loss on one is
-copied in the background and read once the copy is done.
+Outside a sweep it does nothing. It never waits for a GPU: a loss on one is copied in the background
+and read once the copy is done. Standard library only, and Python 3.8: the hook in a script's own
+process uses its messages.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 VARIABLE = "SWEEPER_METER"
 """Environment variable with the abstract name of the socket that receives its messages."""
 
 INTERVAL_SECONDS = 0.01
-MAX_BYTES = 4096
+MAX_BYTES = 1 << 16
 
 
 def meter() -> Meter:
@@ -61,22 +62,48 @@ class Meter:
         yield
 
 
-class _ReportingMeter(Meter):
-    """A meter in a sweep.
+class Channel:
+    """Sends messages to the sweep's socket; never waits, never fails.
 
-    Every message has the totals since the beginning, so that a lost one costs nothing.
+    Messages have the totals since the beginning, so that a lost one costs nothing.
     """
 
-    def __init__(self, name: str, world_size: int) -> None:
+    def __init__(self, name: str) -> None:
         self._address = b"\0" + name.encode()
+        self._open()
+
+    def _open(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
+        self._inode = os.fstat(self._socket.fileno()).st_ino
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message; it is lost if the listener is busy or gone."""
+        with contextlib.suppress(OSError):
+            if not self._is_ours():
+                self._socket.detach()
+                self._open()
+            self._socket.sendto(json.dumps(message).encode(), self._address)
+
+    def _is_ours(self) -> bool:
+        """Some scripts close every descriptor they do not know; the number may be another's now."""
+        try:
+            return os.fstat(self._socket.fileno()).st_ino == self._inode
+        except OSError:
+            return False
+
+
+class _ReportingMeter(Meter):
+    """A meter in a sweep."""
+
+    def __init__(self, name: str, world_size: int) -> None:
+        self._channel = Channel(name)
         self._world_size = world_size
         self._steps = self._samples = 0
         self._paused, self._is_pausing = 0.0, False
         self._sent_at = 0.0
         self._last_step = time.perf_counter()
-        self._losses = _Losses()
+        self._losses = Losses()
         self._val: tuple[int, float] | None = None
         self._send(self._last_step)
 
@@ -128,14 +155,11 @@ class _ReportingMeter(Meter):
         }
         loss = self._losses.taken()
         if loss is not None:
-            # NaN is not JSON; null says that it was not finite.
-            message["loss"] = loss if math.isfinite(loss) else None
+            message["loss"] = finite(loss)
         if self._val is not None:
             samples, value = self._val
-            message["val"] = [samples, value if math.isfinite(value) else None]
-        # Training goes on if the listener is busy or gone.
-        with contextlib.suppress(OSError):
-            self._socket.sendto(json.dumps(message).encode(), self._address)
+            message["val"] = [samples, finite(value)]
+        self._channel.send(message)
 
 
 @functools.cache
@@ -143,7 +167,7 @@ def _reporting_meter(name: str, world_size: int) -> _ReportingMeter:
     return _ReportingMeter(name, world_size)
 
 
-class _Losses:
+class Losses:
     """Losses since the last message; those on a GPU once their copies have arrived."""
 
     MAX_PENDING = 64
@@ -153,6 +177,7 @@ class _Losses:
         self._pending: list[tuple[Any, Any]] = []
 
     def add(self, loss: Any) -> None:
+        """Adds a number or a tensor; never waits for a GPU."""
         if getattr(loss, "is_cuda", False):
             if len(self._pending) < self.MAX_PENDING:
                 self._copy(loss)
@@ -181,6 +206,11 @@ class _Losses:
         mean = self._sum / self._count
         self._sum, self._count = 0.0, 0
         return mean
+
+
+def finite(value: float) -> float | None:
+    """Returns a number as JSON can hold it: None says that it is not finite."""
+    return value if math.isfinite(value) else None
 
 
 def _number(loss: Any) -> float:

@@ -168,6 +168,13 @@ WASTES: tuple[Rule, ...] = (
         "",
         "the peak of memory",
     ),
+    Rule(
+        Bottleneck.HOST,
+        lambda s: s.rest or 0.0,
+        lambda s: f"{percent(s.rest or 0)} of the time passes between the steps, in the script's own code",
+        "host",
+        "the breakdown",
+    ),
     Rule(Bottleneck.LAUNCH, _launch, _launch_why, "compute", "the device's and the host's time for a step"),
     Rule(
         Bottleneck.LAUNCH,
@@ -212,7 +219,7 @@ def verdict_on(record: TrialRecord) -> Verdict | None:
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
-    if found.reported_by:
+    if found.reported_by and not found.breakdown.step_s:
         return _from_outside(found)
     signals = signals_of(found)
     costs = [(rule.cost(signals), rule) for rule in WASTES]

@@ -40,8 +40,33 @@ def percent(share: float) -> str:
 
 
 def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: TrialConfig) -> Remedy:
-    """Returns the next thing to change: the first remedy for `kind` that applies."""
+    """Returns the next thing to change: the first remedy for `kind` that applies.
+
+    A script's own code decides what its settings are called, so its remedies change no configuration.
+    """
+    if found.reported_by:
+        return Remedy(_for_script(kind, signals, found))
     return next(_OF[kind](signals, found, config))
+
+
+def _for_script(kind: Bottleneck, s: Signals, found: Measurement) -> str:
+    lines = found.diagnosis.lines if found.diagnosis else {}
+
+    def at(phase: str) -> str:
+        return f" (most of it at {lines[phase][0]})" if lines.get(phase) else ""
+
+    crowded = s.cpu is not None and s.cpu >= SATURATED
+    workers = "" if crowded or _cores(found) == 1 else "more loader workers, or "
+    return {
+        Bottleneck.INPUT: f"{workers}less work per sample: decode once, and fetch whole batches{at('data')}",
+        Bottleneck.TRANSFER: "pinned memory and `non_blocking=True`, or types that are converted there",
+        Bottleneck.SYNC: f"read numbers every hundred steps, not at each one{at('forward')}",
+        Bottleneck.CAPACITY: "memory is full: mixed precision, or activation checkpointing",
+        Bottleneck.LAUNCH: "a larger batch, or fewer and larger operations: a fused optimizer, torch.compile",
+        Bottleneck.BANDWIDTH: "smaller types, fused operations; on a CPU, an allocator that keeps its memory",
+        Bottleneck.COMPUTE: f"mixed precision or torch.compile{at('forward')}",
+        Bottleneck.HOST: f"log, print and evaluate less often{at('rest')}",
+    }[kind]
 
 
 def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
@@ -181,6 +206,10 @@ def _cores(found: Measurement) -> int:
     return found.diagnosis.usable_cpus if found.diagnosis else 1
 
 
+def _host(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    yield Remedy("log, print and evaluate less often")
+
+
 _OF: Mapping[Bottleneck, Callable[[Signals, Measurement, TrialConfig], Iterator[Remedy]]] = {
     Bottleneck.INPUT: _input,
     Bottleneck.TRANSFER: _transfer,
@@ -189,4 +218,5 @@ _OF: Mapping[Bottleneck, Callable[[Signals, Measurement, TrialConfig], Iterator[
     Bottleneck.LAUNCH: _launch,
     Bottleneck.BANDWIDTH: _bandwidth,
     Bottleneck.COMPUTE: _compute,
+    Bottleneck.HOST: _host,
 }

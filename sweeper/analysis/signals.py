@@ -33,6 +33,8 @@ class Signals:
         sm_active, dram_active: From the GPU's performance counters.
         memory: Peak of the device's memory.
         sync_places: Lines of the user's code that wait for the device in each step (CUDA).
+        rest: What a script does between its steps: logging, metrics, its own Python; None for a
+            pipeline, whose loop is not the user's.
         device_rate, loader_rate: Samples per second of each on its own.
         cpu: Use of the cores this trial may use.
     """
@@ -52,6 +54,7 @@ class Signals:
     dram_active: float | None = None
     memory: float | None = None
     sync_places: tuple[str, ...] | None = None
+    rest: float | None = None
     device_rate: float | None = None
     loader_rate: float | None = None
     cpu: float | None = None
@@ -103,6 +106,7 @@ def signals_of(found: Measurement) -> Signals:
         dram_active=_share(found, "gpu_dram_active_pct"),
         memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
         sync_places=diagnosis.sync_places if diagnosis else None,
+        rest=parts.host_gap_s / step if found.reported_by else None,
         device_rate=diagnosis.device_samples_s if diagnosis else None,
         loader_rate=diagnosis.loader_samples_s if diagnosis else None,
         cpu=_share(found, "cpu_util_pct"),

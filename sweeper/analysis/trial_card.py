@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.analysis.bottleneck import verdict_on
-from sweeper.core.measurement import Breakdown
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.remedies import percent
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Breakdown, Diagnosis, Measurement
 from sweeper.core.record import TrialRecord
 
 _BAR = 40
@@ -18,17 +20,33 @@ _PARTS = (
     ("compute", "captured step", "graph_s"),
     ("host", "host gap", "host_gap_s"),
 )
+_LINES_OF = {
+    "waiting for data": "data",
+    "copy to the device": "copy",
+    "forward": "forward",
+    "backward": "backward",
+    "optimiser": "optimizer",
+    "host gap": "rest",
+}
+"""The phase of a script's lines (`Diagnosis.lines`) by the title of the part."""
 _MIN_SHARE = 0.005
+_MIN_EVALUATION = 0.05
 
 
 def trial_card(record: TrialRecord) -> Iterator[str]:
     """Yields the lines of the card; none without a measurement."""
-    measured, verdict = record.measurement, verdict_on(record)
-    if measured is None or verdict is None:
-        return
+    if record.measurement is not None:
+        yield from card(record.measurement, record.config)
+
+
+def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
+    """Yields the lines of the card of what `config` measured."""
+    verdict = verdict_of(measured, config)
     yield f"{verdict.kind}: {verdict.why}"
     if measured.breakdown.step_s:
-        yield from tree(measured.breakdown, verdict.phase)
+        yield from tree(measured.breakdown, verdict.phase, measured.diagnosis)
+    if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
+        yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     if measured.reported_by:
         yield f"speed as reported by {measured.reported_by}"
     for each in measured.left_out:
@@ -44,8 +62,12 @@ def trial_card(record: TrialRecord) -> Iterator[str]:
         yield f"`{name}`: {what}"
 
 
-def tree(parts: Breakdown, cause: str) -> Iterator[str]:
-    """Yields the parts of a step as a percentage tree; the largest part of the phase `cause` is marked."""
+def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> Iterator[str]:
+    """Yields the parts of a step as a percentage tree; the largest part of the phase `cause` is marked.
+
+    Args:
+        diagnosis: Has the lines of a script that take most of each part.
+    """
     step = parts.step_s
     shares = [(phase, title, getattr(parts, field) / step) for phase, title, field in _PARTS]
     shown = [each for each in shares if each[2] >= _MIN_SHARE or each[0] == cause == "data"]
@@ -55,4 +77,6 @@ def tree(parts: Breakdown, cause: str) -> Iterator[str]:
         _, title, share = each
         branch = "└─" if each is shown[-1] else "├─"
         mark = "  ◄ the cause" if each is marked else ""
-        yield f"  {branch} {title:<18} {100 * share:4.0f}% {'█' * round(_BAR * share)}{mark}"
+        lines = diagnosis.lines.get(_LINES_OF.get(title, ""), ()) if diagnosis else ()
+        line = f"  {lines[0]}" if lines else ""
+        yield f"  {branch} {title:<18} {100 * share:4.0f}% {'█' * round(_BAR * share)}{mark}{line}"

@@ -31,6 +31,7 @@ _DISK = {
 COMMANDS = {
     "init": "Write a first search space for a pipeline or for a training script.",
     "run": "Run a sweep, or continue one that was interrupted.",
+    "watch": "Watch a training script as it is: its speed, the parts of its step, why it is not faster.",
     "check": "Validate a search space and show what it searches.",
     "spaces": "List the search spaces that come with sweeper.",
     "list": "List sweeps, the latest first.",

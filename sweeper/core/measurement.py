@@ -106,6 +106,9 @@ class Diagnosis:
         fits_device: Whether the training data fits on the device.
         native_bf16: Whether the device computes in bf16 natively.
         usable_cpus: Cores that the trial may use.
+        lines: For each phase of a script's step, the lines of the user's code that take most of it,
+            as `file:line`.
+        evaluation_share: Share of a script's time that evaluations take.
     """
 
     device_samples_s: float | None = None
@@ -119,6 +122,8 @@ class Diagnosis:
     fits_device: bool | None = None
     native_bf16: bool | None = None
     usable_cpus: int = 1
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    evaluation_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +277,7 @@ class Bottleneck(StrEnum):
     LAUNCH = "launch-bound"
     BANDWIDTH = "memory-bandwidth-bound"
     COMPUTE = "compute-bound"
+    HOST = "host-bound"
     INCONCLUSIVE = "inconclusive"
 
 

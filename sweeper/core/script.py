@@ -25,6 +25,7 @@ class Script:
             full copy, or `here`, in `folder` itself.
         stop: Whether it is asked to stop once it is measured, or runs to completion.
         keep: Whether the files it wrote are kept.
+        watch: Whether torch reports its steps from inside its processes (`sweeper.inject`).
         samples_per_step: Factors of the samples per step, such as `{bs}*{accum}`; empty for the
             trial's own batch.
         samples_per_epoch: Samples per epoch; 0 if unknown.
@@ -42,6 +43,7 @@ class Script:
     workdir: Literal["link", "copy", "here"] = "link"
     stop: Literal["when_measured", "at_end"] = "when_measured"
     keep: bool = False
+    watch: bool = True
     samples_per_step: str = ""
     samples_per_epoch: float = 0.0
     tokens_per_sample: float = 0.0

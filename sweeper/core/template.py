@@ -37,6 +37,11 @@ def render(text: str, values: Mapping[str, Scalar]) -> str:
     return _FIELD.sub(lambda found: _replaced(found, values), text)
 
 
+def literal(text: str) -> str:
+    """Returns the template of a text in which braces mean nothing."""
+    return _FIELD.sub(lambda found: found[0] if found[1] else f"{{{found[0]}}}", text)
+
+
 def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:
     """Returns a rendered command line; an item that is a condition becomes its words, or nothing.
 

@@ -1,4 +1,4 @@
-"""Listens to a script: its meter, its MLflow log, its output. The most trusted source wins."""
+"""Listens to a script: torch in its processes, its meter, MLflow log and output; the most trusted wins."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from sweeper.script.events import MIN_COUNTS, EventStream, Sizes
 from sweeper.script.mlflow_store import MlflowStore
 from sweeper.script.patterns import Lines, Patterns, is_evaluation
 from sweeper.script.timeline import Stretch, Timeline
+from sweeper.script.watched import Watched
 
 JUMP = 100.0
 """Multiple of the usual speed: no training jumps like that, so it must be another unit."""
 DISAGREE = 3.0
 """Largest plausible ratio between the printed speed and the speed of the counts."""
+TOLERANCE = 0.03
+"""Two sources that differ by more are reported."""
 KEPT_LINES, SHOWN_LINES = 400, 10
 PARSED_AT_ONCE = 100
 """Lines parsed per read: a script that prints endlessly must not take up the processor."""
@@ -39,6 +42,7 @@ class Listener:
     """Collects what a script reports.
 
     Attributes:
+        watched: What torch reports.
         examples: For each quantity in the output, its first value and the line it came from.
         num_lines: Lines of output so far.
         last_lines: The latest of them.
@@ -49,6 +53,7 @@ class Listener:
         sizes = Sizes(
             per_step=self._per_step, per_epoch=script.samples_per_epoch, tokens=script.tokens_per_sample
         )
+        self.watched = Watched(self._per_step)
         self._meter, self._logged, self._printed = Timeline(), EventStream(sizes), EventStream(sizes)
         self._name = f"sweeper-{os.getpid()}-{os.urandom(8).hex()}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -72,7 +77,7 @@ class Listener:
 
     @property
     def last_heard_s(self) -> float:
-        """Time of the last report; now, while the meter reports a pause."""
+        """Time of the last report; now, while a pause is reported."""
         return time.perf_counter() if self._is_pausing else self._last_heard_s
 
     @property
@@ -86,17 +91,27 @@ class Listener:
         name, timeline = self._best()
         return name if timeline.stretches else ""
 
+    def _sources(self) -> Sequence[tuple[str, Timeline]]:
+        """Returns all sources, the most trusted first."""
+        return (
+            (self.watched.by, self.watched.timeline),
+            ("the meter", self._meter),
+            (f"MLflow ({self._logged.by})", self._logged.timeline),
+            (f"the output ({self._printed.by})", self._printed.timeline),
+        )
+
     def _best(self) -> tuple[str, Timeline]:
-        if self._meter.stretches:
-            return "the meter", self._meter
-        if self._logged.timeline.stretches:
-            return f"MLflow ({self._logged.by})", self._logged.timeline
-        return f"the output ({self._printed.by})", self._printed.timeline
+        sources = self._sources()
+        return next((each for each in sources if each[1].stretches), sources[-1])
 
     def losses(self) -> Timeline:
         """Returns the most trusted timeline that has losses."""
-        timelines = (self.timeline, self._meter, self._logged.timeline, self._printed.timeline)
+        timelines = [self.timeline, *(timeline for _, timeline in self._sources())]
         return next((each for each in timelines if each.losses or each.val_losses), self.timeline)
+
+    def val_losses(self) -> Timeline:
+        """Returns the most trusted timeline that has validation losses, else that of `losses`."""
+        return next((each for _, each in self._sources() if each.val_losses), self.losses())
 
     def listen(self) -> None:
         """Reads messages of the meter and logged metrics.
@@ -115,6 +130,11 @@ class Listener:
             self._read_store(self._store)
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
+        if message.get("by") == "hook":
+            self.watched.take(message)
+            if "steps" in message and "part" not in message:
+                self._last_heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
+            return
         meter = self._meter
         self._last_heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
         meter.count(message["t"], message["samples"], message["steps"], message["paused"])
@@ -203,6 +223,22 @@ class Listener:
                     " `script.samples_per_step`.",
                 )
 
+    def disagreement(self) -> str:
+        """Returns how another source disagrees with the trusted one, in words; empty if none does.
+
+        Both are compared over the same period, after the first half of what the other one reported.
+        """
+        trusted, timeline = self._best()
+        for name, other in self._sources():
+            late = _late(other.stretches)
+            if other is timeline or len(late) < MIN_COUNTS:
+                continue
+            own = [e for e in timeline.stretches if late[0].start_s < e.end_s <= late[-1].end_s]
+            mine, theirs = _rate(own), _rate(late)
+            if mine and theirs and abs(theirs / mine - 1) > TOLERANCE:
+                return f"{name} says {theirs:,.0f} samples/s, {trusted} {mine:,.0f}: the latter is believed"
+        return ""
+
     def report(self) -> dict[str, Any]:
         """Returns what was understood, for the user to check."""
         late = _late(self._printed.timeline.stretches)
@@ -210,6 +246,9 @@ class Listener:
         meant = [e for e in self._meter.stretches if late and late[0].start_s < e.end_s <= late[-1].end_s]
         return {
             "source": self.source,
+            "disagreement": self.disagreement(),
+            "processes": list(self.watched.programs.values()),
+            "unwatched": self.watched.failures,
             "samples_per_step": self._per_step,
             "num_lines": self.num_lines,
             "understood": {name: list(example) for name, example in self.examples.items()},

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from sweeper import inject
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.job import RECORD, Job
@@ -37,11 +38,13 @@ from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
+from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
 from sweeper.script.workspace import Workplace, leads_out, make
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
 from sweeper.system.files import write_json
+from sweeper.system.process import usage
 from sweeper.system.secrets import struck, struck_tree
 from sweeper.telemetry.nvml.probe import full_uuid, name_and_memory_gib
 from sweeper.trainer.conditions import Conditions, between, read_conditions
@@ -54,6 +57,8 @@ OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPIN
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
+DIAGNOSIS_SECONDS = 20.0
+"""After the start-up: more than its parts take together."""
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
 
 
@@ -65,7 +70,19 @@ def run(job: Job, progress: Progress) -> Measurement:
         UserError: It cannot be started.
     """
     with _started(job, progress) as trial:
-        return trial.measured()
+        found = trial.measured()
+        is_watched = trial.is_watched
+    if job.plan.diagnose and is_watched:
+        progress.stage("diagnose")
+        with _started(job, progress, inject.DIAGNOSE) as trial:
+            parts = trial.taken_apart(found.startup_seconds + DIAGNOSIS_SECONDS)
+            diagnosis = parts.diagnosis(trial.folder, on_gpu=found.device.kind != "cpu")
+        breakdown = parts.breakdown()
+        if breakdown is not None:
+            found = dataclasses.replace(
+                found, breakdown=breakdown, diagnosis=diagnosis, finished_at=time.time()
+            )
+    return found
 
 
 def run_for_loss(job: Job, progress: Progress) -> Report:
@@ -86,14 +103,21 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
 
 
 @contextlib.contextmanager
-def _started(job: Job, progress: Progress) -> Iterator[_Trial]:
-    with reserved_port() as port, _running(job, progress, port) as trial:
+def _started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[_Trial]:
+    with reserved_port() as port, _running(job, progress, port, mode) as trial:
         yield trial
 
 
 @contextlib.contextmanager
-def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]:
+def _running(job: Job, progress: Progress, port: int | None, mode: str) -> Iterator[_Trial]:
+    """Runs the script.
+
+    Args:
+        mode: What the hook in its processes does (`sweeper.inject`). Only the run that is watched is
+            the trial, which leaves a record and, if they are kept, its files.
+    """
     script, place = job.script, Path(job.folder)
+    is_trial = mode == inject.WATCH
     assert script is not None
     values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
     command = arguments(script.command, values)
@@ -102,8 +126,9 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
             f"`command` must not contain a relative path out of its folder, but has {path!r}. Write the"
             " absolute path, or set `script.workdir: here`."
         )
-    progress.stage("build")
-    workplace = make(script, values, place / "work")
+    if is_trial:
+        progress.stage("build")
+    workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
     listener = Listener(script, job.config, place)
     own = {name: render(text, values) for name, text in script.env.items()}
     environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
@@ -114,25 +139,30 @@ def _running(job: Job, progress: Progress, port: int | None) -> Iterator[_Trial]
         for name in PORT_VARIABLES:
             environment.setdefault(name, str(port))
     environment.update({**_device(job.device), **own, **listener.environment})
+    if script.watch:
+        environment.update(inject.environment(environment, mode))
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
     hidden = secrets(environment)
-    write_json(place / RECORD, struck_tree(record, hidden))
+    if is_trial:
+        write_json(place / RECORD, struck_tree(record, hidden))
     kills = failures.oom_kills()
     try:
         process = ScriptProcess(command, workplace.folder, environment, listener)
         try:
             device = _described(job.device)
-            progress.device(device)
-            progress.stage("warmup")
+            if is_trial:
+                progress.device(device)
+                progress.stage("warmup")
             yield _Trial(job, progress, process, listener, workplace, device, kills)
         finally:
             process.stop()
             process.close()
-            write_json(place / RECORD, struck_tree({**record, "heard": listener.report()}, hidden))
+            if is_trial:
+                write_json(place / RECORD, struck_tree({**record, "heard": listener.report()}, hidden))
     finally:
         listener.close()
-        if not script.keep:
+        if not (script.keep and is_trial):
             workplace.remove()
 
 
@@ -191,6 +221,26 @@ class _Trial:
             self.listen_for_loss()
         return self._measurement(timed, num_warm, steady)
 
+    @property
+    def folder(self) -> Path:
+        """Where the script runs."""
+        return self._workplace.folder
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether torch reports the speed."""
+        return self._timeline is self._listener.watched.timeline
+
+    def taken_apart(self, seconds: float) -> TakenApart:
+        """Returns what the script's steps consist of, as far as it is reported within `seconds`."""
+        found = self._listener.watched.parts
+        deadline = time.perf_counter() + seconds
+        # A batch trained on again and again may well lead to a loss that is not finite.
+        with contextlib.suppress(TrialFailedError, UserError):
+            while not found.is_done and time.perf_counter() < deadline and self._listen():
+                self._progress.steps.add()
+        return found
+
     def listen_for_loss(self) -> None:
         """Listens until the script has trained on the samples of the loss, or has exited.
 
@@ -220,11 +270,12 @@ class _Trial:
         not have validated, so the training loss after the same number of samples counts.
         """
         plan, losses = self._job.plan, self._listener.losses()
+        validation = self._listener.val_losses()
         at_end = self._script.stop == "at_end"
         at = losses.samples if at_end else plan.quality_samples
         if not plan.quality_samples or losses.samples < at:
             return None
-        train, val = losses.loss_at(at), losses.val_loss_at(at)
+        train, val = losses.loss_at(at), validation.val_loss_at(at)
         loss = val if train is None or (at_end and val is not None) else train
         if loss is None:
             return None
@@ -283,21 +334,35 @@ class _Trial:
         """Returns a window of whole stretches; None if the script exits first."""
         timeline = self._timeline
         first = len(timeline.stretches)
-        before = read_conditions()
+        before = self._read_conditions()
         while sum(each.seconds for each in timeline.stretches[first:]) < seconds:
             if not self._listen() or timeline is not self._timeline:
                 # It has exited, or a more trusted source has started to report.
                 if self._process.status is not None:
                     return None
                 timeline, first = self._timeline, len(self._timeline.stretches)
-        return Taken(_window(timeline.stretches[first:], before, read_conditions()))
+        return Taken(_window(timeline.stretches[first:], before, self._read_conditions()))
+
+    def _read_conditions(self) -> Conditions:
+        """Returns the current counters; where its training processes are known, they are no helpers.
+
+        The faults of this process, which only listens, do not count.
+        """
+        found = read_conditions()
+        training = [each for each in map(usage, self._listener.watched.trainers) if each is not None]
+        own = sum(each.cpu_seconds for each in training)
+        return dataclasses.replace(
+            found,
+            helper_cpu_seconds=found.helper_cpu_seconds - own if training else 0.0,
+            minor_faults=sum(each.minor_faults for each in training),
+        )
 
     def _single_window(self) -> tuple[Windows, int, bool]:
         """Returns all but the first stretch as one window: the script exited before a window."""
         among = self._timeline.stretches[1:]
         if not among:
             self._fail()
-        conditions = read_conditions()
+        conditions = self._read_conditions()
         window = _window(among, conditions, conditions)
         return Windows(kept=(window,), repeated=0, lost=0, phases=()), 1, False
 
@@ -312,6 +377,8 @@ class _Trial:
         effective: dict[str, str] = {}
         if changed := self._workplace.overwritten():
             effective["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
+        if found := self._listener.disagreement():
+            effective["speed"] = found
         self._process.stop()
         return Measurement(
             throughput=throughput,
@@ -376,7 +443,7 @@ class _Trial:
 
 
 def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
-    found = between(
+    return between(
         before,
         after,
         among[0].start_s,
@@ -384,8 +451,6 @@ def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> 
         sum(each.steps for each in among),
         round(sum(each.samples for each in among)),
     )
-    # Faults of this process, which only listens, do not count.
-    return dataclasses.replace(found, minor_faults=0)
 
 
 def _peak_gib() -> float:

@@ -176,6 +176,7 @@ class ScriptOptions(Section):
     workdir: Literal["link", "copy", "here"] = "link"
     stop: Literal["when_measured", "at_end"] = "when_measured"
     keep: bool = False
+    watch: bool = True
     samples_per_step: int | str | None = None
     samples_per_epoch: Positive | None = None
     tokens_per_sample: Positive | None = None

@@ -149,6 +149,7 @@ class SweepSpec(Section):
             workdir=options.workdir,
             stop=options.stop,
             keep=options.keep,
+            watch=options.watch,
             samples_per_step=str(options.samples_per_step or ""),
             samples_per_epoch=options.samples_per_epoch or 0.0,
             tokens_per_sample=options.tokens_per_sample or 0.0,

@@ -36,11 +36,13 @@ class Usage:
 
     Attributes:
         reaped_seconds: Processor time of the children it has waited for.
+        minor_faults: Pages that the kernel had to map and clear for it.
     """
 
     cpu_seconds: float
     reaped_seconds: float
     resident_bytes: int
+    minor_faults: int = 0
 
 
 def usage(pid: int) -> Usage | None:
@@ -51,7 +53,12 @@ def usage(pid: int) -> Usage | None:
     except OSError:
         return None
     user, system, user_reaped, system_reaped = map(int, fields[11:15])
-    return Usage((user + system) / _TICKS, (user_reaped + system_reaped) / _TICKS, int(fields[21]) * _PAGE)
+    return Usage(
+        (user + system) / _TICKS,
+        (user_reaped + system_reaped) / _TICKS,
+        int(fields[21]) * _PAGE,
+        int(fields[7]),
+    )
 
 
 def involuntary_switches(pid: int) -> int:

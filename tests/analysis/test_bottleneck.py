@@ -359,7 +359,11 @@ def any_measurement(rng: random.Random) -> Measurement:
         native_bf16=rng.choice([None, False, True]),
         usable_cpus=rng.choice([1, 2, 64]),
     )
-    return dataclasses.replace(base, diagnosis=rng.choice([None, diagnosis, diagnosis, diagnosis]))
+    return dataclasses.replace(
+        base,
+        diagnosis=rng.choice([None, diagnosis, diagnosis, diagnosis]),
+        reported_by=rng.choice(["", "", "torch"]),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,12 @@ from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_un
 from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.data_path import existing
-from sweeper.spec.sections import Measure
+from sweeper.spec.sections import Measure, ScriptOptions
 from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
 
 MAX_BYTES_OF_CODE = 1024 * 1024
 _DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
+_DEFAULTS["script.watch"] = ScriptOptions.model_fields["watch"].default
 
 
 def import_paths() -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _digest_of_files_named(command: Sequence[str]) -> str:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ.
 
-    A setting of `measure` that one of them lacks is newer and counts as its default.
+    A setting of `_DEFAULTS` that one of them lacks is newer and counts as its default.
     """
     return [
         f"{key}: {_short(a)} -> {_short(b)}"

@@ -1,0 +1,101 @@
+"""`sweeper watch`: watches a training script as it is and says why it is not faster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from sweeper.analysis.formatting import seconds
+from sweeper.analysis.trial_card import card
+from sweeper.cli.options import Json
+from sweeper.cli.screen import LiveScreen, console, rate
+from sweeper.core.codec import encode
+from sweeper.core.measurement import Measurement, Window
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.script.watch import NO_PARAMETERS
+from sweeper.script.watch import watch as watch_script
+
+FAILED = 1
+LAST_LINES = 5
+_STAGES = {
+    "build": "Starting the script.",
+    "warmup": "Waiting for steps, and until their speed is steady.",
+    "diagnose": "Taking its steps apart, in a second run of the same command.",
+}
+
+
+def watch(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
+    ],
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Run it in this folder, not in a mirror that is thrown away.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch a training script as it is: its speed, the parts of its step, why it is not faster.
+
+    Nothing is edited, and the script need not print anything: torch reports its steps. The command
+    runs twice for some seconds, once to be timed and once to be taken apart. Exits with 1 if it
+    cannot be measured.
+
+    --json: {"throughput", "step_ms", "windows", "breakdown", "diagnosis", "reported_by", ...}, as in a
+    trial's outcome.json
+
+    Example: sweeper watch -- python train.py --epochs 3
+    """
+    out = console()
+    # The script writes to standard output, which goes to a file meanwhile.
+    out.file = sys.stdout
+    screen = LiveScreen(out)
+    progress = Silent() if as_json else _Shown(screen)
+    with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
+        try:
+            with screen, contextlib.redirect_stdout(log):
+                found = watch_script(command, Path.cwd(), progress, in_place=in_place)
+        except TrialFailedError as error:
+            out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)
+            last = Path(log.name).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+            out.print(Text("\n".join(f"    {line}" for line in last)), soft_wrap=True)
+            raise typer.Exit(FAILED) from None
+    if as_json:
+        print(json.dumps(encode(found), indent=1))
+        return
+    for line in _lines(found):
+        out.print(Text(line), soft_wrap=True)
+    out.print(Text(f"Its output is in {log.name}."), soft_wrap=True)
+
+
+class _Shown(Silent):
+    """Prints the stages and windows as they pass."""
+
+    def __init__(self, screen: LiveScreen) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def stage(self, name: str) -> None:
+        """Prints what happens now."""
+        super().stage(name)
+        if name in _STAGES:
+            self._screen.line(_STAGES[name])
+
+    def window(self, window: Window) -> Sequence[str]:
+        """Prints the speed in a window."""
+        step = f", {1e3 * window.seconds / window.steps:.3g} ms per step" if window.steps else ""
+        self._screen.line(f"  {rate(window.samples / window.seconds)}{step}")
+        return ()
+
+
+def _lines(found: Measurement) -> list[str]:
+    """Returns the speed, and the card."""
+    first = f"{rate(found.throughput)}, {found.step_ms:.3g} ms per step"
+    return ["", f"{first}; start-up {seconds(found.startup_seconds)}.", *card(found, NO_PARAMETERS)]

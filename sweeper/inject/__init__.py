@@ -1,0 +1,30 @@
+"""Runs inside a user's own process and watches its training, with nothing edited and nothing printed.
+
+`environment` puts a folder in front of the interpreter's path. Its `sitecustomize` waits for torch to
+be imported, then loads `hook` under a private name, so that a `sweeper` of the user's stays theirs.
+
+Standard library alone, and Python 3.8: a script brings its own interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+VARIABLE = "SWEEPER_HOOK"
+"""Environment variable that turns the hook on; its value is a mode."""
+
+WATCH, DIAGNOSE = "watch", "diagnose"
+"""Modes: count steps, samples and losses; or take a step apart, which changes what is trained on."""
+
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+"""The folder on PYTHONPATH; it holds nothing but `sitecustomize`."""
+
+
+def environment(environ: Mapping[str, str], mode: str = WATCH) -> dict[str, str]:
+    """Returns the variables that bring the hook into Python processes started with `environ`.
+
+    Its messages go to the socket that `sweeper.metering.VARIABLE` names.
+    """
+    path = environ.get("PYTHONPATH", "")
+    return {VARIABLE: mode, "PYTHONPATH": f"{SITE}{os.pathsep}{path}" if path else SITE}

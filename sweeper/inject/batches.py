@@ -1,0 +1,70 @@
+"""Reads the number of samples from a batch, whatever its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+MAX_DEPTH, MAX_ITEMS = 4, 16
+LENGTH, VALUE = "length", "value"
+ITEM, ATTRIBUTE = "item", "attribute"
+
+if TYPE_CHECKING:
+    # How to get to a part: `item` and its key, or `attribute` and its name, outermost first.
+    Path = tuple[tuple[str, Any], ...]
+
+
+class Reader(NamedTuple):
+    """Where a batch says how many samples it has: a dimension of a tensor, a length, or a number."""
+
+    path: Path
+    what: int | str
+
+    def part(self, batch: Any) -> Any:
+        """Returns the part of a batch that is read."""
+        for kind, key in self.path:
+            batch = batch[key] if kind == ITEM else getattr(batch, key)
+        return batch
+
+    def read(self, batch: Any) -> int:
+        """Returns the samples of a batch."""
+        part = self.part(batch)
+        if self.what == LENGTH:
+            return len(part)
+        return int(part if self.what == VALUE else part.shape[self.what])
+
+
+def reader_of(batch: Any, expected: int | None = None) -> Reader | None:
+    """Returns what reads batches like this one; None if there is nothing to read.
+
+    Args:
+        batch: Tensors in any nesting of sequences, mappings and objects.
+        expected: The loader's batch size, which tells the batch's dimension from others.
+    """
+    found = list(_sizes(batch, (), 0))
+    if not found:
+        return None
+    alike = [reader for reader, size in found if size == expected] or [reader for reader, _ in found]
+    # The batch comes first in a tensor, unless nothing else has its size.
+    return min(alike, key=lambda reader: (VALUE, 0, LENGTH, 1).index(reader.what))
+
+
+def _sizes(part: Any, path: Path, depth: int) -> Iterator[tuple[Reader, int]]:
+    """Yields everything that may be a number of samples."""
+    shape = getattr(part, "shape", None)
+    if isinstance(shape, tuple):
+        yield from ((Reader(path, dimension), size) for dimension, size in enumerate(shape[:2]))
+    elif isinstance(getattr(part, "num_graphs", None), int):
+        # The tensors of a batch of graphs count nodes.
+        yield Reader((*path, (ATTRIBUTE, "num_graphs")), VALUE), part.num_graphs
+    elif depth < MAX_DEPTH:
+        if isinstance(part, Mapping):
+            inside = [(ITEM, key, part[key]) for key in list(part)[:MAX_ITEMS]]
+        elif isinstance(part, (list, tuple)):
+            inside = [(ITEM, index, each) for index, each in enumerate(part[:MAX_ITEMS])]
+        else:
+            inside = [(ATTRIBUTE, *each) for each in list(getattr(part, "__dict__", {}).items())[:MAX_ITEMS]]
+        for kind, key, each in inside:
+            yield from _sizes(each, (*path, (kind, key)), depth + 1)
+        if isinstance(part, (list, tuple)) and part:
+            yield Reader(path, LENGTH), len(part)

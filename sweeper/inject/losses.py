@@ -1,0 +1,76 @@
+"""The training loss of a step: unscaled, and as if it had been computed on the whole batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..metering import Losses
+
+LEARNING_STEPS = 3
+"""First steps, in which it is seen whether losses are divided by the number of accumulated backwards."""
+TOLERANCE = 1e-3
+
+
+class StepLosses:
+    """Reads the losses of backwards; those on a GPU only now and then, and never by waiting for it."""
+
+    def __init__(self) -> None:
+        self._losses = Losses()
+        self._scaled: Callable[[], Any] = _nothing
+        self._unscaled: Callable[[], Any] = _nothing
+        self._divisor: float | None = None
+        self._factor = 1.0
+
+    def scaled(self, result: Any, outputs: Any) -> None:
+        """A GradScaler has multiplied a loss by its scale."""
+        if hasattr(outputs, "backward") and result is not outputs:
+            self._scaled, self._unscaled = weakref.ref(result), weakref.ref(outputs)
+
+    def take(self, tensors: Any, steps: int, is_due: bool) -> None:
+        """Reads the loss that a backward begins with.
+
+        Args:
+            is_due: Whether a message is about to be sent: a loss on a GPU is copied only then.
+        """
+        loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
+        if loss is self._scaled():
+            loss = self._unscaled()
+        if loss is None or not hasattr(loss, "backward") or loss.numel() != 1:
+            return
+        if steps < LEARNING_STEPS:
+            self._divisor = _divisor_of(loss)
+        if is_due or loss.device.type == "cpu":
+            self._losses.add(loss)
+
+    def step_ended(self, steps: int, backwards: int) -> None:
+        """A step had so many backwards."""
+        if steps <= LEARNING_STEPS:
+            is_shared = self._divisor is not None and abs(self._divisor / backwards - 1) < TOLERANCE
+            self._factor = float(backwards) if backwards > 1 and is_shared else 1.0
+
+    def taken(self) -> float | None:
+        """Returns the mean loss since it was asked last; None if there is none yet."""
+        mean = self._losses.taken()
+        return None if mean is None else mean * self._factor
+
+
+def _nothing() -> None:
+    return None
+
+
+def _divisor_of(loss: Any) -> float | None:
+    """Returns the number by which a loss was divided last; None if it was not."""
+    function = loss.grad_fn
+    name = type(function).__name__
+    if not name.startswith(("DivBackward", "MulBackward")):
+        return None
+    try:
+        other = float(function._saved_other)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        # A tensor that needs gradients itself, or was freed.
+        return None
+    if not other:
+        return None
+    return other if name.startswith("Div") else 1 / other

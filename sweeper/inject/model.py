@@ -1,0 +1,165 @@
+"""Samples from a model's input, for training without a loader.
+
+The model is the outermost module that has the optimizer's parameters. It is found once, among the
+objects of the garbage collector, since patching `Module.__call__` would cost every inner module and
+break `torch.compile(fullgraph=True)`. It is then watched by an attribute that torch reads at each
+call of a module and leaves out of copies and pickles.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .batches import Reader, reader_of
+
+MAX_DEPTH = 5
+"""Levels of modules that are tried: a wrapper may never be called itself."""
+
+_SLOT = "_compiled_call_impl"
+
+
+class ModelInput:
+    """The samples that a model gets under grad.
+
+    Args:
+        begins: Is called when the model is, with gradients.
+
+    Attributes:
+        source: What is read, in words; empty before anything is.
+    """
+
+    def __init__(self, torch: Any, begins: Callable[[], None] | None = None) -> None:
+        self._torch, self._begins = torch, begins
+        self._level: list[Any] = []
+        self._calls: list[_Call] = []
+        self._reader: Reader | None = None
+        self._depth = 0
+        self._largest = self._sum = 0
+        self.source = ""
+
+    def watch(self, optimizer: Any) -> None:
+        """Watches the model, or one level further inside it if that is never called itself."""
+        if self._reader is not None or self._depth >= MAX_DEPTH:
+            return
+        self._depth += 1
+        for call in self._calls:
+            call.remove()
+        if self._level:
+            self._level = [inner for each in self._level for inner in each.children()]
+        else:
+            root = self._root(optimizer)
+            self._level = [] if root is None else [root]
+        # A call traced by torch.compile must stay as it was.
+        if not self._compiles() or any(hasattr(each, "_orig_mod") for each in self._level):
+            self._calls = [_Call(each, self._begins_call, self._called) for each in self._level]
+
+    def backward(self) -> None:
+        """A backward begins: a module called in a loop until then had one batch."""
+        self._sum += self._largest
+        self._largest = 0
+
+    def taken(self) -> int:
+        """Returns the samples since it was asked last."""
+        found, self._sum, self._largest = self._sum, 0, 0
+        return found
+
+    def _root(self, optimizer: Any) -> Any:
+        """Returns the outermost module with the optimizer's parameters, or with any to train."""
+        kind = self._torch.nn.Module
+        modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+        inner = {id(each) for module in modules for each in (vars(module).get("_modules") or {}).values()}
+        wanted = (
+            None
+            if optimizer is None
+            else {id(each) for group in optimizer.param_groups for each in group["params"]}
+        )
+
+        def num_trained(module: Any) -> int:
+            found = module.parameters()
+            return sum(each.requires_grad if wanted is None else id(each) in wanted for each in found)
+
+        outer = [each for each in modules if id(each) not in inner and "_modules" in vars(each)]
+        best = max(outer, key=num_trained, default=None)
+        return best if best is not None and num_trained(best) else None
+
+    def _compiles(self) -> bool:
+        utils = sys.modules.get("torch._dynamo.utils")
+        return bool(utils is not None and utils.counters["frames"])
+
+    def _begins_call(self) -> None:
+        if self._begins is not None and self._torch.is_grad_enabled():
+            self._begins()
+
+    def _called(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._torch.is_grad_enabled():
+            return
+        inputs = (args, kwargs)
+        if self._reader is None:
+            self._reader = self._reader_of(module, inputs, output)
+            if self._reader is None:
+                return
+            for call in self._calls:
+                if not call.is_of(module):
+                    call.remove()
+        size = self._reader.read(inputs)
+        self._largest = max(self._largest, size)
+
+    def _reader_of(self, module: Any, inputs: Any, output: Any) -> Reader | None:
+        reader = reader_of(inputs)
+        if reader is None or reader.what != 0:
+            return reader
+        dimension = 1 if _has_batch_second(module, reader.part(inputs), output) else 0
+        self.source = f"dimension {dimension} of the input of {type(module).__name__}"
+        return Reader(reader.path, dimension)
+
+
+def _has_batch_second(module: Any, tensor: Any, output: Any) -> bool:
+    """Returns whether the input is (time, batch, ...), as recurrent modules have it by default."""
+    if tensor.dim() < 2 or not any(getattr(each, "batch_first", True) is False for each in module.modules()):
+        return False
+    time, batch = tensor.shape[:2]
+    found = reader_of(output)
+    if found is None or found.what != 0 or time == batch:
+        return True
+    out = found.part(output).shape
+    # One output for each sequence has the batch alone; anything else goes by what the modules say.
+    return not (out[0] == time and (len(out) < 2 or out[1] != batch))
+
+
+class _Call:
+    """Stands where torch keeps a module's compiled call; reads what goes in, and calls on."""
+
+    def __init__(self, module: Any, begins: Callable[[], None], called: Callable[..., None]) -> None:
+        self._module, self._begins, self._called = weakref.ref(module), begins, called
+        self._before = vars(module).get(_SLOT)
+        vars(module)[_SLOT] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._module()
+        assert module is not None
+        call = module._call_impl if self._before is None else self._before
+        self._begins()
+        output = call(*args, **kwargs)
+        self._called(module, args, kwargs, output)
+        return output
+
+    def __reduce__(self) -> Any:
+        # In a copy or a pickle there is no hook.
+        return type(None), ()
+
+    def is_of(self, module: Any) -> bool:
+        """Returns whether it stands in this module."""
+        return self._module() is module
+
+    def remove(self) -> None:
+        """Restores the module, unless somebody has compiled it since."""
+        module = self._module()
+        if module is not None and vars(module).get(_SLOT) is self:
+            if self._before is None:
+                del vars(module)[_SLOT]
+            else:
+                vars(module)[_SLOT] = self._before

@@ -1,0 +1,174 @@
+"""Counts the training steps, samples and losses of one process, and reports them.
+
+A step is what a person calls one: all optimizers once (a GAN has two), all backwards before them
+(accumulation has several, LBFGS a dozen), and none where a GradScaler skips it. A script that updates
+its parameters by hand has one step per backward.
+
+Nothing here waits for a device, draws from a generator, starts a thread or takes a lock.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..metering import Channel, finite
+from .losses import StepLosses
+from .pauses import Pauses
+from .points import Points
+from .samples import Samples
+
+INTERVAL_SECONDS = 0.01
+"""Between two messages, as the meter has it."""
+
+UNSTEPPED = 8
+"""Backwards without an optimizer's step after which a script may be one that updates by hand."""
+
+
+class Observer:
+    """What torch reports of the training in this process, in order."""
+
+    def __init__(self, torch: Any, channel: Channel) -> None:
+        self._torch, self._channel = torch, channel
+        self.points = Points(self._failed)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets everything, in a process that was forked: its parent's training is not its own."""
+        self._batches = self._new_samples()
+        self._losses = StepLosses()
+        self._pauses = Pauses(self._torch, self.points, self._send)
+        self._steps = self._samples = self._backwards = 0
+        self._optimizers: set[int] = set()
+        self._unstepped = 0
+        self._has_optimizer = self._is_by_hand = self._is_stepping = False
+        self._fetch_began_s = self._sent_at_s = 0.0
+        self._moment_s = time.perf_counter()
+        self._world_size: int | None = None
+        self._source = ""
+
+    def _new_samples(self) -> Samples:
+        return Samples(self._torch)
+
+    # -- what torch reports ------------------------------------------------------------------------
+
+    def fetching(self, iterator: Any) -> None:
+        """A loader's iterator is asked for a batch."""
+        self._fetch_began_s = now = time.perf_counter()
+        self._pauses.fetching(self._batches.trains(iterator), now, self._steps)
+
+    def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        """Gives the script its next batch."""
+        return original(iterator)
+
+    def fetched(self, iterator: Any, batch: Any) -> None:
+        """A loader's iterator gave a batch."""
+        self._batches.fetched(iterator, batch, self._pauses.is_evaluating)
+
+    def evaluates(self, module: Any) -> None:
+        """A module was put into evaluation mode."""
+        if self._steps:
+            self._pauses.evaluates(module, time.perf_counter(), self._steps)
+
+    def backward_begins(self, tensors: Any) -> None:
+        """A backward is about to run."""
+        if self._is_stepping and self._backwards:
+            # LBFGS computes the loss of its batch again and again.
+            return
+        is_news = self._batches.backward()
+        self._pauses.backward(self._fetch_began_s, is_news)
+        if self._batches.has_loader and not self._batches.has_new and not self._backwards:
+            # Another optimizer's loss, on the batch of the step before: a GAN's second.
+            return
+        self._backwards += 1
+        is_due = time.perf_counter() - self._sent_at_s >= INTERVAL_SECONDS
+        self._losses.take(tensors, self._steps, is_due)
+
+    def scaled(self, result: Any, outputs: Any) -> None:
+        """A GradScaler has multiplied a loss by its scale."""
+        self._losses.scaled(result, outputs)
+
+    def backward_ended(self) -> None:
+        """A backward has run."""
+        if self._is_by_hand:
+            self._step_ended(None)
+        elif not self._has_optimizer:
+            self._unstepped += 1
+            if self._unstepped == UNSTEPPED:
+                self._look_for_optimizer()
+
+    def step_begins(self, *_: Any) -> None:
+        """An optimizer is about to step."""
+        self._is_stepping = True
+
+    def step_ended(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer has stepped."""
+        self._is_stepping, self._is_by_hand, self._has_optimizer = False, False, True
+        key = id(optimizer)
+        if self._optimizers and key not in self._optimizers and not self._batches.has_new:
+            # Another one, for the same batch.
+            self._optimizers.add(key)
+            return
+        self._optimizers.clear()
+        self._optimizers.add(key)
+        self._step_ended(optimizer)
+
+    def finish(self) -> None:
+        """The process exits: the steps since the last message count, too."""
+        if self._moment_s > self._sent_at_s and self._steps:
+            self._send()
+
+    # -- what is reported --------------------------------------------------------------------------
+
+    def _look_for_optimizer(self) -> None:
+        kind = self._torch.optim.Optimizer
+        self._has_optimizer = any(issubclass(type(each), kind) for each in gc.get_objects())
+        if not self._has_optimizer:
+            self._is_by_hand = True
+            self._step_ended(None, self._unstepped)
+
+    def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
+        self._moment_s = now = time.perf_counter()
+        self._steps += num_steps
+        self._samples += self._batches.of_step(optimizer, num_steps)
+        self._losses.step_ended(self._steps, self._backwards // num_steps)
+        self._backwards = 0
+        if now - self._sent_at_s >= INTERVAL_SECONDS or self._steps == 1:
+            self._send()
+
+    def _send(self) -> None:
+        self._sent_at_s = time.perf_counter()
+        if self._world_size is None:
+            self._world_size = self._find_world_size()
+        if not self._world_size:
+            return
+        message: dict[str, Any] = {
+            "t": self._moment_s,
+            "steps": self._steps,
+            "samples": self._samples * self._world_size,
+            "paused": self._pauses.total_s,
+            "pausing": self._pauses.began_s is not None,
+        }
+        loss = self._losses.taken()
+        if loss is not None:
+            message["loss"] = finite(loss)
+        if self._batches.source != self._source:
+            message["source"] = self._source = self._batches.source
+        self.tell(message)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Sends a message as this process."""
+        self._channel.send({"by": "hook", "pid": os.getpid(), **message})
+
+    def _failed(self, why: str) -> None:
+        self.tell({"failed": why})
+
+    def _find_world_size(self) -> int:
+        """Returns the number of processes that this one reports for; 0 if another one does."""
+        distributed = self._torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return 0 if distributed.get_rank() else int(distributed.get_world_size())
+        return 0 if os.environ.get("RANK", "0") not in ("", "0") else int(os.environ.get("WORLD_SIZE") or 1)

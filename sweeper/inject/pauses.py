@@ -1,0 +1,92 @@
+"""Evaluation and other pauses: time between two training steps that is not training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .points import Points
+
+MIN_STEPS = 2
+"""A model put into evaluation mode at every step is a part of the step, not an evaluation."""
+
+
+class Pauses:
+    """Adds up the time of evaluations.
+
+    One begins where a model is put into evaluation mode, or a loader that does not train is asked for
+    a batch. It ends where the model is put back, a loader that trains is asked, or a backward begins.
+
+    Attributes:
+        total_s: Seconds of the pauses that have ended.
+        began_s: When the one in progress began; None outside of one.
+        is_evaluating: Whether a model was put into evaluation mode, and not back.
+    """
+
+    def __init__(self, torch: Any, points: Points, changed: Callable[[], None]) -> None:
+        self._torch, self._points, self._changed = torch, points, changed
+        self.total_s = 0.0
+        self.began_s: float | None = None
+        self.is_evaluating = False
+        self._has_batches = False
+        self._last_steps = 0
+        self._restore_train: Callable[[], None] = lambda: None
+
+    def evaluates(self, module: Any, now: float, steps: int) -> None:
+        """A module was put into evaluation mode, after so many steps."""
+        if self.is_evaluating or not any(each.requires_grad for each in module.parameters()):
+            # Parts without anything to train are a frozen teacher or feature extractor.
+            return
+        is_rare = steps - self._last_steps >= MIN_STEPS
+        self._last_steps = steps
+        if is_rare:
+            self.is_evaluating = True
+            self._begin(now)
+            # Not always: some programs call `train` at every step, on hundreds of modules.
+            self._restore_train = self._points.replace(self._torch.nn.Module, "train", self._train)
+
+    def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(module: Any, mode: bool = True) -> Any:
+            if mode and self.is_evaluating:
+                self._end(time.perf_counter())
+            return original(module, mode)
+
+        return train
+
+    def fetching(self, trains: bool, now: float, steps: int) -> None:
+        """A loader is asked for a batch, one to train on or another."""
+        if trains and not self.is_evaluating:
+            if self.began_s is not None:
+                self._end(now)
+        elif steps:
+            self._has_batches = True
+            self._begin(now)
+
+    def backward(self, fetch_began: float, is_news: bool) -> None:
+        """A backward begins; training has gone on since the latest batch was asked for.
+
+        Args:
+            fetch_began: When that was.
+            is_news: Whether that batch's loader was taken for one that does not train.
+        """
+        if self.began_s is None:
+            return
+        if self._has_batches and not is_news:
+            self._end(max(fetch_began, self.began_s))
+        else:
+            # No evaluation after all: nothing was evaluated, or a new loader began to train.
+            self._end(self.began_s)
+
+    def _begin(self, now: float) -> None:
+        if self.began_s is None:
+            self.began_s = now
+            self._changed()
+
+    def _end(self, now: float) -> None:
+        assert self.began_s is not None
+        self.total_s += now - self.began_s
+        self.began_s = None
+        self.is_evaluating = self._has_batches = False
+        self._restore_train()
+        self._changed()

@@ -1,0 +1,60 @@
+"""Watches a command outside of a sweep: its speed, the parts of its step, and the machine meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import SCRIPT_RUNNER, Job, MeasurePlan
+from sweeper.core.measurement import Measurement
+from sweeper.core.progress import Progress
+from sweeper.core.script import Script
+from sweeper.core.template import literal
+from sweeper.script import trial
+from sweeper.telemetry.nvml.devices import full_uuid, gpu_names
+from sweeper.telemetry.probes import make_probes
+from sweeper.telemetry.sampler import Sampler, summarise
+
+NO_PARAMETERS = TrialConfig(args={})
+PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_seconds=30.0)
+
+
+def watch(command: Sequence[str], folder: Path, progress: Progress, *, in_place: bool = False) -> Measurement:
+    """Runs a command until it is measured, and once more to take its steps apart.
+
+    Args:
+        folder: Where it runs, or a mirror of that.
+        in_place: Whether it runs in `folder` itself.
+
+    Raises:
+        TrialFailedError: It cannot be measured, for a known reason.
+        UserError: It cannot be started.
+    """
+    script = Script(
+        command=tuple(map(literal, command)),
+        folder=str(folder),
+        workdir="here" if in_place else "link",
+    )
+    device = ",".join(gpu_names()) or "cpu"
+    sampler = Sampler(make_probes())
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        job = Job(
+            uid="watch",
+            folder=name,
+            runner=SCRIPT_RUNNER,
+            script=script,
+            config=NO_PARAMETERS,
+            plan=PLAN,
+            device=device,
+        )
+        sampler.start(os.getpid(), "" if device == "cpu" else full_uuid(device.partition(",")[0]))
+        try:
+            found = trial.run(job, progress)
+        finally:
+            sampler.stop()
+    telemetry = summarise(sampler.columns(), found.windows)
+    return dataclasses.replace(found, telemetry=telemetry, telemetry_missing=sampler.missing())

@@ -1,0 +1,97 @@
+"""The sweep's end of the channel, for tests: runs a command with the hook and collects its messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper import inject, metering
+from sweeper.script.watched import Watched
+
+MAX_SECONDS = 120.0
+TRAININGS = Path(__file__).parent / "inject" / "trainings.py"
+
+
+@dataclass
+class Run:
+    """A process that has exited, and what was heard of it."""
+
+    status: int
+    output: str
+    errors: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """What the training says of itself in its last line."""
+        found: dict[str, Any] = json.loads(self.output.splitlines()[-1])
+        return found
+
+    @property
+    def watched(self) -> Watched:
+        found = Watched(0.0)
+        for each in self.messages:
+            found.take(each)
+        return found
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The latest totals."""
+        return next(each for each in reversed(self.messages) if "steps" in each)
+
+
+def run(
+    command: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    with_hook: bool = True,
+    folder: Path | None = None,
+) -> Run:
+    """Runs a command to its end, with the hook or without."""
+    name = f"sweeper-test-{os.getpid()}-{os.urandom(4).hex()}"
+    environment = {**os.environ, metering.VARIABLE: name, **(environ or {})}
+    if with_hook:
+        environment.update(inject.environment(environment))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.bind(b"\0" + name.encode())
+        end.setblocking(False)
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        found = Run(0, "", "")
+        deadline = time.monotonic() + MAX_SECONDS
+        while True:
+            try:
+                found.output, found.errors = process.communicate(timeout=0.02)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    process.kill()
+                found.messages += _received(end)
+        found.messages += _received(end)
+        found.status = process.returncode
+    return found
+
+
+def training(kind: str, **options: Any) -> Run:
+    """Runs a kind of training."""
+    found = run([sys.executable, str(TRAININGS), kind], **options)
+    assert found.status == 0, found.errors
+    return found
+
+
+def _received(end: socket.socket) -> list[dict[str, Any]]:
+    found = []
+    while True:
+        try:
+            found.append(json.loads(end.recv(metering.MAX_BYTES)))
+        except BlockingIOError:
+            return found

@@ -1,0 +1,151 @@
+"""How the hook gets into a process, and where it cannot: the process runs as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hearing import run
+
+from sweeper import inject
+
+TORCHLESS = "import sys; print('_sweeper' in sys.modules, [p for p in sys.path if 'inject' in p])"
+TINY = textwrap.dedent("""
+    import torch
+    w = torch.nn.Linear(2, 1)
+    o = torch.optim.SGD(w.parameters(), 0.1)
+    for _ in range(5):
+        o.zero_grad(); w(torch.randn(4, 2)).sum().backward(); o.step()
+    print("done")
+""")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("entry") / "tiny.py"
+    path.write_text(TINY)
+    return path
+
+
+def steps(found):
+    assert found.status == 0, found.errors
+    return next((each["steps"] for each in reversed(found.messages) if "steps" in each), 0)
+
+
+def test_a_script_without_torch_has_nothing_of_it(tmp_path):
+    found = run([sys.executable, "-c", TORCHLESS])
+    assert (found.output, found.messages) == ("False []\n", [])
+
+
+def test_the_hidden_sitecustomize_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = 'ran'")
+    code = "import os, sys, sitecustomize; print(os.environ['THEIRS'], sitecustomize.__file__)"
+    found = run([sys.executable, "-c", code], {"PYTHONPATH": str(tmp_path)})
+    assert found.output == f"ran {tmp_path / 'sitecustomize.py'}\n"
+
+
+def test_a_broken_sitecustomize_is_reported_as_ever(tmp_path, script):
+    (tmp_path / "sitecustomize.py").write_text("raise ValueError('theirs')")
+    environ = {"PYTHONPATH": str(tmp_path)}
+    found = run([sys.executable, str(script)], environ)
+    assert steps(found) == 5
+    plain = run([sys.executable, "-c", "pass"], environ, with_hook=False)
+    assert plain.errors == found.errors != ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        [sys.executable, "{script}"],
+        [sys.executable, "-m", "tiny"],
+        ["sh", "-c", "exec {python} {script}"],
+        ["make", "--eval=all:;@{python} {script}"],
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '{script}'])"],
+        [
+            sys.executable,
+            "-c",
+            "import importlib.util as u; u.find_spec('torch'); exec(open('{script}').read())",
+        ],
+    ],
+    ids=["python", "module", "shell", "make", "child", "looked for first"],
+)
+def test_ways_in(command, script):
+    filled = [each.replace("{script}", str(script)).replace("{python}", sys.executable) for each in command]
+    assert steps(run(filled, folder=script.parent)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        [sys.executable, "-I", "{script}"],
+        [sys.executable, "-S", "{script}"],
+        [sys.executable, "-E", "{script}"],
+        ["env", "-i", sys.executable, "{script}"],
+        ["sh", "-c", "PYTHONPATH=. {python} {script}"],
+    ],
+    ids=["-I", "-S", "-E", "env -i", "PYTHONPATH=."],
+)
+def test_where_it_cannot_get_in_the_script_runs_as_it_is(command, script):
+    filled = [each.replace("{script}", str(script)).replace("{python}", sys.executable) for each in command]
+    found = run(filled, folder=script.parent)
+    if "-S" in command:
+        assert found.status in (0, 1)  # Without site-packages there may be no torch.
+        return
+    assert (steps(found), found.output) == (0, "done\n")
+
+
+@pytest.mark.slow
+def test_a_point_of_torch_that_is_gone_leaves_the_script_alone(tmp_path, script):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import torch.optim.optimizer as o\n" + TINY)
+    code = textwrap.dedent(f"""
+        import sys, torch.utils.data.dataloader as d
+        del d._BaseDataLoaderIter
+        from _sweeper.inject import hook
+        hook.install(torch)
+        exec(open({str(script)!r}).read())
+    """)
+    found = run([sys.executable, "-c", code.replace("import sys, torch", "import sys, torch, torch")])
+    assert found.status == 0, found.errors
+    assert any("_BaseDataLoaderIter" in each for each in found.watched.failures)
+
+
+@pytest.mark.slow
+def test_an_observation_that_raises_ends_the_watching_and_nothing_else(script):
+    code = textwrap.dedent(f"""
+        import torch
+        from _sweeper.inject.samples import Samples
+        def broken(self, *_): raise KeyError("ours")
+        Samples.of_step = broken
+        before = torch.autograd.backward
+        exec(open({str(script)!r}).read())
+        assert torch.autograd.backward is not before
+    """)
+    found = run([sys.executable, "-c", code])
+    assert (found.status, found.output) == (0, "done\n"), found.errors
+    assert found.watched.failures == ["KeyError: 'ours'"]
+
+
+def test_a_path_of_the_users_stays_behind_ours():
+    found = inject.environment({"PYTHONPATH": "/theirs"})
+    assert found["PYTHONPATH"] == f"{inject.SITE}{os.pathsep}/theirs"
+    # An empty entry would be the current folder.
+    assert inject.environment({"PYTHONPATH": ""})["PYTHONPATH"] == inject.SITE
+
+
+def test_it_costs_a_script_without_torch_less_than_two_milliseconds():
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environ |= inject.environment(environ) | {"SWEEPER_METER": "nobody"}
+    command = [sys.executable, "-X", "importtime", "-c", "import argparse, json, logging"]
+    found = []
+    for _ in range(5):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        # The hidden one, which may be none, is imported inside of it.
+        lines = [line for line in done.stderr.splitlines() if line.endswith("sitecustomize")]
+        found.append(int(lines[-1].split("|")[1]))
+    assert min(found) < 2000

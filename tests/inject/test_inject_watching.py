@@ -1,0 +1,93 @@
+"""The hook in a process: steps, samples, losses and pauses of trainings of many kinds, unedited."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hearing import TRAININGS, run, training
+
+FAST = ("plain", "cut")
+KINDS = (
+    *("plain", "workers", "careless", "accumulation", "scaler", "lbfgs", "gan", "folds", "by_hand", "cut"),
+    *("time_first", "compiled", "stream", "ahead", "pictures", "rough"),
+)
+
+
+def marked(names):
+    return [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("kind", marked(KINDS))
+def test_steps_samples_and_losses_are_right_and_nothing_changes(kind):
+    found = training(kind)
+    assert not found.watched.failures
+    assert (sum_of_steps(found), found.watched.timeline.samples) == (
+        found.truth["steps"],
+        found.truth["samples"],
+    )
+    assert mean_loss(found) == pytest.approx(found.truth["loss"], rel=0.01)
+    # Every loss, in every bit.
+    assert training(kind, with_hook=False).truth == found.truth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["slices", "whole_batches"])
+def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
+    found = training(kind)
+    totals = [each for each in found.messages if "steps" in each]
+    middle, last = totals[len(totals) // 2], totals[-1]
+    assert last["steps"] == found.truth["steps"]
+    per_step = (last["samples"] - middle["samples"]) / (last["steps"] - middle["steps"])
+    assert per_step == found.truth["samples"] / found.truth["steps"]
+
+
+@pytest.mark.slow
+def test_without_a_loader_a_compiled_model_is_left_alone():
+    found = training("compiled_step")
+    assert (found.last["steps"], found.last["samples"]) == (found.truth["steps"], 0)
+    assert training("compiled_step", with_hook=False).truth == found.truth
+
+
+@pytest.mark.slow
+def test_processes_that_train_side_by_side_add_up():
+    found = training("hogwild")
+    assert (sum_of_steps(found), found.watched.timeline.samples) == (
+        found.truth["steps"],
+        found.truth["samples"],
+    )
+    assert len(found.watched.trainers) == 2
+
+
+def sum_of_steps(found):
+    return sum({each["pid"]: each["steps"] for each in found.messages if "steps" in each}.values())
+
+
+def mean_loss(found):
+    """The mean over all steps of the losses reported, each of which is a mean over some steps."""
+    steps, total = 0, 0.0
+    for each in found.messages:
+        if "loss" in each:
+            total += each["loss"] * (each["steps"] - steps)
+            steps = each["steps"]
+    return total / steps
+
+
+@pytest.mark.slow
+def test_of_several_ranks_the_first_reports_for_all(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    found = run([*command, str(TRAININGS), "distributed"])
+    assert found.status == 0, found.errors
+    assert (found.last["samples"], found.last["steps"]) == (640, 10)
+    # torchrun itself, and two ranks.
+    assert len(found.watched.programs) == 3
+    assert len({each["pid"] for each in found.messages if "steps" in each}) == 1
+
+
+@pytest.mark.parametrize("kind", marked(("plain", "careless", "cut")))
+def test_evaluation_is_a_pause(kind):
+    found = training(kind)
+    if kind != "careless":
+        assert found.last["paused"] > 0.09
+        assert any(each["pausing"] for each in found.messages if "pausing" in each)
+    assert found.last["paused"] < found.last["t"] - found.messages[1]["t"]

@@ -1,0 +1,383 @@
+"""Training loops of many kinds, as people write them: python trainings.py KIND
+
+Each prints, as its last line, what a person would say of it: steps, samples, the mean loss, and a digest
+of all losses, to be held against what the hook saw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+ROWS, BATCH, EPOCHS = 1000, 32, 3
+
+
+class Truth:
+    """What really happened."""
+
+    def __init__(self) -> None:
+        self.steps = self.samples = 0
+        self.losses: list[float] = []
+
+    def step(self, samples: int, loss: Any) -> None:
+        self.steps += 1
+        self.samples += samples
+        self.losses.append(float(loss))
+
+    def tell(self) -> None:
+        digest = hashlib.sha256(" ".join(each.hex() for each in self.losses).encode()).hexdigest()
+        mean = sum(self.losses) / len(self.losses)
+        print(json.dumps({"steps": self.steps, "samples": self.samples, "loss": mean, "digest": digest}))
+
+
+def rows(count: int = ROWS) -> TensorDataset:
+    x = torch.randn(count, 20)
+    return TensorDataset(x, x[:, :1] * 2 + 0.1 * torch.randn(count, 1))
+
+
+def mlp(inputs: int = 20, outputs: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, outputs))
+
+
+def loop(truth: Truth, loader: Any, model: Any, optimizer: Any, *, validation: Any = None) -> None:
+    for _ in range(EPOCHS):
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            truth.step(len(x), loss)
+        if validation is not None:
+            model.eval()
+            with torch.no_grad():
+                for x, y in validation:
+                    nn.functional.mse_loss(model(x), y)
+            time.sleep(0.05)
+
+
+def plain(truth: Truth) -> None:
+    model = mlp()
+    loader = DataLoader(rows(), batch_size=BATCH, shuffle=True)
+    loop(truth, loader, model, torch.optim.Adam(model.parameters()), validation=DataLoader(rows(), BATCH))
+
+
+def workers(truth: Truth) -> None:
+    model = mlp()
+    loader = DataLoader(rows(), batch_size=BATCH, shuffle=True, num_workers=2)
+    validation = DataLoader(rows(), BATCH, num_workers=1, persistent_workers=True)
+    loop(truth, loader, model, torch.optim.AdamW(model.parameters()), validation=validation)
+
+
+def careless(truth: Truth) -> None:
+    """Puts the model into evaluation mode and never back, without no_grad around the loader."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    train, test = DataLoader(rows(), BATCH, shuffle=True), DataLoader(rows(), BATCH)
+    for _ in range(EPOCHS):
+        for x, y in train:
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            truth.step(len(x), loss)
+        model.eval()
+        for x, _ in test:
+            with torch.no_grad():
+                model(x)
+
+
+def accumulation(truth: Truth) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    total = 0.0
+    for index, (x, y) in enumerate(DataLoader(rows(1024), BATCH, shuffle=True)):
+        loss = nn.functional.mse_loss(model(x), y) / 4
+        loss.backward()
+        total += float(loss)
+        if index % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+            truth.step(4 * BATCH, total)
+            total = 0.0
+
+
+def scaler(truth: Truth) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x, y in DataLoader(rows(), BATCH, shuffle=True, drop_last=True):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.mse_loss(model(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        truth.step(len(x), loss)
+
+
+def lbfgs(truth: Truth) -> None:
+    model = nn.Linear(20, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=8)
+    for x, y in DataLoader(rows(), 100):
+
+        def closure(x: Any = x, y: Any = y) -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
+        truth.step(len(x), loss)
+
+
+def gan(truth: Truth) -> None:
+    generator, critic = mlp(8, 20), mlp(20, 1)
+    of_generator = torch.optim.Adam(generator.parameters())
+    of_critic = torch.optim.Adam(critic.parameters())
+    loss_of = nn.BCEWithLogitsLoss()
+    for x, _ in DataLoader(rows(), BATCH, shuffle=True):
+        fake = generator(torch.randn(len(x), 8))
+        of_critic.zero_grad()
+        real = loss_of(critic(x), torch.ones(len(x), 1))
+        loss = real + loss_of(critic(fake.detach()), torch.zeros(len(x), 1))
+        loss.backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        loss_of(critic(fake), torch.ones(len(x), 1)).backward()
+        of_generator.step()
+        truth.step(len(x), loss)
+
+
+def folds(truth: Truth) -> None:
+    for _ in range(3):
+        model = mlp()
+        loop(truth, DataLoader(rows(320), BATCH), model, torch.optim.Adam(model.parameters()))
+
+
+def by_hand(truth: Truth) -> None:
+    """A textbook's own SGD, over batches cut by hand."""
+    model, data = nn.GRU(20, 16), rows().tensors[0]
+    for step in range(100):
+        x = data[step * 8 : step * 8 + 8].reshape(1, 8, 20)
+        output, _ = model(x)
+        loss = output.square().mean()
+        model.zero_grad()
+        loss.backward()
+        for each in model.parameters():
+            each.data.add_(each.grad, alpha=-0.01)
+        truth.step(8, loss)
+
+
+def cut(truth: Truth) -> None:
+    """Batches cut by hand, and losses estimated now and then."""
+    model, (x, y) = mlp(), rows().tensors
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(200):
+        if step % 50 == 0:
+            model.eval()
+            with torch.no_grad():
+                for _ in range(20):
+                    model(x)
+            time.sleep(0.05)
+            model.train()
+        index = torch.randint(len(x), (BATCH,))
+        loss = nn.functional.mse_loss(model(x[index]), y[index])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        truth.step(BATCH, loss)
+
+
+def time_first(truth: Truth) -> None:
+    """A recurrent model with (time, batch, features), as nn.LSTM has it by default."""
+
+    class Forecast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(4, 16), nn.Linear(16, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.lstm(x)[0][-1])
+
+    model = Forecast()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(60):
+        x = torch.randn(12, BATCH, 4)
+        loss = nn.functional.mse_loss(model(x), x[-1, :, :1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        truth.step(BATCH, loss)
+
+
+def compiled(truth: Truth) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+    fast = torch.compile(model, fullgraph=True)
+    loop(truth, DataLoader(rows(320), BATCH, shuffle=True), fast, optimizer)
+
+
+def compiled_step(truth: Truth) -> None:
+    """The whole of forward and the optimizer compiled, over batches cut by hand."""
+    model, (x, y) = mlp(), rows().tensors
+    optimizer = torch.optim.Adam(model.parameters())
+    forward = torch.compile(lambda a, b: nn.functional.mse_loss(model(a), b), fullgraph=True)
+    update = torch.compile(lambda: optimizer.step())
+    for _ in range(30):
+        loss = forward(x[:BATCH], y[:BATCH])
+        loss.backward()
+        update()
+        optimizer.zero_grad()
+        truth.step(BATCH, loss)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(*rows().tensors, strict=True)
+
+
+def stream(truth: Truth) -> None:
+    model = mlp()
+    loop(truth, DataLoader(Stream(), batch_size=BATCH), model, torch.optim.Adam(model.parameters()))
+
+
+def ahead(truth: Truth) -> None:
+    """Reads a batch ahead, as accelerate does to know the last one."""
+
+    class Ahead:
+        def __init__(self, loader: Any) -> None:
+            self.loader = loader
+
+        def __iter__(self) -> Iterator[Any]:
+            source = iter(self.loader)
+            held = next(source)
+            for following in source:
+                yield held
+                held = following
+            yield held
+
+    model = mlp()
+    loader = Ahead(DataLoader(rows(), BATCH, shuffle=True))
+    loop(truth, loader, model, torch.optim.Adam(model.parameters()))
+
+
+def pictures(truth: Truth) -> None:
+    """Lists of tensors of different sizes, as detection has them; batches of dictionaries."""
+    sizes = [(3, 4 + index % 5, 6) for index in range(96)]
+    data = [{"image": torch.rand(size), "target": {"boxes": torch.rand(2, 4)}} for size in sizes]
+
+    def collate(items: list[Any]) -> Any:
+        return [each["image"] for each in items], [each["target"] for each in items]
+
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for images, _ in DataLoader(data, batch_size=8, shuffle=True, collate_fn=collate):
+        loss = torch.stack([model(each.mean().reshape(1, 1)) for each in images]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        truth.step(len(images), loss)
+
+
+def slices(truth: Truth) -> None:
+    """Takes everything out of the loader once, and cuts batches itself."""
+    x, y = next(iter(DataLoader(rows(), batch_size=ROWS)))
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(5):
+        for at in range(0, ROWS, 50):
+            loss = nn.functional.mse_loss(model(x[at : at + 50]), y[at : at + 50])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            truth.step(50, loss)
+
+
+def whole_batches(truth: Truth) -> None:
+    """A data set of whole batches behind a loader of single items."""
+
+    class Batches(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, index: int) -> Any:
+            x = torch.randn(BATCH, 20)
+            return x, x[:, :1]
+
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in DataLoader(Batches(), batch_size=1):
+        loss = nn.functional.mse_loss(model(x[0]), y[0])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        truth.step(BATCH, loss)
+
+
+def rough(truth: Truth) -> None:
+    """Closes all descriptors it does not know, and forks helpers."""
+    os.closerange(3, 256)
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    plain(truth)
+
+
+def distributed(truth: Truth) -> None:
+    """Two ranks of torchrun."""
+    torch.distributed.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(mlp())
+    data = rows(640)
+    sampler: Any = torch.utils.data.DistributedSampler(data)
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in DataLoader(data, BATCH, sampler=sampler):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        truth.step(2 * len(x), loss)
+    rank = torch.distributed.get_rank()
+    torch.distributed.destroy_process_group()
+    if rank:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _hog(model: nn.Module) -> None:
+    torch.manual_seed(os.getpid())
+    loop(Truth(), DataLoader(rows(), BATCH), model, torch.optim.SGD(model.parameters(), 0.01))
+
+
+def hogwild(truth: Truth) -> None:
+    """Two processes that train the same shared model."""
+    model = mlp().share_memory()
+    context = torch.multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_hog, args=(model,)) for _ in range(2)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join()
+    truth.steps, truth.samples, truth.losses = 2 * EPOCHS * 32, 2 * EPOCHS * ROWS, [0.0]
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    truth = Truth()
+    globals()[sys.argv[1]](truth)
+    truth.tell()
+
+
+if __name__ == "__main__":
+    main()
