@@ -110,8 +110,9 @@ class Diagnoser(Observer):
         self._note("evaluation")
 
     def _model_begins(self) -> None:
-        # What came before prepared the batch that the loader gave, or cut one by hand.
-        self._lap(COPY if self._batches.has_loader else DATA)
+        # What came before prepared the batch that the loader gave, or updated and cut one by hand.
+        before = OPTIMIZER if self._is_by_hand else DATA
+        self._lap(COPY if self._batches.has_loader else before)
         self._note("model")
 
     def backward_begins(self, tensors: Any) -> None:

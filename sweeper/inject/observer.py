@@ -155,8 +155,9 @@ class Observer:
         loss = self._losses.taken()
         if loss is not None:
             message["loss"] = finite(loss)
-        if self._batches.source != self._source:
-            message["source"] = self._source = self._batches.source
+        source = f"{'backwards' if self._is_by_hand else 'optimizer steps'}, {self._batches.source}"
+        if source != self._source:
+            message["source"] = self._source = source.removesuffix(", ")
         self.tell(message)
 
     def tell(self, message: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ class TakenApart:
         found = self.parts.get("lines", {}).get("lines", {})
         base = str(folder.resolve())
         return {
-            phase: tuple(f"{os.path.relpath(path, base)}:{line}" for path, line, _ in lines)
+            phase: tuple(f"{path.removeprefix(base + os.sep)}:{line}" for path, line, _ in lines)
             for phase, lines in found.items()
             if lines
         }

@@ -32,7 +32,7 @@ class Watched:
         timeline: Training by steps and samples.
         programs: Versions of Python and torch by process, of all that imported torch.
         failures: Why processes are not watched any more.
-        source: Where the samples come from, in words.
+        source: What is counted as steps and samples, in words.
         is_pausing: Whether an evaluation is in progress.
         parts: The parts of its steps, in a run that takes them apart.
     """
@@ -55,7 +55,7 @@ class Watched:
     @property
     def by(self) -> str:
         """What the timeline is based on, in words."""
-        return f"torch (optimizer steps, {self.source})" if self.source else "torch (optimizer steps)"
+        return f"torch ({self.source})"
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Adds a message.

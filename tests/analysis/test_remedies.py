@@ -261,7 +261,8 @@ def test_what_is_named_is_another_configuration_that_can_be_run(grid: list[Case]
             assert any(
                 f"`{name}: {value}`".lower() in remedy.text.lower() for name, value in remedy.changes.items()
             )
-    assert set(told) == set(KINDS)
+    # Only a script's own loop is held up by what it does between its steps.
+    assert set(told) == set(KINDS) - {Bottleneck.HOST}
     every = {"loader.kind", "loader.num_workers", "optimizer.fused", "compile.mode", "batch_size"}
     every |= {"device.malloc", "precision.amp", "precision.tf32", "device.cpu_threads"}
     assert set().union(*told.values()) == every
