@@ -72,11 +72,13 @@ def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> It
     shares = [(phase, title, getattr(parts, field) / step) for phase, title, field in _PARTS]
     shown = [each for each in shares if each[2] >= _MIN_SHARE or each[0] == cause == "data"]
     marked = max((each for each in shown if each[0] == cause), key=lambda each: each[2], default=None)
-    yield f"  a step of {1e3 * step:.3g} ms"
+    tops = {lines[0] for lines in (diagnosis.lines if diagnosis else {}).values() if lines}
+    yield f"  a step of {figure(1e3 * step)} ms"
     for each in shown:
         _, title, share = each
         branch = "└─" if each is shown[-1] else "├─"
         mark = "  ◄ the cause" if each is marked else ""
         lines = diagnosis.lines.get(_LINES_OF.get(title, ""), ()) if diagnosis else ()
-        line = f"  {lines[0]}" if lines else ""
+        # A script that hands its loop to a library has one line for everything.
+        line = f"  {lines[0]}" if lines and len(tops) > 1 else ""
         yield f"  {branch} {title:<18} {100 * share:4.0f}% {'█' * round(_BAR * share)}{mark}{line}"

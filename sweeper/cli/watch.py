@@ -16,7 +16,7 @@ from rich.text import Text
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.trial_card import card
 from sweeper.cli.options import Json
-from sweeper.cli.screen import LiveScreen, console, rate
+from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
@@ -70,9 +70,8 @@ def watch(
     if as_json:
         print(json.dumps(encode(found), indent=1))
         return
-    for line in _lines(found):
-        out.print(Text(line), soft_wrap=True)
-    out.print(Text(f"Its output is in {log.name}."), soft_wrap=True)
+    for line in [*_lines(found), f"Its output is in {log.name}."]:
+        prose(out, line)
 
 
 class _Shown(Silent):

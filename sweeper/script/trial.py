@@ -139,9 +139,9 @@ def _running(job: Job, progress: Progress, port: int | None, mode: str) -> Itera
         for name in PORT_VARIABLES:
             environment.setdefault(name, str(port))
     environment.update({**_device(job.device), **own, **listener.environment})
-    if path := environment.get("PYTHONPATH"):
+    if searched := environment.get("PYTHONPATH"):
         # The user's folders; in the mirror, a relative one is another, or none.
-        folders = (os.path.join(script.folder, each) if each else each for each in path.split(os.pathsep))
+        folders = (os.path.join(script.folder, each) if each else each for each in searched.split(os.pathsep))
         environment["PYTHONPATH"] = os.pathsep.join(folders)
     if script.watch:
         environment.update(inject.environment(environment, mode))

@@ -1,0 +1,114 @@
+"""What the hook reports of a script's processes, put together; its steps taken apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.progress import TrialFailedError
+from sweeper.script.taken_apart import TakenApart
+from sweeper.script.watched import PATIENCE_STEPS, Watched
+
+AS_IT_IS = {
+    "part": "as it is",
+    "steps": 10,
+    "samples": 320,
+    "wall": {
+        "data": 0.5,
+        "forward": 0.2,
+        "backward": 0.2,
+        "optimizer": 0.05,
+        "rest": 0.05,
+        "evaluation": 1.0,
+    },
+    "cpu": {"forward": 0.15, "backward": 0.4, "optimizer": 0.05},
+    "waited": 0.01,
+}
+
+
+def totals(pid=1, **changes):
+    return {
+        "by": "hook",
+        "pid": pid,
+        "t": 1.0,
+        "steps": 1,
+        "samples": 32,
+        "paused": 0.0,
+        "pausing": False,
+    } | changes
+
+
+def taken(*messages):
+    found = TakenApart()
+    for each in messages:
+        found.take(each)
+    return found
+
+
+def test_totals_of_processes_side_by_side_are_added():
+    watched = Watched(0.0)
+    for each in (
+        totals(1),
+        totals(2, t=1.1),
+        totals(1, t=2.0, steps=3, samples=96, source="optimizer steps"),
+    ):
+        watched.take(each)
+    assert (watched.timeline.samples, watched.trainers, watched.by) == (
+        128,
+        [1, 2],
+        "torch (optimizer steps)",
+    )
+    assert sum(each.steps for each in watched.timeline.stretches) == 3
+
+
+def test_without_samples_steps_are_counted_after_a_while():
+    watched = Watched(0.0)
+    watched.take(totals(steps=PATIENCE_STEPS - 1, samples=0))
+    assert watched.timeline.samples == 0
+    watched.take(totals(steps=PATIENCE_STEPS, samples=0, t=2.0))
+    assert watched.timeline.samples == PATIENCE_STEPS
+
+
+def test_with_the_batch_of_the_command_line_they_are_samples():
+    watched = Watched(16.0)
+    watched.take(totals(steps=PATIENCE_STEPS, samples=0))
+    assert watched.timeline.samples == 16 * PATIENCE_STEPS
+
+
+def test_a_loss_that_is_not_finite_fails_the_trial():
+    with pytest.raises(TrialFailedError, match="no longer finite"):
+        Watched(0.0).take(totals(loss=None))
+
+
+def test_the_breakdown_is_of_a_mean_step_without_evaluation():
+    found = taken(AS_IT_IS).breakdown()
+    assert (found.data_s, found.backward_s, found.host_gap_s) == pytest.approx((0.05, 0.02, 0.005))
+    assert found.step_s == pytest.approx(0.1)
+
+
+def test_the_parts_alone(tmp_path: Path):
+    one = {"part": "one batch", "samples": 320, "wall": {"data": 9.0, "forward": 0.4, "backward": 0.6}}
+    loader = {"part": "loader", "samples": 1000, "seconds": 2.0}
+    halves = {"part": "halves", "full": 0.04, "half": 0.03}
+    lines = {"part": "lines", "lines": {"data": [[f"{tmp_path.resolve()}/data.py", 9, 0.5]], "rest": []}}
+    found = taken(AS_IT_IS, one, loader, halves, lines).diagnosis(tmp_path, on_gpu=False)
+    assert (found.device_samples_s, found.loader_samples_s) == (320, 500)
+    assert (found.full_step_s, found.half_step_s) == (0.04, 0.03)
+    # 0.2 - 0.15 of forward, none of backward, none of the optimizer, and 0.01 without a core.
+    assert found.blocked_s == pytest.approx(0.004)
+    assert found.lines == {"data": ("data.py:9",)}
+    assert found.evaluation_share == pytest.approx(0.5)
+
+
+def test_what_was_not_reported_is_unknown(tmp_path: Path):
+    nothing = taken()
+    assert nothing.breakdown() is None
+    found = nothing.diagnosis(tmp_path, on_gpu=False)
+    assert (found.device_samples_s, found.blocked_s, found.evaluation_share, found.lines) == (
+        None,
+        None,
+        None,
+        {},
+    )
+    assert taken(AS_IT_IS).diagnosis(tmp_path, on_gpu=True).blocked_s is None
