@@ -12,12 +12,17 @@ _STEP = r"(?:steps?|iters?|iterations?|it|batch(?:es)?|步|批)"
 _SAMPLE = r"(?:samples?|images?|imgs?|examples?|sequences?|seqs?|sents?|rows?|样本)"
 _SECOND = r"(?:seconds?|secs?|s|秒)"
 _PER = r"(?:/|_per_|\s+per\s+)"
+_NOT_VALIDATION = "".join(
+    rf"(?<!\b{name} )" for name in ("val", "vali", "valid", "validation", "eval", "test", "dev")
+)
 _IS = r"""["']?\s*[:=\s]\s*["']?"""
 
 USUAL: tuple[tuple[str, str], ...] = (
     # tqdm, Keras: 450/1000 [00:05<00:06, 88.1it/s]
     ("step", r"(\d+)/\d+\s*\["),
     ("steps", r"\d+/(\d+)\s*\["),
+    # Textbook: Train Epoch: 1 [640/20000 (3%)]
+    ("samples", r"\[(\d+)/\d+ \(\d+(?:\.\d+)?%\)\]"),
     ("step", rf"\b{_STEP}{_IS}(\d+)\b(?![.,]\d)"),
     ("steps", rf"\b{_STEP}{_IS}\d+\s*(?:/|of)\s*(\d+)"),
     ("step", rf"\|\s*(\d+)/\s*\d+\s*{_STEP}\b"),
@@ -35,16 +40,16 @@ USUAL: tuple[tuple[str, str], ...] = (
     ("epoch_seconds", rf"(?:epoch|轮).*?(?:time|took|elapsed|用时|耗时|时间){_IS}{_NUMBER}\s*{_SECOND}\b"),
     ("epoch_seconds", rf"(?:epoch|轮).*?(?:time|took|elapsed|用时|耗时|时间)[：:=]\s*{_NUMBER}\s*{_SECOND}"),
     ("epoch_seconds", rf"(?:epoch|轮).*?\bin\s+{_NUMBER}\s*{_SECOND}\b"),
-    ("val_loss", rf"(?:val|valid|validation|eval|test|dev|验证|测试)[ _/.-]?(?:loss|损失){_IS}{_LOSS}"),
+    ("val_loss", rf"(?:vali?|valid|validation|eval|test|dev|验证|测试)[ _/.-]?(?:loss|损失){_IS}{_LOSS}"),
     ("val_loss", rf"(?:验证|测试)(?:集)?损失[：:=]\s*{_LOSS}"),
-    ("loss", rf"(?<![\w/.-])(?:train(?:ing)?[ _/.-])?(?:loss|损失){_IS}{_LOSS}"),
+    ("loss", rf"(?<![\w/.-]){_NOT_VALIDATION}(?:train(?:ing)?[ _/.-])?(?:loss|损失){_IS}{_LOSS}"),
     ("loss", rf"(?<!验证)(?<!测试)(?:训练)?损失[：:=]\s*{_LOSS}"),
 )
 """Quantity and pattern; the first match in a line gives a quantity."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _EVALUATION = re.compile(
-    r"\b(?:val|valid|validation|validating|eval|evaluat\w+|test|testing)\b|验证|测试", re.I
+    r"\b(?:vali?|valid|validation|validating|eval|evaluat\w+|test|testing)\b|验证|测试", re.I
 )
 _SPACES = re.compile(r"\s+")
 LONGEST = 2000

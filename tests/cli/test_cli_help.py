@@ -26,6 +26,11 @@ def options_of(command: str) -> set[str]:
     return {option for each in command_of(command).params for option in each.opts} | {"--help", "-h"}
 
 
+def own(words: list[str]) -> list[str]:
+    """The words before `--`: what follows belongs to the command that is watched."""
+    return words[: words.index("--")] if "--" in words else words
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example_that_parses(command):
     text = command_of(command).help
@@ -33,9 +38,7 @@ def test_every_command_has_help_with_an_example_that_parses(command):
     (example,) = re.findall(r"Example: (sweeper .*)", text)
     words = shlex.split(example)
     assert words[1] == command
-    # What follows `--` belongs to the command that is watched.
-    own = words[: words.index("--")] if "--" in words else words
-    assert {word for word in own if word.startswith("--")} <= options_of(command)
+    assert {word for word in own(words) if word.startswith("--")} <= options_of(command)
 
 
 def test_help_is_printed(sweeper):
@@ -98,7 +101,7 @@ def test_the_readme_shows_commands():
 def test_what_the_readme_shows_exists(line):
     words = shlex.split(line)
     assert words[1] in COMMANDS
-    assert {word for word in words if word.startswith("-")} <= options_of(words[1])
+    assert {word for word in own(words) if word.startswith("-")} <= options_of(words[1])
     for word in words:
         if word.startswith("search_spaces/"):
             assert (README.parent / word).exists()

@@ -43,6 +43,12 @@ LINES = [
         {"step": 1563, "steps": 1563, "ms_per_step": 3, "loss": 1.5, "val_loss": 1.2},
     ),
     ("batch 100 loss nan", {"step": 100}),
+    ("Train Epoch: 1 [640/20000 (3%)]\tLoss: 2.301", {"samples": 640, "loss": 2.301}),
+    (
+        "Epoch: 1, Steps: 50 | Train Loss: 0.5 Vali Loss: 0.72 Test Loss: 0.44",
+        {"step": 50, "loss": 0.5, "val_loss": 0.72},
+    ),
+    ("Test Loss: 0.44", {"val_loss": 0.44}),
 ]
 
 
