@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.formatting import figure
 from sweeper.analysis.remedies import percent
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Breakdown, Diagnosis, Measurement

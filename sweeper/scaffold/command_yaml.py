@@ -17,15 +17,12 @@ _PLAIN = re.compile(r"(?:--?|\.{0,2}/)?[A-Za-z_][A-Za-z0-9_./=+@%-]*")
 _NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 _HEADER = """\
-# The speed is read in one of three ways, the first being the most exact (docs/scripts.md):
-#   three lines in the script:   import sweeper
-#                                meter = sweeper.meter()
-#                                meter.step(samples=len(batch), loss=loss)     after each training step
-#   what it logs to MLflow:      script.mlflow, below
-#   what it prints:              tqdm, steps, samples/s, s/it, tokens/s, ...; script.patterns, below"""
+# torch reports the speed and the loss from inside the script, with nothing edited (docs/watch.md).
+# Where it cannot, they come from sweeper.meter() in the script, from what it logs to MLflow, or from
+# what it prints (docs/scripts.md): script.mlflow and script.patterns, below."""
 
 _GOALS = """\
-# Limit on the loss, if the script reports one (by its meter or in its output).
+# Limit on the loss after the same number of samples.
 # constraints: {val_loss: {max_ratio_to_baseline: 1.02}}
 # Number and length of each trial's windows, which begin once its speed is steady, or after the cap.
 measure: {window_seconds: 3, repeats: 3, warmup_cap_seconds: 60}
@@ -57,7 +54,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"# A first proposal for: {proposal.source}"
     yield _HEADER
     if all(each.name != BATCH for each in proposal.searched):
-        yield "# Its batch size is unknown. Without the meter, set `script.samples_per_step` below."
+        yield "# Its batch size is unknown. If only its output tells its speed, set `script.samples_per_step` below."
     if proposal.undecided:
         yield "# To use a name that is in comments below, uncomment all of its lines."
     yield f"name: {_text(proposal.name)}"
