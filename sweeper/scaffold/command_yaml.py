@@ -54,7 +54,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"# A first proposal for: {proposal.source}"
     yield _HEADER
     if all(each.name != BATCH for each in proposal.searched):
-        yield "# Its batch size is unknown. If only its output tells its speed, set `script.samples_per_step` below."
+        yield "# Its batch size is unknown. For a speed from its output, set `script.samples_per_step` below."
     if proposal.undecided:
         yield "# To use a name that is in comments below, uncomment all of its lines."
     yield f"name: {_text(proposal.name)}"
