@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sweeper.analysis.summary import Summary
@@ -9,6 +10,13 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import too_large
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
+
+
+_STEPS = re.compile(
+    r"(?:-{1,2}|\+|(?:[\w-]+\.)+)(?:(?:max|num|n|total|train(?:ing)?)[-_])*(?:steps|iters|iterations)(?:=.*)?",
+    re.I,
+)
+"""An option for the number of steps of a run: `--max_iters=1000`, `--steps`, `trainer.max_steps=100`."""
 
 
 def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: float | None) -> Iterator[str]:
@@ -26,6 +34,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
         yield f"Its timings were disturbed: {disturbance}."
     if summary.yardstick is not None:
         yield from _learning_rate(spec, record.config, summary.yardstick.baseline.config)
+        yield from _counted_in_steps(spec, record.config, summary.yardstick.baseline.config)
     yield from _larger_data(spec, record, data_gib)
 
 
@@ -41,6 +50,19 @@ def _learning_rate(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) 
         yield (
             f"The global batch is {config.global_batch} (baseline: {baseline.global_batch}), but nothing "
             f"adapted {what} to it. Check the learning rate."
+        )
+
+
+def _counted_in_steps(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) -> Iterator[str]:
+    """Warns if a script's run has a number of steps, and the batch is another than the baseline's."""
+    if "batch_size" not in (config.args or {}) or config.global_batch == baseline.global_batch:
+        return
+    found = next((word for word in spec.command if _STEPS.fullmatch(word)), None)
+    if found is not None:
+        times = config.global_batch / baseline.global_batch
+        yield (
+            f"The run is counted in steps (`{found.partition('=')[0]}`): with this batch it trains on "
+            f"{times:.3g} times the samples. Divide the steps by {times:.3g} for the same training."
         )
 
 

@@ -201,6 +201,7 @@ class _Trial:
         self._process, self._listener, self._workplace = process, listener, workplace
         self._device, self._kills = device, kills
         self._last_heard_s = 0.0
+        self._is_short = False
 
     @property
     def _timeline(self) -> Timeline:
@@ -216,7 +217,8 @@ class _Trial:
         timed = collect(plan, self._progress, self._take)
         if self._process.status not in (None, 0):
             self._fail()
-        if not timed.kept:
+        self._is_short = not timed.kept
+        if self._is_short:
             timed, num_warm, steady = self._single_window()
         self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
@@ -410,6 +412,12 @@ class _Trial:
     def _left_out(self, timed: Windows, num_warm: int) -> Iterator[str]:
         stretches = self._timeline.stretches
         warm = stretches[:num_warm]
+        if self._is_short:
+            seconds = stretches[-1].end_s - stretches[0].end_s
+            yield (
+                f"all but {seconds:.3g} s: the script ended before a window was full. Let it train for longer"
+                " (more steps or epochs): sweeper ends it as soon as it is measured"
+            )
         if warm:
             steps = sum(each.steps for each in warm)
             count = f"{steps} steps" if steps else f"{len(warm)} reports"
