@@ -254,7 +254,7 @@ def _from_outside(found: Measurement) -> Verdict:
     at_work = f"the CPU is at {percent(cores)}" if cores is not None else "CPU utilisation is unknown"
     busy = shares.get("gpu_util_pct")
     if busy is None:
-        why = f"its steps were not taken apart (`sweeper watch` does), and there is no GPU to look at; {at_work}"
+        why = f"its steps were not taken apart (`sweeper watch` does it), there is no GPU, and {at_work}"
         return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
     idle = 1 - busy
     if idle >= MIN_COST:

@@ -89,7 +89,8 @@ def decision(summary: Summary) -> list[str]:
         lines.append(f"  The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None:
             lines.append(
-                "  The loss was not compared. To compare it, add `constraints: {val_loss: {max_ratio_to_baseline: 1.02}}`."
+                "  The loss was not compared. To compare it, add"
+                " `constraints: {val_loss: {max_ratio_to_baseline: 1.02}}`."
             )
     lines += _loss_lines(summary, best, base)
     if best.hours is not None and base.hours is not None:

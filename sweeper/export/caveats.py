@@ -11,7 +11,6 @@ from sweeper.core.loaders import too_large
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 
-
 _STEPS = re.compile(
     r"(?:-{1,2}|\+|(?:[\w-]+\.)+)(?:(?:max|num|n|total|train(?:ing)?)[-_])*(?:steps|iters|iterations)(?:=.*)?",
     re.I,

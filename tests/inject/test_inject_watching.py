@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 
 import pytest
@@ -29,6 +30,22 @@ def test_steps_samples_and_losses_are_right_and_nothing_changes(kind):
     assert mean_loss(found) == pytest.approx(found.truth["loss"], rel=0.01)
     # Every loss, in every bit.
     assert training(kind, with_hook=False).truth == found.truth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "module"), [("trainer", "transformers"), ("lightning", "lightning")])
+def test_the_loops_of_libraries(kind, module, tmp_path):
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed (`make services`)")
+    found = training(kind, folder=tmp_path)
+    assert not found.watched.failures
+    assert (sum_of_steps(found), found.watched.timeline.samples) == (
+        found.truth["steps"],
+        found.truth["samples"],
+    )
+    assert found.last["paused"] > 0
+    # The losses, or the parameters at the end, in every bit.
+    assert training(kind, folder=tmp_path, with_hook=False).truth == found.truth
 
 
 @pytest.mark.slow

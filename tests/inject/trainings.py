@@ -354,6 +354,62 @@ def distributed(truth: Truth) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
+def trainer(truth: Truth) -> None:
+    """The Hugging Face Trainer, with accumulation and an evaluation in each epoch."""
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    class Sequences(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 320
+
+        def __getitem__(self, index: int) -> Any:
+            ids = torch.randint(100, (16,), generator=torch.Generator().manual_seed(index))
+            return {"input_ids": ids, "labels": int(ids[0] > 50)}
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    options = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+    arguments = TrainingArguments(
+        "out",
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=4,
+        num_train_epochs=3,
+        eval_strategy="epoch",
+        logging_strategy="no",
+        **options,
+    )
+    model = BertForSequenceClassification(BertConfig(vocab_size=100, **sizes))
+    run = Trainer(model, arguments, train_dataset=Sequences(), eval_dataset=Sequences())
+    run.train()
+    truth.steps, truth.samples = run.state.global_step, 3 * 320
+    truth.losses = [float(each.sum()) for each in model.parameters()]
+
+
+def lightning(truth: Truth) -> None:
+    """Lightning's Trainer, with a validation in each epoch."""
+    import lightning as framework
+
+    class Module(framework.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = mlp()
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            x, y = batch
+            loss = nn.functional.mse_loss(self.model(x), y)
+            truth.step(len(x), loss)
+            return loss
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.log("val_loss", nn.functional.mse_loss(self.model(batch[0]), batch[1]))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters())
+
+    options = {"enable_progress_bar": False, "logger": False, "enable_checkpointing": False}
+    run = framework.Trainer(max_epochs=EPOCHS, accelerator="cpu", **options)
+    run.fit(Module(), DataLoader(rows(), BATCH, shuffle=True), DataLoader(rows(), BATCH))
+
+
 def _hog(model: nn.Module) -> None:
     torch.manual_seed(os.getpid())
     loop(Truth(), DataLoader(rows(), BATCH), model, torch.optim.SGD(model.parameters(), 0.01))
