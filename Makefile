@@ -46,6 +46,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/telemetry.py
+	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/verdicts.py
 	$(BIN)/python benchmarks/search.py bars resume
 	$(BIN)/python benchmarks/confirm.py recorded peers

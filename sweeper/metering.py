@@ -182,7 +182,7 @@ class Losses:
             if len(self._pending) < self.MAX_PENDING:
                 self._copy(loss)
             return
-        self._take(_number(loss))
+        self.add_number(_number(loss))
 
     def _copy(self, loss: Any) -> None:
         torch = sys.modules["torch"]
@@ -193,14 +193,15 @@ class Losses:
         arrived.record(torch.cuda.current_stream(loss.device))
         self._pending.append((there, arrived))
 
-    def _take(self, value: float) -> None:
+    def add_number(self, value: float) -> None:
+        """Adds a number."""
         self._sum += value
         self._count += 1
 
     def taken(self) -> float | None:
         """Returns the mean of what has arrived and starts again; None if nothing has."""
         while self._pending and self._pending[0][1].query():
-            self._take(float(self._pending.pop(0)[0]))
+            self.add_number(float(self._pending.pop(0)[0]))
         if not self._count:
             return None
         mean = self._sum / self._count

@@ -68,6 +68,7 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "telemetry": lambda module: replace(module, costs=numbers, reading_ms=numbers),
     "trainer": lambda module: replace(module, PARTS={name: lambda: list(figures()) for name in module.PARTS}),
     "verdicts": replace_parts,
+    "watch": lambda module: replace(module, PAIRS={"millisecond": 2, "tiny": 2}, SECONDS=0.1),
 }
 
 

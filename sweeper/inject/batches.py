@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 MAX_DEPTH, MAX_ITEMS = 4, 16
@@ -28,10 +28,17 @@ class Reader(NamedTuple):
 
     def read(self, batch: Any) -> int:
         """Returns the samples of a batch."""
-        part = self.part(batch)
-        if self.what == LENGTH:
+        part, what = self.part(batch), self.what
+        if what == LENGTH:
             return len(part)
-        return int(part if self.what == VALUE else part.shape[self.what])
+        return int(part if what == VALUE else part.shape[what])
+
+    def function(self) -> Callable[[Any], int]:
+        """Returns `read`, faster where the first of some tensors is read, as in nearly every script."""
+        if self.what == 0 and len(self.path) == 1 and self.path[0][0] == ITEM:
+            key = self.path[0][1]
+            return lambda batch: batch[key].shape[0]
+        return self.read
 
 
 def reader_of(batch: Any, expected: int | None = None) -> Reader | None:

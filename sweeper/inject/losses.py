@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ from ..metering import Losses
 LEARNING_STEPS = 3
 """First steps, in which it is seen whether losses are divided by the number of accumulated backwards."""
 TOLERANCE = 1e-3
+COPY_SECONDS = 0.01
+"""Between two losses that are copied from a GPU."""
 
 
 class StepLosses:
@@ -18,31 +21,32 @@ class StepLosses:
 
     def __init__(self) -> None:
         self._losses = Losses()
-        self._scaled: Callable[[], Any] = _nothing
-        self._unscaled: Callable[[], Any] = _nothing
+        self._scaled: Callable[[], Any] | None = None
+        self._unscaled: Callable[[], Any] | None = None
         self._divisor: float | None = None
         self._factor = 1.0
+        self._copied_s = 0.0
 
     def scaled(self, result: Any, outputs: Any) -> None:
         """A GradScaler has multiplied a loss by its scale."""
         if hasattr(outputs, "backward") and result is not outputs:
             self._scaled, self._unscaled = weakref.ref(result), weakref.ref(outputs)
 
-    def take(self, tensors: Any, steps: int, is_due: bool) -> None:
-        """Reads the loss that a backward begins with.
-
-        Args:
-            is_due: Whether a message is about to be sent: a loss on a GPU is copied only then.
-        """
+    def take(self, tensors: Any, steps: int) -> None:
+        """Reads the loss that a backward begins with; anything but a single number is none."""
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
-        if loss is self._scaled():
+        if self._scaled is not None and self._unscaled is not None and loss is self._scaled():
             loss = self._unscaled()
-        if loss is None or not hasattr(loss, "backward") or loss.numel() != 1:
+        try:
+            if steps < LEARNING_STEPS:
+                self._divisor = _divisor_of(loss)
+            if loss.is_cpu:
+                self._losses.add_number(loss.item())
+            elif loss.numel() == 1 and time.perf_counter() - self._copied_s >= COPY_SECONDS:
+                self._copied_s = time.perf_counter()
+                self._losses.add(loss)
+        except (AttributeError, RuntimeError, ValueError):
             return
-        if steps < LEARNING_STEPS:
-            self._divisor = _divisor_of(loss)
-        if is_due or loss.device.type == "cpu":
-            self._losses.add(loss)
 
     def step_ended(self, steps: int, backwards: int) -> None:
         """A step had so many backwards."""
@@ -54,10 +58,6 @@ class StepLosses:
         """Returns the mean loss since it was asked last; None if there is none yet."""
         mean = self._losses.taken()
         return None if mean is None else mean * self._factor
-
-
-def _nothing() -> None:
-    return None
 
 
 def _divisor_of(loss: Any) -> float | None:

@@ -21,8 +21,8 @@ from .pauses import Pauses
 from .points import Points
 from .samples import Samples
 
-INTERVAL_SECONDS = 0.01
-"""Between two messages, as the meter has it."""
+INTERVAL_SECONDS = 0.04
+"""Between two messages: the sweep that reads them may need the same core."""
 
 UNSTEPPED = 8
 """Backwards without an optimizer's step after which a script may be one that updates by hand."""
@@ -58,7 +58,9 @@ class Observer:
     def fetching(self, iterator: Any) -> None:
         """A loader's iterator is asked for a batch."""
         self._fetch_began_s = now = time.perf_counter()
-        self._pauses.fetching(self._batches.trains(iterator), now, self._steps)
+        pauses, trains = self._pauses, self._batches.trains(iterator)
+        if not trains or pauses.is_evaluating or pauses.began_s is not None:
+            pauses.fetching(trains, now, self._steps)
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Gives the script its next batch."""
@@ -79,13 +81,13 @@ class Observer:
             # LBFGS computes the loss of its batch again and again.
             return
         is_news = self._batches.backward()
-        self._pauses.backward(self._fetch_began_s, is_news)
+        if self._pauses.began_s is not None:
+            self._pauses.backward(self._fetch_began_s, is_news)
         if self._batches.has_loader and not self._batches.has_new and not self._backwards:
             # Another optimizer's loss, on the batch of the step before: a GAN's second.
             return
         self._backwards += 1
-        is_due = time.perf_counter() - self._sent_at_s >= INTERVAL_SECONDS
-        self._losses.take(tensors, self._steps, is_due)
+        self._losses.take(tensors, self._steps)
 
     def scaled(self, result: Any, outputs: Any) -> None:
         """A GradScaler has multiplied a loss by its scale."""

@@ -64,14 +64,13 @@ class Pauses:
             self._begin(now)
 
     def backward(self, fetch_began: float, is_news: bool) -> None:
-        """A backward begins; training has gone on since the latest batch was asked for.
+        """A backward begins in a pause; training has gone on since the latest batch was asked for.
 
         Args:
             fetch_began: When that was.
             is_news: Whether that batch's loader was taken for one that does not train.
         """
-        if self.began_s is None:
-            return
+        assert self.began_s is not None
         if self._has_batches and not is_news:
             self._end(max(fetch_began, self.began_s))
         else:

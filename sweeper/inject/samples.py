@@ -21,12 +21,14 @@ class Pass:
         loader: Identity of the loader.
         is_training: Whether a backward has followed one of its batches.
         pending: Samples fetched while that was not known.
+        read: Returns the samples of a batch.
     """
 
-    __slots__ = ("is_training", "loader", "pending")
+    __slots__ = ("is_training", "loader", "pending", "read")
 
-    def __init__(self, loader: int, is_training: bool) -> None:
+    def __init__(self, loader: int, is_training: bool, read: Callable[[Any], int]) -> None:
         self.loader, self.is_training, self.pending = loader, is_training, 0
+        self.read = read
 
 
 class Samples:
@@ -37,7 +39,7 @@ class Samples:
     """
 
     def __init__(self, torch: Any, model_begins: Callable[[], None] | None = None) -> None:
-        self._torch = torch
+        self._has_grad: Callable[[], bool] = torch.is_grad_enabled
         self._model = ModelInput(torch, model_begins)
         self._readers: dict[int, Reader | None] = {}
         self._training: set[int] = set()
@@ -72,20 +74,19 @@ class Samples:
 
     def trains(self, iterator: Any) -> bool:
         """Returns whether the batches of a loader's iterator are known to be for training."""
-        found = vars(iterator).get(_KEY)
+        found = iterator.__dict__.get(_KEY)
         is_known = found.is_training if found is not None else id(iterator._index_sampler) in self._training
-        return bool(is_known and self._torch.is_grad_enabled())
+        return is_known and self._has_grad()
 
     def fetched(self, iterator: Any, batch: Any, is_evaluating: bool) -> None:
         """Counts a batch that a loader gave."""
-        found = vars(iterator).get(_KEY)
+        found = iterator.__dict__.get(_KEY)
         if found is None:
             found = self._begin(iterator, batch, is_evaluating)
-        if not self._torch.is_grad_enabled():
+        if not self._has_grad():
             return
         self._current = found
-        reader = self._readers[found.loader]
-        size = reader.read(batch) if reader is not None else 0
+        size = found.read(batch)
         if found.is_training and not is_evaluating:
             self._fetched += size
         else:
@@ -99,7 +100,9 @@ class Samples:
             size = getattr(sampler, "batch_size", None)
             self._readers[loader] = reader_of(batch, size)
             self._has_single = self._has_single or size == 1
-        found = Pass(loader, loader in self._training and not is_evaluating)
+        reader = self._readers[loader]
+        read = reader.function() if reader is not None else _unknown
+        found = Pass(loader, loader in self._training and not is_evaluating, read)
         setattr(iterator, _KEY, found)
         return found
 
@@ -139,3 +142,7 @@ class Samples:
         # The steps before the model was watched had as many.
         uncounted, self._uncounted = self._uncounted, 0
         return of_model * (1 + uncounted)
+
+
+def _unknown(_: Any) -> int:
+    return 0
