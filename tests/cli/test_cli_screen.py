@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import fcntl
 import io
@@ -19,6 +20,7 @@ from measurements import measurement, record_of
 from rich.console import Console
 from thousand import write_sweep
 
+from sweeper.cli import app
 from sweeper.cli.screen import prose, trial_line
 from sweeper.core.measurement import Quality
 
@@ -98,6 +100,17 @@ def test_a_summary_fits(tmp_path: Path, width: int):
     assert len(commands) == 3
     assert [line for line in lines if len(line.rstrip()) > width and line not in commands] == []
     assert any(line.startswith("toy: ") for line in lines)
+
+
+def test_a_dash_and_a_bar_have_a_plain_form_each():
+    codecs.register_error("sweeper.ascii", app._as_ascii)
+    text = "".join(app._ASCII)
+    assert {"–", "█", "├", "└", "◄"} <= set(text)
+    plain = text.encode("ascii", "sweeper.ascii").decode()
+    assert "\\" not in plain
+    assert "–".encode("ascii", "sweeper.ascii") == b"-"
+    # What nobody thought of is at least no error.
+    assert "猫".encode("ascii", "sweeper.ascii") == b"\\u732b"
 
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path):
