@@ -93,12 +93,14 @@ class Listener:
 
     def _sources(self) -> Sequence[tuple[str, Timeline]]:
         """Returns all sources, the most trusted first."""
-        return (
-            (self.watched.by, self.watched.timeline),
+        torch = (self.watched.by, self.watched.timeline)
+        others = (
             ("the meter", self._meter),
             (f"MLflow ({self._logged.by})", self._logged.timeline),
             (f"the output ({self._printed.by})", self._printed.timeline),
         )
+        # Steps of unknown size are better than nothing, and no better than that.
+        return (torch, *others) if self.watched.knows_samples else (*others, torch)
 
     def _best(self) -> tuple[str, Timeline]:
         sources = self._sources()

@@ -53,6 +53,11 @@ class Watched:
         return list(self._processes)
 
     @property
+    def knows_samples(self) -> bool:
+        """Whether the samples of its steps are known."""
+        return self._per_step > 0 or any(each.samples for each in self._processes.values())
+
+    @property
     def by(self) -> str:
         """What the timeline is based on, in words."""
         return f"torch ({self.source})"

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core.config import TrialConfig
 from sweeper.core.progress import TrialFailedError
+from sweeper.core.script import Script
+from sweeper.script.output import Listener
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.watched import PATIENCE_STEPS, Watched
 
@@ -74,6 +77,28 @@ def test_with_the_batch_of_the_command_line_they_are_samples():
     watched = Watched(16.0)
     watched.take(totals(steps=PATIENCE_STEPS, samples=0))
     assert watched.timeline.samples == 16 * PATIENCE_STEPS
+
+
+def listener(tmp_path: Path, *messages):
+    found = Listener(Script(command=("true",)), TrialConfig(args={}), tmp_path)
+    try:
+        for each in messages:
+            found._take_message(each)
+        for second in range(4):
+            found.take_output(1, f"{100 * second} samples/s step {second}\n".encode(), float(second))
+    finally:
+        found.close()
+    return found
+
+
+def test_torch_is_believed_before_the_output(tmp_path: Path):
+    found = listener(tmp_path, totals(), totals(t=2.0, steps=9, samples=288, source="optimizer steps, x"))
+    assert found.source == "torch (optimizer steps, x)"
+
+
+def test_steps_of_unknown_size_are_believed_after_everything_else(tmp_path: Path):
+    messages = [totals(t=float(n), steps=PATIENCE_STEPS * n, samples=0) for n in (1, 2, 3)]
+    assert listener(tmp_path, *messages).source.startswith("the output")
 
 
 def test_a_loss_that_is_not_finite_fails_the_trial():
