@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..metering import Channel
 from .batches import LENGTH, VALUE, Reader
-from .lines import Sampler, line_of
+from .lines import Sampler
 from .observer import Observer
 from .samples import Samples
 
@@ -68,7 +67,6 @@ class Diagnoser(Observer):
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._laps, self._sampler = Laps(torch), Sampler()
-        self._places: dict[str, Any] = {}
         self._held: Any = None
         self._half: Any = None
         self._is_half = False
@@ -86,11 +84,6 @@ class Diagnoser(Observer):
         self._laps.lap(phase)
         self._sampler.phase(phase)
 
-    def _note(self, what: str) -> None:
-        """Notes the user's line behind an event, the first time."""
-        if what not in self._places:
-            self._places[what] = line_of(sys._getframe(2))
-
     def fetching(self, iterator: Any) -> None:
         """A loader's iterator is asked for a batch."""
         self._lap(REST)
@@ -100,26 +93,21 @@ class Diagnoser(Observer):
         """A loader's iterator gave a batch."""
         super().fetched(iterator, batch)
         self._lap(DATA)
-        if self._batches.trains(iterator):
-            self._note("loader")
 
     def evaluates(self, module: Any) -> None:
         """A module was put into evaluation mode."""
         self._lap(REST)
         super().evaluates(module)
-        self._note("evaluation")
 
     def _model_begins(self) -> None:
         # What came before prepared the batch that the loader gave, or updated and cut one by hand.
         before = OPTIMIZER if self._is_by_hand else DATA
         self._lap(COPY if self._batches.has_loader else before)
-        self._note("model")
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward is about to run."""
         self._lap(FORWARD)
         super().backward_begins(tensors)
-        self._note("backward")
 
     def backward_ended(self) -> None:
         """A backward has run."""
@@ -129,7 +117,6 @@ class Diagnoser(Observer):
     def step_ended(self, optimizer: Any, *rest: Any) -> None:
         """An optimizer has stepped."""
         self._lap(OPTIMIZER)
-        self._note("step")
         super().step_ended(optimizer, *rest)
 
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
@@ -172,7 +159,7 @@ class Diagnoser(Observer):
             )
         elif part == LINES:
             self._sampler.stop()
-            self.tell({"part": part, "lines": self._sampler.lines(), "places": self._places})
+            self.tell({"part": part, "lines": self._sampler.lines()})
         elif part == HALVES:
             full, half = (self._arithmetic.get(is_half) for is_half in (False, True))
             if full and half:
