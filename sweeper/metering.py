@@ -162,7 +162,7 @@ class _ReportingMeter(Meter):
         self._channel.send(message)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _reporting_meter(name: str, world_size: int) -> _ReportingMeter:
     return _ReportingMeter(name, world_size)
 
@@ -193,10 +193,10 @@ class Losses:
         arrived.record(torch.cuda.current_stream(loss.device))
         self._pending.append((there, arrived))
 
-    def add_number(self, value: float) -> None:
-        """Adds a number."""
+    def add_number(self, value: float, count: int = 1) -> None:
+        """Adds a number, or the sum of several."""
         self._sum += value
-        self._count += 1
+        self._count += count
 
     def taken(self) -> float | None:
         """Returns the mean of what has arrived and starts again; None if nothing has."""

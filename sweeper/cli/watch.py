@@ -38,7 +38,10 @@ def watch(
         typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
     ],
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Run it in this folder, not in a mirror that is thrown away.")
+        bool,
+        typer.Option(
+            "--in-place", help="Run it in this folder, not in a mirror, and do not take its steps apart."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -65,6 +65,8 @@ class Laps:
 class Diagnoser(Observer):
     """An observer that takes the steps apart."""
 
+    CAN_BE_CALM = False
+
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._laps, self._sampler = Laps(torch), Sampler()
         self._held: Any = None
@@ -75,7 +77,7 @@ class Diagnoser(Observer):
         self._begin(WARM_UP)
 
     def _new_samples(self) -> Samples:
-        return Samples(self._torch, self._model_begins)
+        return Samples(self._torch, self.points, self._model_begins)
 
     # -- phases ------------------------------------------------------------------------------------
 
@@ -180,14 +182,14 @@ class Diagnoser(Observer):
             self._loader_alone(original, iterator)
             self._end()
         if self._part == HALVES and self._half is None:
-            self._half = _half_of(self._held, self._batches.reader(iterator))
+            self._half = _half_of(self._held, self._batches.reader(iterator, self._held))
             if self._half is None:
                 self._begin(DONE)
         self._is_half = self._part == HALVES and not self._is_half
         return _copied(self._half if self._is_half else self._held)
 
     def _loader_alone(self, original: Callable[[Any], Any], iterator: Any) -> None:
-        reader = self._batches.reader(iterator)
+        reader = self._batches.reader(iterator, self._held)
         ready = getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0)
         samples, seconds = 0, 0.0
         self._sampler.phase(REST)

@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ..metering import Channel
 from . import DIAGNOSE, VARIABLE
 from .diagnoser import Diagnoser
 from .observer import Observer
+from .samples import PASS
 
 if TYPE_CHECKING:
     Function = Callable[..., Any]
@@ -37,18 +39,50 @@ def install(torch: Any) -> None:
     except Exception as error:
         observer.points.fail(error)
     os.register_at_fork(after_in_child=observer.restart)
-    atexit.register(observer.finish)
+    atexit.register(observer.points.guarded(observer.finish))
 
 
 def _wrap(torch: Any, observer: Observer) -> None:
     points = observer.points
+    calm, clock, has_grad = observer.calm, time.perf_counter, torch.is_grad_enabled
+    end_calm, send_calm = points.guarded(observer.end_calm), points.guarded(observer.send_calm)
+    step_begins, step_ended = points.guarded(observer.step_begins), points.guarded(observer.step_ended)
+
+    def before_step(*_: Any) -> None:
+        if not calm.is_on:
+            step_begins()
+
+    def after_step(optimizer: Any, *_: Any) -> None:
+        if calm.is_on:
+            if calm.ahead and id(optimizer) == calm.optimizer:
+                calm.steps += 1
+                calm.samples += calm.ahead
+                calm.ahead = calm.backwards = 0
+                calm.moment_s = now = clock()
+                if now >= calm.due_s:
+                    send_calm()
+                return
+            end_calm()
+        step_ended(optimizer)
+
     # These two stay registered for good: torch iterates over them as it calls them.
     optimizer = sys.modules["torch.optim.optimizer"]
-    optimizer.register_optimizer_step_pre_hook(points.guarded(observer.step_begins))
-    optimizer.register_optimizer_step_post_hook(points.guarded(observer.step_ended))
+    optimizer.register_optimizer_step_pre_hook(before_step)
+    optimizer.register_optimizer_step_post_hook(after_step)
 
     def fetch(original: Function) -> Function:
         def fetch_watched(iterator: Any) -> Any:
+            if calm.is_on:
+                if iterator.__dict__.get(PASS) is calm.source and has_grad():
+                    batch = original(iterator)
+                    try:
+                        calm.ahead += calm.source.read(batch)
+                    except Exception:
+                        # Not like the batches before.
+                        end_calm()
+                        fetched(iterator, batch)
+                    return batch
+                end_calm()
             fetching(iterator)
             batch = observer.take(original, iterator)
             fetched(iterator, batch)
@@ -59,15 +93,31 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def backward(original: Function) -> Function:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            begins(tensors)
+            if not calm.is_on:
+                begins(tensors)
+                original(tensors, *args, **kwargs)
+                ended()
+                return
+            calm.backwards += 1
+            try:
+                if tensors.is_cpu:
+                    calm.loss += tensors.item()
+                    calm.num_losses += 1
+                else:
+                    take_loss(tensors)
+            except (AttributeError, RuntimeError, ValueError):
+                # Not a single number.
+                take_loss(tensors)
             original(tensors, *args, **kwargs)
-            ended()
 
         begins, ended = points.guarded(observer.backward_begins), points.guarded(observer.backward_ended)
+        take_loss = points.guarded(observer.take_loss)
         return backward
 
     def evaluate(original: Function) -> Function:
         def eval(module: Any) -> Any:
+            if calm.is_on:
+                end_calm()
             evaluates(module)
             return original(module)
 
@@ -76,6 +126,8 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def scale(original: Function) -> Function:
         def scale(scaler: Any, outputs: Any) -> Any:
+            if calm.is_on:
+                end_calm()
             result = original(scaler, outputs)
             scaled(result, outputs)
             return result
@@ -86,4 +138,6 @@ def _wrap(torch: Any, observer: Observer) -> None:
     points.replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", fetch)
     points.replace(torch.autograd, "backward", backward)
     points.replace(torch.nn.Module, "eval", evaluate)
-    points.replace(torch.amp.grad_scaler.GradScaler, "scale", scale)
+    # Older versions of torch have it elsewhere.
+    scaler = getattr(getattr(torch.amp, "grad_scaler", None), "GradScaler", None) or torch.cuda.amp.GradScaler
+    points.replace(scaler, "scale", scale)

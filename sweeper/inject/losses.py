@@ -19,7 +19,8 @@ COPY_SECONDS = 0.01
 class StepLosses:
     """Reads the losses of backwards; those on a GPU only now and then, and never by waiting for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, torch: Any) -> None:
+        self._is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self._losses = Losses()
         self._scaled: Callable[[], Any] | None = None
         self._unscaled: Callable[[], Any] | None = None
@@ -31,6 +32,15 @@ class StepLosses:
         """A GradScaler has multiplied a loss by its scale."""
         if hasattr(outputs, "backward") and result is not outputs:
             self._scaled, self._unscaled = weakref.ref(result), weakref.ref(outputs)
+
+    @property
+    def are_scaled(self) -> bool:
+        """Whether a GradScaler is in use."""
+        return self._scaled is not None
+
+    def add(self, total: float, count: int) -> None:
+        """Adds losses that were read elsewhere, by their sum."""
+        self._losses.add_number(total, count)
 
     def take(self, tensors: Any, steps: int) -> None:
         """Reads the loss that a backward begins with; anything but a single number is none."""
@@ -44,7 +54,8 @@ class StepLosses:
                 self._losses.add_number(loss.item())
             elif loss.numel() == 1 and time.perf_counter() - self._copied_s >= COPY_SECONDS:
                 self._copied_s = time.perf_counter()
-                self._losses.add(loss)
+                if not self._is_capturing():
+                    self._losses.add(loss)
         except (AttributeError, RuntimeError, ValueError):
             return
 
@@ -67,7 +78,9 @@ def _divisor_of(loss: Any) -> float | None:
     if not name.startswith(("DivBackward", "MulBackward")):
         return None
     try:
-        other = float(function._saved_other)
+        saved = function._saved_other
+        # A tensor of the device would have to be waited for.
+        other = float(saved) if saved.is_cpu else 0.0
     except (AttributeError, RuntimeError, TypeError, ValueError):
         # A tensor that needs gradients itself, or was freed.
         return None

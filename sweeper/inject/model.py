@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .batches import Reader, reader_of
+from .points import Points
 
 MAX_DEPTH = 5
 """Levels of modules that are tried: a wrapper may never be called itself."""
@@ -32,8 +33,8 @@ class ModelInput:
         source: What is read, in words; empty before anything is.
     """
 
-    def __init__(self, torch: Any, begins: Callable[[], None] | None = None) -> None:
-        self._torch, self._begins = torch, begins
+    def __init__(self, torch: Any, points: Points, begins: Callable[[], None] | None = None) -> None:
+        self._torch, self._points, self._begins = torch, points, begins
         self._level: list[Any] = []
         self._calls: list[_Call] = []
         self._reader: Reader | None = None
@@ -55,7 +56,8 @@ class ModelInput:
             self._level = [] if root is None else [root]
         # A call traced by torch.compile must stay as it was.
         if not self._compiles() or any(hasattr(each, "_orig_mod") for each in self._level):
-            self._calls = [_Call(each, self._begins_call, self._called) for each in self._level]
+            begins, called = self._points.guarded(self._begins_call), self._points.guarded(self._called)
+            self._calls = [_Call(each, begins, called) for each in self._level]
 
     def backward(self) -> None:
         """A backward begins: a module called in a loop until then had one batch."""
@@ -105,7 +107,12 @@ class ModelInput:
             for call in self._calls:
                 if not call.is_of(module):
                     call.remove()
-        size = self._reader.read(inputs)
+        try:
+            size = self._reader.read(inputs)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            # It was called in another way: by keyword, without an argument.
+            self._reader = None
+            return
         self._largest = max(self._largest, size)
 
     def _reader_of(self, module: Any, inputs: Any, output: Any) -> Reader | None:
@@ -119,7 +126,9 @@ class ModelInput:
 
 def _has_batch_second(module: Any, tensor: Any, output: Any) -> bool:
     """Returns whether the input is (time, batch, ...), as recurrent modules have it by default."""
-    if tensor.dim() < 2 or not any(getattr(each, "batch_first", True) is False for each in module.modules()):
+    if len(tensor.shape) < 2 or not any(
+        getattr(each, "batch_first", True) is False for each in module.modules()
+    ):
         return False
     time, batch = tensor.shape[:2]
     found = reader_of(output)

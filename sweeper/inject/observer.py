@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..metering import Channel, finite
+from .calm import Calm
 from .losses import StepLosses
 from .pauses import Pauses
 from .points import Points
@@ -31,27 +32,33 @@ UNSTEPPED = 8
 class Observer:
     """What torch reports of the training in this process, in order."""
 
+    CAN_BE_CALM = True
+    """Whether usual steps are only counted (`calm`)."""
+
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._torch, self._channel = torch, channel
         self.points = Points(self._failed)
+        self.calm = Calm()
         self.restart()
 
     def restart(self) -> None:
         """Forgets everything, in a process that was forked: its parent's training is not its own."""
+        self.calm.end()
+        self.calm.clear()
         self._batches = self._new_samples()
-        self._losses = StepLosses()
+        self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._send)
         self._steps = self._samples = self._backwards = 0
         self._optimizers: set[int] = set()
         self._unstepped = 0
-        self._has_optimizer = self._is_by_hand = self._is_stepping = False
+        self._has_optimizer = self._is_by_hand = self._is_stepping = self._has_closure = False
         self._fetch_began_s = self._sent_at_s = 0.0
         self._moment_s = time.perf_counter()
         self._world_size: int | None = None
         self._source = ""
 
     def _new_samples(self) -> Samples:
-        return Samples(self._torch)
+        return Samples(self._torch, self.points)
 
     # -- what torch reports ------------------------------------------------------------------------
 
@@ -77,9 +84,11 @@ class Observer:
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward is about to run."""
-        if self._is_stepping and self._backwards:
-            # LBFGS computes the loss of its batch again and again.
-            return
+        if self._is_stepping:
+            self._has_closure = True
+            if self._backwards:
+                # LBFGS computes the loss of its batch again and again.
+                return
         is_news = self._batches.backward()
         if self._pauses.began_s is not None:
             self._pauses.backward(self._fetch_began_s, is_news)
@@ -114,12 +123,53 @@ class Observer:
             # Another one, for the same batch.
             self._optimizers.add(key)
             return
+        is_only = self._optimizers <= {key}
         self._optimizers.clear()
         self._optimizers.add(key)
+        is_usual = (
+            self.CAN_BE_CALM
+            and is_only
+            and self._batches.are_usual
+            and self._backwards > 0
+            and not self._has_closure
+            and not self._losses.are_scaled
+            and self._pauses.began_s is None
+        )
+        self._has_closure = False
         self._step_ended(optimizer)
+        self.calm.step(key, self._batches.current, is_usual=is_usual)
+
+    # -- the calm ----------------------------------------------------------------------------------
+
+    def send_calm(self) -> None:
+        """Reports the steps that were only counted."""
+        self._hand_over()
+        self._send()
+
+    def take_loss(self, tensors: Any) -> None:
+        """Reads a loss that is not a number on the CPU."""
+        self._losses.take(tensors, self._steps)
+
+    def end_calm(self) -> None:
+        """Something else than before is about to happen."""
+        self._hand_over()
+        self.calm.end()
+
+    def _hand_over(self) -> None:
+        calm = self.calm
+        if calm.steps:
+            self._moment_s = calm.moment_s
+        self._steps += calm.steps
+        self._samples += calm.samples
+        self._backwards = calm.backwards
+        self._batches.add(calm.ahead)
+        self._losses.add(calm.loss, calm.num_losses)
+        calm.clear()
 
     def finish(self) -> None:
         """The process exits: the steps since the last message count, too."""
+        if self.calm.is_on:
+            self.end_calm()
         if self._moment_s > self._sent_at_s and self._steps:
             self._send()
 
@@ -143,6 +193,10 @@ class Observer:
 
     def _send(self) -> None:
         self._sent_at_s = time.perf_counter()
+        self.calm.due_s = self._sent_at_s + INTERVAL_SECONDS
+        if self._torch.cuda.is_initialized() and self._torch.cuda.is_current_stream_capturing():
+            # Whatever asked the device for anything now would spoil the graph.
+            return
         if self._world_size is None:
             self._world_size = self._find_world_size()
         if not self._world_size:
@@ -159,7 +213,8 @@ class Observer:
             message["loss"] = finite(loss)
         source = f"{'backwards' if self._is_by_hand else 'optimizer steps'}, {self._batches.source}"
         if source != self._source:
-            message["source"] = self._source = source.removesuffix(", ")
+            self._source = source
+            message["source"] = source[:-2] if source.endswith(", ") else source
         self.tell(message)
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -167,6 +222,7 @@ class Observer:
         self._channel.send({"by": "hook", "pid": os.getpid(), **message})
 
     def _failed(self, why: str) -> None:
+        self.calm.end()
         self.tell({"failed": why})
 
     def _find_world_size(self) -> int:

@@ -49,9 +49,10 @@ class Pauses:
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(module: Any, mode: bool = True) -> Any:
             if mode and self.is_evaluating:
-                self._end(time.perf_counter())
+                end()
             return original(module, mode)
 
+        end = self._points.guarded(lambda: self._end(time.perf_counter()))
         return train
 
     def fetching(self, trains: bool, now: float, steps: int) -> None:

@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from .batches import Reader, reader_of
 from .model import ModelInput
+from .points import Points
 
 MISSES = 3
 """Steps without a batch from a loader before the model's input counts: loaders may be read ahead."""
 
-_KEY = "_sweeper_pass"
+PASS = "_sweeper_pass"
+"""Attribute of a loader's iterator that has its `Pass`."""
+
+
+class Fed:
+    """A loader, known by the sampler that it and all its iterators share.
+
+    Attributes:
+        batch_size: What it is asked for; None if unknown.
+        is_training: Whether a backward has followed one of its batches.
+        read: Returns the samples of a batch.
+    """
+
+    __slots__ = ("_sampler", "batch_size", "is_training", "read")
+
+    def __init__(self, sampler: Any, batch: Any) -> None:
+        try:
+            # A loader that is gone must not lend its identity to another.
+            self._sampler: Callable[[], Any] = weakref.ref(sampler)
+        except TypeError:
+            self._sampler = lambda: sampler
+        self.batch_size = getattr(sampler, "batch_size", None)
+        self.is_training = False
+        self.learn(batch)
+
+    def is_of(self, sampler: Any) -> bool:
+        """Returns whether this is the loader of a sampler."""
+        return self._sampler() is sampler
+
+    def learn(self, batch: Any) -> None:
+        """Finds out how batches like this one are read."""
+        reader = reader_of(batch, self.batch_size)
+        self.read: Callable[[Any], int] = reader.function() if reader is not None else _unknown
 
 
 class Pass:
     """One pass over a loader: its iterator.
 
     Attributes:
-        loader: Identity of the loader.
-        is_training: Whether a backward has followed one of its batches.
+        loader: Its loader.
+        is_training: Whether its batches count: a backward has followed one of the loader's, and the
+            model is not evaluated.
         pending: Samples fetched while that was not known.
         read: Returns the samples of a batch.
     """
 
     __slots__ = ("is_training", "loader", "pending", "read")
 
-    def __init__(self, loader: int, is_training: bool, read: Callable[[Any], int]) -> None:
+    def __init__(self, loader: Fed, is_training: bool) -> None:
         self.loader, self.is_training, self.pending = loader, is_training, 0
-        self.read = read
+        self.read = loader.read
 
 
 class Samples:
@@ -36,14 +71,20 @@ class Samples:
 
     A loader trains if a backward follows its batches; its later passes train from their first batch,
     except while the model evaluates. A batch fetched without gradients is never one to train on.
+
+    Attributes:
+        current: The pass that gave the latest batch.
+
+    Args:
+        model_begins: Is called when the model is, once it is watched.
     """
 
-    def __init__(self, torch: Any, model_begins: Callable[[], None] | None = None) -> None:
+    def __init__(self, torch: Any, points: Points, model_begins: Callable[[], None] | None = None) -> None:
         self._has_grad: Callable[[], bool] = torch.is_grad_enabled
-        self._model = ModelInput(torch, model_begins)
-        self._readers: dict[int, Reader | None] = {}
-        self._training: set[int] = set()
-        self._current: Pass | None = None
+        self._model = ModelInput(torch, points, model_begins)
+        self._loaders: dict[int, Fed] = {}
+        self._has_training = False
+        self.current: Pass | None = None
         self._fetched = 0
         self._has_single = False
         self._missed = self._uncounted = 0
@@ -57,64 +98,79 @@ class Samples:
     @property
     def has_loader(self) -> bool:
         """Whether batches to train on come from a loader."""
-        return bool(self._training) and self._missed < MISSES
+        return self._has_training and self._missed < MISSES
 
     @property
     def has_new(self) -> bool:
         """Whether a batch to train on was fetched since the latest step."""
         return self._fetched > 0
 
+    @property
+    def are_usual(self) -> bool:
+        """Whether the batches fetched since the latest step say how many samples they have."""
+        return self._fetched > 0 and not self._has_single
+
+    def add(self, samples: int) -> None:
+        """Adds samples that were fetched for the next step."""
+        self._fetched += samples
+
     def watch_model(self, optimizer: Any) -> None:
         """Watches the model whether or not its input is needed."""
         self._model.watch(optimizer)
 
-    def reader(self, iterator: Any) -> Reader | None:
+    def reader(self, iterator: Any, batch: Any) -> Reader | None:
         """Returns how the batches of an iterator are read."""
-        return self._readers.get(id(iterator._index_sampler))
+        return reader_of(batch, getattr(iterator._index_sampler, "batch_size", None))
 
     def trains(self, iterator: Any) -> bool:
         """Returns whether the batches of a loader's iterator are known to be for training."""
-        found = iterator.__dict__.get(_KEY)
-        is_known = found.is_training if found is not None else id(iterator._index_sampler) in self._training
-        return is_known and self._has_grad()
+        found = iterator.__dict__.get(PASS)
+        if found is None:
+            found = self._loader_of(iterator._index_sampler)
+        return found is not None and found.is_training and self._has_grad()
+
+    def _loader_of(self, sampler: Any) -> Fed | None:
+        found = self._loaders.get(id(sampler))
+        return found if found is not None and found.is_of(sampler) else None
 
     def fetched(self, iterator: Any, batch: Any, is_evaluating: bool) -> None:
         """Counts a batch that a loader gave."""
-        found = iterator.__dict__.get(_KEY)
+        found = iterator.__dict__.get(PASS)
         if found is None:
             found = self._begin(iterator, batch, is_evaluating)
         if not self._has_grad():
             return
-        self._current = found
-        size = found.read(batch)
+        self.current = found
+        try:
+            size = found.read(batch)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            # Not all batches are alike.
+            found.loader.learn(batch)
+            found.read = found.loader.read
+            size = found.read(batch)
         if found.is_training and not is_evaluating:
             self._fetched += size
         else:
             found.pending += size
 
     def _begin(self, iterator: Any, batch: Any, is_evaluating: bool) -> Pass:
-        # It belongs to the loader, and every iterator has it.
         sampler = iterator._index_sampler
-        loader = id(sampler)
-        if loader not in self._readers:
-            size = getattr(sampler, "batch_size", None)
-            self._readers[loader] = reader_of(batch, size)
-            self._has_single = self._has_single or size == 1
-        reader = self._readers[loader]
-        read = reader.function() if reader is not None else _unknown
-        found = Pass(loader, loader in self._training and not is_evaluating, read)
-        setattr(iterator, _KEY, found)
+        loader = self._loader_of(sampler)
+        if loader is None:
+            loader = self._loaders[id(sampler)] = Fed(sampler, batch)
+            self._has_single = self._has_single or loader.batch_size == 1
+        found = Pass(loader, loader.is_training and not is_evaluating)
+        setattr(iterator, PASS, found)
         return found
 
     def backward(self) -> bool:
         """A backward begins; returns whether its loader was not known to train until now."""
         self._model.backward()
-        current = self._current
+        current = self.current
         if current is None:
             return False
-        is_news = current.loader not in self._training
-        current.is_training = True
-        self._training.add(current.loader)
+        is_news = not current.loader.is_training
+        current.is_training = current.loader.is_training = self._has_training = True
         self._fetched += current.pending
         current.pending = 0
         return is_news
@@ -137,7 +193,7 @@ class Samples:
                 self._watch_at = self._missed + MISSES
                 self._model.watch(optimizer)
             return 0
-        if self._training:
+        if self._has_training:
             return of_model if self._missed > MISSES else 0
         # The steps before the model was watched had as many.
         uncounted, self._uncounted = self._uncounted, 0

@@ -72,7 +72,8 @@ def run(job: Job, progress: Progress) -> Measurement:
     with _started(job, progress) as trial:
         found = trial.measured()
         is_watched = trial.is_watched
-    if job.plan.diagnose and is_watched:
+    # In the user's own folder, it would leave what it trained on a batch again and again.
+    if job.plan.diagnose and is_watched and job.script is not None and job.script.workdir != "here":
         progress.stage("diagnose")
         with _started(job, progress, inject.DIAGNOSE) as trial:
             parts = trial.taken_apart(found.startup_seconds + DIAGNOSIS_SECONDS)

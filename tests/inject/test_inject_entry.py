@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from hearing import run
@@ -149,3 +151,21 @@ def test_it_costs_a_script_without_torch_less_than_two_milliseconds():
         lines = [line for line in done.stderr.splitlines() if line.endswith("sitecustomize")]
         found.append(int(lines[-1].split("|")[1]))
     assert min(found) < 2000
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.13"])
+def test_it_loads_in_other_pythons(version):
+    found = [
+        *Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"),
+        *map(Path, filter(None, [shutil.which(f"python{version}")])),
+    ]
+    if not found:
+        pytest.skip(f"there is no Python {version} here")
+    package = Path(inject.__file__).parents[1]
+    code = textwrap.dedent(f"""
+        import sys
+        package = sys.modules["_sweeper"] = type(sys)("_sweeper")
+        package.__path__ = [{str(package)!r}]
+        from _sweeper.inject import hook
+    """)
+    subprocess.run([found[0], "-B", "-I", "-c", code], check=True)

@@ -310,7 +310,7 @@ def whole_batches(truth: Truth) -> None:
 
     class Batches(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
-            return 60
+            return 600
 
         def __getitem__(self, index: int) -> Any:
             x = torch.randn(BATCH, 20)
@@ -349,7 +349,10 @@ def distributed(truth: Truth) -> None:
         optimizer.step()
         truth.step(2 * len(x), loss)
     rank = torch.distributed.get_rank()
+    # gloo's threads abort a rank whose peer has gone first.
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    time.sleep(0.3)
     if rank:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 

@@ -1,0 +1,59 @@
+"""The usual step in as few instructions as possible: one loader, one optimizer, nothing in between.
+
+Everything in `observer` is cold code by the time a step calls it, and costs several times what it
+costs in a loop of its own. Steps like the ones before are therefore only counted here, and handed over
+with each message. Whatever is not like before ends the calm, and goes the observer's way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+MIN_STEPS = 8
+"""Steps of one kind before the calm begins."""
+
+
+class Calm:
+    """Counters since the latest handover.
+
+    Attributes:
+        is_on: Whether steps are only counted.
+        moment_s: End of the latest step.
+        due_s: When the next message is due.
+        source: The loader's pass that feeds them.
+        optimizer: The only one that steps.
+        steps: Steps that have ended.
+        samples: Samples of the batches fetched for them.
+        ahead: Samples fetched since the latest step.
+        backwards: Backwards since the latest step.
+        loss, num_losses: Sum and number of the losses.
+        num_alike: Steps of one kind in a row, before the calm.
+    """
+
+    __slots__ = (
+        *("ahead", "backwards", "due_s", "is_on", "loss", "moment_s", "num_alike", "num_losses", "optimizer"),
+        *("samples", "source", "steps"),
+    )
+
+    def __init__(self) -> None:
+        self.moment_s = self.due_s = 0.0
+        self.source: Any = None
+        self.optimizer = 0
+        self.end()
+        self.clear()
+
+    def end(self) -> None:
+        """Ends the calm."""
+        self.is_on, self.num_alike = False, 0
+
+    def clear(self) -> None:
+        """Starts to count again."""
+        self.steps = self.samples = self.ahead = self.backwards = self.num_losses = 0
+        self.loss = 0.0
+
+    def step(self, optimizer: int, source: Any, *, is_usual: bool) -> None:
+        """Notes a step that went the observer's way; the calm begins after enough of one kind."""
+        is_alike = is_usual and self.optimizer == optimizer and self.source is source
+        self.num_alike = self.num_alike + 1 if is_alike else 0
+        self.optimizer, self.source = optimizer, source
+        self.is_on = self.num_alike >= MIN_STEPS
