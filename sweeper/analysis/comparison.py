@@ -72,7 +72,7 @@ class Versus:
     Attributes:
         low: Lower end of the 95% interval, `high` the upper one; None if one of the two was
             measured in fewer than two confirmation rounds.
-        epoch_ratio: B over A in seconds per epoch; None if the length of an epoch is unknown.
+        epoch_ratio: B over A in seconds per epoch; None if the epoch length is unknown.
     """
 
     ratio: float

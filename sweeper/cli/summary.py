@@ -134,7 +134,7 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
 
 
 def _pace(side: Side) -> str:
-    """Returns `12.3 s per epoch`, or samples per second if the length of an epoch is unknown."""
+    """Returns `12.3 s per epoch`, or samples per second if the epoch length is unknown."""
     epoch = side.epoch_seconds
     return f"{seconds(epoch)} per epoch" if epoch is not None else rate(side.throughput)
 

@@ -65,7 +65,7 @@ class Laps:
 class Diagnoser(Observer):
     """An observer that takes the steps apart."""
 
-    CAN_BE_CALM = False
+    HAS_FAST_PATH = False
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._laps, self._sampler = Laps(torch), Sampler()

@@ -44,25 +44,28 @@ def install(torch: Any) -> None:
 
 def _wrap(torch: Any, observer: Observer) -> None:
     points = observer.points
-    calm, clock, has_grad = observer.calm, time.perf_counter, torch.is_grad_enabled
-    end_calm, send_calm = points.guarded(observer.end_calm), points.guarded(observer.send_calm)
+    fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
+    leave_fast_path, send_counted = (
+        points.guarded(observer.leave_fast_path),
+        points.guarded(observer.send_counted),
+    )
     step_begins, step_ended = points.guarded(observer.step_begins), points.guarded(observer.step_ended)
 
     def before_step(*_: Any) -> None:
-        if not calm.is_on:
+        if not fast.is_on:
             step_begins()
 
     def after_step(optimizer: Any, *_: Any) -> None:
-        if calm.is_on:
-            if calm.ahead and id(optimizer) == calm.optimizer:
-                calm.steps += 1
-                calm.samples += calm.ahead
-                calm.ahead = calm.backwards = 0
-                calm.moment_s = now = clock()
-                if now >= calm.due_s:
-                    send_calm()
+        if fast.is_on:
+            if fast.ahead and id(optimizer) == fast.optimizer:
+                fast.steps += 1
+                fast.samples += fast.ahead
+                fast.ahead = fast.backwards = 0
+                fast.moment_s = now = clock()
+                if now >= fast.due_s:
+                    send_counted()
                 return
-            end_calm()
+            leave_fast_path()
         step_ended(optimizer)
 
     # These two stay registered for good: torch iterates over them as it calls them.
@@ -72,17 +75,17 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def fetch(original: Function) -> Function:
         def fetch_watched(iterator: Any) -> Any:
-            if calm.is_on:
-                if iterator.__dict__.get(PASS) is calm.source and has_grad():
+            if fast.is_on:
+                if iterator.__dict__.get(PASS) is fast.source and has_grad():
                     batch = original(iterator)
                     try:
-                        calm.ahead += calm.source.read(batch)
+                        fast.ahead += fast.source.read(batch)
                     except Exception:
                         # Not like the batches before.
-                        end_calm()
+                        leave_fast_path()
                         fetched(iterator, batch)
                     return batch
-                end_calm()
+                leave_fast_path()
             fetching(iterator)
             batch = observer.take(original, iterator)
             fetched(iterator, batch)
@@ -93,16 +96,16 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def backward(original: Function) -> Function:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if not calm.is_on:
+            if not fast.is_on:
                 begins(tensors)
                 original(tensors, *args, **kwargs)
                 ended()
                 return
-            calm.backwards += 1
+            fast.backwards += 1
             try:
                 if tensors.is_cpu:
-                    calm.loss += tensors.item()
-                    calm.num_losses += 1
+                    fast.loss += tensors.item()
+                    fast.num_losses += 1
                 else:
                     take_loss(tensors)
             except (AttributeError, RuntimeError, ValueError):
@@ -116,8 +119,8 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def evaluate(original: Function) -> Function:
         def eval(module: Any) -> Any:
-            if calm.is_on:
-                end_calm()
+            if fast.is_on:
+                leave_fast_path()
             evaluates(module)
             return original(module)
 
@@ -126,8 +129,8 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def scale(original: Function) -> Function:
         def scale(scaler: Any, outputs: Any) -> Any:
-            if calm.is_on:
-                end_calm()
+            if fast.is_on:
+                leave_fast_path()
             result = original(scaler, outputs)
             scaled(result, outputs)
             return result

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..metering import Channel, finite
-from .calm import Calm
+from .fast_path import FastPath
 from .losses import StepLosses
 from .pauses import Pauses
 from .points import Points
@@ -32,19 +32,19 @@ UNSTEPPED = 8
 class Observer:
     """What torch reports of the training in this process, in order."""
 
-    CAN_BE_CALM = True
-    """Whether usual steps are only counted (`calm`)."""
+    HAS_FAST_PATH = True
+    """Whether usual steps are only counted (`fast`)."""
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._torch, self._channel = torch, channel
         self.points = Points(self._failed)
-        self.calm = Calm()
+        self.fast = FastPath()
         self.restart()
 
     def restart(self) -> None:
         """Forgets everything, in a process that was forked: its parent's training is not its own."""
-        self.calm.end()
-        self.calm.clear()
+        self.fast.end()
+        self.fast.clear()
         self._batches = self._new_samples()
         self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._send)
@@ -127,7 +127,7 @@ class Observer:
         self._optimizers.clear()
         self._optimizers.add(key)
         is_usual = (
-            self.CAN_BE_CALM
+            self.HAS_FAST_PATH
             and is_only
             and self._batches.are_usual
             and self._backwards > 0
@@ -137,11 +137,11 @@ class Observer:
         )
         self._has_closure = False
         self._step_ended(optimizer)
-        self.calm.step(key, self._batches.current, is_usual=is_usual)
+        self.fast.step(key, self._batches.current, is_usual=is_usual)
 
-    # -- the calm ----------------------------------------------------------------------------------
+    # -- the fast path ----------------------------------------------------------------------------
 
-    def send_calm(self) -> None:
+    def send_counted(self) -> None:
         """Reports the steps that were only counted."""
         self._hand_over()
         self._send()
@@ -150,26 +150,26 @@ class Observer:
         """Reads a loss that is not a number on the CPU."""
         self._losses.take(tensors, self._steps)
 
-    def end_calm(self) -> None:
+    def leave_fast_path(self) -> None:
         """Something else than before is about to happen."""
         self._hand_over()
-        self.calm.end()
+        self.fast.end()
 
     def _hand_over(self) -> None:
-        calm = self.calm
-        if calm.steps:
-            self._moment_s = calm.moment_s
-        self._steps += calm.steps
-        self._samples += calm.samples
-        self._backwards = calm.backwards
-        self._batches.add(calm.ahead)
-        self._losses.add(calm.loss, calm.num_losses)
-        calm.clear()
+        fast = self.fast
+        if fast.steps:
+            self._moment_s = fast.moment_s
+        self._steps += fast.steps
+        self._samples += fast.samples
+        self._backwards = fast.backwards
+        self._batches.add(fast.ahead)
+        self._losses.add(fast.loss, fast.num_losses)
+        fast.clear()
 
     def finish(self) -> None:
         """The process exits: the steps since the last message count, too."""
-        if self.calm.is_on:
-            self.end_calm()
+        if self.fast.is_on:
+            self.leave_fast_path()
         if self._moment_s > self._sent_at_s and self._steps:
             self._send()
 
@@ -193,7 +193,7 @@ class Observer:
 
     def _send(self) -> None:
         self._sent_at_s = time.perf_counter()
-        self.calm.due_s = self._sent_at_s + INTERVAL_SECONDS
+        self.fast.due_s = self._sent_at_s + INTERVAL_SECONDS
         if self._torch.cuda.is_initialized() and self._torch.cuda.is_current_stream_capturing():
             # Whatever asked the device for anything now would spoil the graph.
             return
@@ -222,7 +222,7 @@ class Observer:
         self._channel.send({"by": "hook", "pid": os.getpid(), **message})
 
     def _failed(self, why: str) -> None:
-        self.calm.end()
+        self.fast.end()
         self.tell({"failed": why})
 
     def _find_world_size(self) -> int:

@@ -92,7 +92,7 @@ class Samples:
 
     @property
     def source(self) -> str:
-        """Where the samples come from, in words; empty if nothing told them."""
+        """Describes where the samples come from; empty while that is unknown."""
         return "the loader's batches" if self.has_loader else self._model.source
 
     @property

@@ -90,7 +90,7 @@ class TrialRunner:
             quality_above=above,
             quality_cap_seconds=QUALITY_CAP_SHARE * (spec.search.minutes or 100.0) * 60,
             quiet_canary_ms=self.quiet_canary_ms(),
-            # A script is taken apart in a run of its own, which costs its start-up once more.
+            # Diagnosing a script takes a second run, and pays for its start-up twice.
             diagnose=not (spec.command and searching),
             screen_seconds=min(SCREEN_SECONDS, measure.window_seconds / 2),
             screen_above=self.table.screen_above(config) if searching else 0.0,

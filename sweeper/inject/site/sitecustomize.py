@@ -58,7 +58,7 @@ class _Waiting:
 
 
 def _load_hook(torch):
-    # A package of its own name beside the user's `sweeper`, whose `__init__` is not run.
+    # A private name: `sweeper/__init__.py` does not run, and a `sweeper` of the user's is not touched.
     package = type(sys)("_sweeper")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["_sweeper"] = package

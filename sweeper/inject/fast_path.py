@@ -1,8 +1,8 @@
-"""The usual step in as few instructions as possible: one loader, one optimizer, nothing in between.
+"""The usual step in as few instructions as possible: one loader, one optimizer, no evaluation.
 
-Everything in `observer` is cold code by the time a step calls it, and costs several times what it
-costs in a loop of its own. Steps like the ones before are therefore only counted here, and handed over
-with each message. Whatever is not like before ends the calm, and goes the observer's way.
+A step evicts our code from the processor's caches, so each Python call costs several times what a
+micro-benchmark shows. The wrappers in `hook` therefore only count usual steps, and pass the counts on to
+the observer with each message. Anything unusual leaves the fast path, and the observer handles it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 MIN_STEPS = 8
-"""Steps of one kind before the calm begins."""
+"""Steps of one kind before the fast path is taken."""
 
 
-class Calm:
-    """Counters since the latest handover.
+class FastPath:
+    """Counters since they were last passed on.
 
     Attributes:
         is_on: Whether steps are only counted.
@@ -27,7 +27,7 @@ class Calm:
         ahead: Samples fetched since the latest step.
         backwards: Backwards since the latest step.
         loss, num_losses: Sum and number of the losses.
-        num_alike: Steps of one kind in a row, before the calm.
+        num_alike: Steps of one kind in a row.
     """
 
     __slots__ = (
@@ -43,16 +43,16 @@ class Calm:
         self.clear()
 
     def end(self) -> None:
-        """Ends the calm."""
+        """Leaves the fast path."""
         self.is_on, self.num_alike = False, 0
 
     def clear(self) -> None:
-        """Starts to count again."""
+        """Sets all counters to zero."""
         self.steps = self.samples = self.ahead = self.backwards = self.num_losses = 0
         self.loss = 0.0
 
     def step(self, optimizer: int, source: Any, *, is_usual: bool) -> None:
-        """Notes a step that went the observer's way; the calm begins after enough of one kind."""
+        """Notes a step that the observer handled; takes the fast path after enough of one kind."""
         is_alike = is_usual and self.optimizer == optimizer and self.source is source
         self.num_alike = self.num_alike + 1 if is_alike else 0
         self.optimizer, self.source = optimizer, source
