@@ -53,13 +53,14 @@ def run(
     environ: Mapping[str, str] | None = None,
     *,
     with_hook: bool = True,
+    mode: str = inject.WATCH,
     folder: Path | None = None,
 ) -> Run:
     """Runs a command to its end, with the hook or without."""
     name = f"sweeper-test-{os.getpid()}-{os.urandom(4).hex()}"
     environment = {**os.environ, metering.VARIABLE: name, **(environ or {})}
     if with_hook:
-        environment.update(inject.environment(environment))
+        environment.update(inject.environment(environment, mode))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(b"\0" + name.encode())
         end.setblocking(False)

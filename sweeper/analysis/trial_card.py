@@ -48,6 +48,8 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield from tree(measured.breakdown, verdict.phase, measured.diagnosis)
     if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
+    for each in diagnosis.outside if diagnosis else ():
+        yield f"outside of its folder, the script {each}"
     if measured.reported_by:
         yield f"speed as reported by {measured.reported_by}"
     for each in measured.left_out:

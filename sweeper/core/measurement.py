@@ -109,6 +109,8 @@ class Diagnosis:
         lines: For each phase of a script's step, the lines of the user's code that take most of it,
             as `file:line`.
         evaluation_share: Share of a script's time that evaluations take.
+        outside: What a script does outside of its folder, where trials meet: files it writes, hosts
+            it connects to.
     """
 
     device_samples_s: float | None = None
@@ -124,6 +126,7 @@ class Diagnosis:
     usable_cpus: int = 1
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     evaluation_share: float | None = None
+    outside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

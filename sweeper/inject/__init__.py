@@ -14,6 +14,9 @@ from collections.abc import Mapping
 VARIABLE = "SWEEPER_HOOK"
 """Environment variable that turns the hook on; its value is a mode."""
 
+FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
+"""Environment variable that names the trial's folder, in which the script may write."""
+
 WATCH, DIAGNOSE = "watch", "diagnose"
 """Modes: count steps, samples and losses; or take a step apart, which changes what is trained on."""
 
@@ -21,10 +24,14 @@ SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 """The folder on PYTHONPATH; it holds nothing but `sitecustomize`."""
 
 
-def environment(environ: Mapping[str, str], mode: str = WATCH) -> dict[str, str]:
+def environment(environ: Mapping[str, str], mode: str = WATCH, folder: str = "") -> dict[str, str]:
     """Returns the variables that bring the hook into Python processes started with `environ`.
+
+    Args:
+        folder: Where the script may write; the working directory by default.
 
     Its messages go to the socket that `sweeper.metering.VARIABLE` names.
     """
     path = environ.get("PYTHONPATH", "")
-    return {VARIABLE: mode, "PYTHONPATH": f"{SITE}{os.pathsep}{path}" if path else SITE}
+    searched = f"{SITE}{os.pathsep}{path}" if path else SITE
+    return {VARIABLE: mode, FOLDER_VARIABLE: folder, "PYTHONPATH": searched}

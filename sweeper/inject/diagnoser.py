@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..metering import Channel
+from . import FOLDER_VARIABLE
 from .batches import LENGTH, VALUE, Reader
 from .lines import Sampler
 from .observer import Observer
+from .outside import Outside
 from .samples import Samples
 
 WARM_UP, AS_IT_IS, LINES, ONE_BATCH, LOADER, HALVES, DONE = PARTS = (
@@ -73,8 +75,18 @@ class Diagnoser(Observer):
         self._half: Any = None
         self._is_half = False
         self._arithmetic: dict[bool, list[float]] = {}
+        folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
+        self._outside = Outside(folder, lambda: self.tell({}))
         super().__init__(torch, channel)
         self._begin(WARM_UP)
+
+    def begin(self) -> None:
+        """Everything is watched from now on."""
+        self._outside.install(self._torch)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Sends a message, with what was found outside: a lost one costs nothing."""
+        super().tell({"outside": self._outside.found, **message})
 
     def _new_samples(self) -> Samples:
         return Samples(self._torch, self.points, self._model_begins)

@@ -36,6 +36,7 @@ def install(torch: Any) -> None:
     )
     try:
         _wrap(torch, observer)
+        observer.begin()
     except Exception as error:
         observer.points.fail(error)
     os.register_at_fork(after_in_child=observer.restart)

@@ -41,6 +41,9 @@ class Observer:
         self.fast = FastPath()
         self.restart()
 
+    def begin(self) -> None:
+        """Everything is watched from now on."""
+
     def restart(self) -> None:
         """Forgets everything, in a process that was forked: its parent's training is not its own."""
         self.fast.end()

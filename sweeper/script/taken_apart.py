@@ -21,9 +21,11 @@ class TakenApart:
 
     Attributes:
         parts: Messages by the part that they report.
+        outside: What the script did outside of its folder.
     """
 
     parts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    outside: dict[str, None] = field(default_factory=dict)
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Adds a message."""
@@ -65,6 +67,7 @@ class TakenApart:
             usable_cpus=usable_cpus(),
             lines=self._lines(folder),
             evaluation_share=self._evaluation_share(),
+            outside=tuple(self.outside),
         )
 
     def _evaluation_share(self) -> float | None:

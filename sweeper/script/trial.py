@@ -19,11 +19,9 @@ from typing import NoReturn
 
 from sweeper import inject
 from sweeper.core.codec import encode
-from sweeper.core.config import Scalar
-from sweeper.core.job import RECORD, Job
+from sweeper.core.job import Job
 from sweeper.core.measurement import (
     Breakdown,
-    DeviceInfo,
     FailureKind,
     Measurement,
     Quality,
@@ -31,34 +29,23 @@ from sweeper.core.measurement import (
     Window,
 )
 from sweeper.core.progress import Progress, TrialFailedError
-from sweeper.core.script import FOLDER
-from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
-from sweeper.script.output import Listener
-from sweeper.script.ports import VARIABLES as PORT_VARIABLES
-from sweeper.script.ports import reserved_port
-from sweeper.script.process import ScriptProcess
+from sweeper.script.start import Started, started
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.script.workspace import Workplace, leads_out, make
-from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
-from sweeper.system.files import write_json
 from sweeper.system.process import usage
-from sweeper.system.secrets import struck, struck_tree
-from sweeper.telemetry.nvml.probe import full_uuid, name_and_memory_gib
+from sweeper.system.secrets import struck
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect
-from sweeper.worker import failures, stacks
+from sweeper.worker import failures
 from sweeper.worker.deadlines import STALL_RATIO
-
-OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
-"""Set for sweeper's own processes; a script gets the user's values."""
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
 DIAGNOSIS_SECONDS = 20.0
 """After the start-up: more than its parts take together."""
+_OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been disabled")
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
 
 
@@ -69,13 +56,15 @@ def run(job: Job, progress: Progress) -> Measurement:
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
-    with _started(job, progress) as trial:
+    with started(job, progress) as script:
+        trial = _Trial(job, progress, script)
         found = trial.measured()
         is_watched = trial.is_watched
     # In the user's own folder, it would leave what it trained on a batch again and again.
     if job.plan.diagnose and is_watched and job.script is not None and job.script.workdir != "here":
         progress.stage("diagnose")
-        with _started(job, progress, inject.DIAGNOSE) as trial:
+        with started(job, progress, inject.DIAGNOSE) as script:
+            trial = _Trial(job, progress, script)
             parts = trial.taken_apart(found.startup_seconds + DIAGNOSIS_SECONDS)
             diagnosis = parts.diagnosis(trial.folder, on_gpu=found.device.kind != "cpu")
         breakdown = parts.breakdown()
@@ -92,7 +81,8 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
     Raises:
         TrialFailedError: It exited too early, or reports no loss.
     """
-    with _started(job, progress) as trial:
+    with started(job, progress) as script:
+        trial = _Trial(job, progress, script)
         trial.listen_for_loss()
         found = trial.quality()
         if found is None:
@@ -103,104 +93,14 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
         return Report(values=encode(found), finished_at=time.time())
 
 
-@contextlib.contextmanager
-def _started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[_Trial]:
-    with reserved_port() as port, _running(job, progress, port, mode) as trial:
-        yield trial
-
-
-@contextlib.contextmanager
-def _running(job: Job, progress: Progress, port: int | None, mode: str) -> Iterator[_Trial]:
-    """Runs the script.
-
-    Args:
-        mode: What the hook in its processes does (`sweeper.inject`). Only the run that is watched is
-            the trial, which leaves a record and, if they are kept, its files.
-    """
-    script, place = job.script, Path(job.folder)
-    is_trial = mode == inject.WATCH
-    assert script is not None
-    values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
-    command = arguments(script.command, values)
-    if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
-        raise UserError(
-            f"`command` must not contain a relative path out of its folder, but has {path!r}. Write the"
-            " absolute path, or set `script.workdir: here`."
-        )
-    if is_trial:
-        progress.stage("build")
-    workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
-    listener = Listener(script, job.config, place)
-    own = {name: render(text, values) for name, text in script.env.items()}
-    environment = {k: v for k, v in os.environ.items() if k not in OURS or k in job.env}
-    # Otherwise Python's output would arrive in blocks of some kB.
-    environment["PYTHONUNBUFFERED"] = "1"
-    environment.setdefault(stacks.VARIABLE, "1")
-    if port is not None:
-        for name in PORT_VARIABLES:
-            environment.setdefault(name, str(port))
-    environment.update({**_device(job.device), **own, **listener.environment})
-    if searched := environment.get("PYTHONPATH"):
-        # The user's folders; in the mirror, a relative one is another, or none.
-        folders = (os.path.join(script.folder, each) if each else each for each in searched.split(os.pathsep))
-        environment["PYTHONPATH"] = os.pathsep.join(folders)
-    if script.watch:
-        environment.update(inject.environment(environment, mode))
-    files = {path: render(text, values) for path, text in script.files.items()}
-    record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
-    hidden = secrets(environment)
-    if is_trial:
-        write_json(place / RECORD, struck_tree(record, hidden))
-    kills = failures.oom_kills()
-    try:
-        process = ScriptProcess(command, workplace.folder, environment, listener)
-        try:
-            device = _described(job.device)
-            if is_trial:
-                progress.device(device)
-                progress.stage("warmup")
-            yield _Trial(job, progress, process, listener, workplace, device, kills)
-        finally:
-            process.stop()
-            process.close()
-            if is_trial:
-                write_json(place / RECORD, struck_tree({**record, "heard": listener.report()}, hidden))
-    finally:
-        listener.close()
-        if not (script.keep and is_trial):
-            workplace.remove()
-
-
-def _device(device: str) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": "" if device == "cpu" else device}
-
-
-def _described(device: str) -> DeviceInfo:
-    """Describes the first of the trial's devices, as far as NVML knows it."""
-    if device == "cpu":
-        return DeviceInfo(kind="cpu", name=cpu_name())
-    uuid = full_uuid(device.partition(",")[0])
-    name, memory_gib = name_and_memory_gib(uuid)
-    return DeviceInfo(kind="cuda", name=name or uuid, uuid=uuid, memory_gib=round(memory_gib, 2))
-
-
 class _Trial:
     """A running script and its measurement."""
 
-    def __init__(
-        self,
-        job: Job,
-        progress: Progress,
-        process: ScriptProcess,
-        listener: Listener,
-        workplace: Workplace,
-        device: DeviceInfo,
-        kills: int,
-    ) -> None:
+    def __init__(self, job: Job, progress: Progress, started: Started) -> None:
         assert job.script is not None
         self._job, self._script, self._progress = job, job.script, progress
-        self._process, self._listener, self._workplace = process, listener, workplace
-        self._device, self._kills = device, kills
+        self._process, self._listener, self._workplace = started.process, started.listener, started.workplace
+        self._device, self._kills = started.device, started.oom_kills
         self._last_heard_s = 0.0
         self._is_short = False
 
@@ -452,7 +352,13 @@ class _Trial:
         if kind is FailureKind.CRASH and os.WIFEXITED(status):
             kind = FailureKind.USER_ERROR
         last = raised or (lines[-1].strip() if lines else "it printed nothing")
-        raise TrialFailedError(kind, f"{message}: {struck(last, secrets(os.environ))[:300]}")
+        text = f"{message}: {struck(last, secrets(os.environ))[:300]}"
+        if any(map(_OFFLINE.search, lines)):
+            text += (
+                ". A trial does not reach the Hugging Face hub: run the script once before, so that its files"
+                " are in the cache, or set `script: {env: {HF_HUB_OFFLINE: '0'}}`"
+            )
+        raise TrialFailedError(kind, text)
 
 
 def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:

@@ -72,6 +72,8 @@ class Watched:
             self.programs[message["pid"]] = message["hello"]
         if "failed" in message:
             self.failures.append(message["failed"])
+        for each in message.get("outside", ()):
+            self.parts.outside.setdefault(each)
         if "part" in message:
             self.parts.take(message)
         elif "steps" in message:

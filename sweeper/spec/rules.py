@@ -6,7 +6,8 @@ They read the plain tree, not the models, so that one broken section does not hi
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Collection, Iterator, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from sweeper.core.samplers import SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
 from sweeper.errors import UserError, did_you_mean
+from sweeper.inject.outside import SUBMITTERS
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.secrets import held_secrets
 from sweeper.spec.space import Parameter
@@ -81,6 +83,17 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(path, text, at_key=path[0] == "constraints")
 
 
+_NODES: Mapping[str, tuple[Collection[str], Collection[str]]] = {
+    "torchrun": (("--nnodes",), ("1", "1:1")),
+    "torch.distributed.run": (("--nnodes",), ("1", "1:1")),
+    "accelerate": (("--num-machines",), ("1",)),
+    "deepspeed": (("--num-nodes", "--hostfile", "-H"), ("1",)),
+    "mpirun": (("--hostfile", "--host", "-H"), ("localhost",)),
+    "mpiexec": (("--hostfile", "--host", "-H"), ("localhost",)),
+}
+"""Launchers: their options for several machines, and the values that mean this one alone."""
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
@@ -115,6 +128,13 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     files = _mapping(options.get("files"))
     templates += [(("script", "files", name), text) for name, text in files.items()]
     templates.append((("script", "samples_per_step"), options.get("samples_per_step")))
+    words = [word for word in _list(tree.get("command")) if isinstance(word, str)]
+    if (reason := leads_elsewhere(words)) and options.get("elsewhere") is not True:
+        text = (
+            f"`command` must train on this machine alone, but {reason}: sweeper could not end it. Add"
+            " `script: {elsewhere: true}` if every trial may do that."
+        )
+        yield Mistake(("command",), text)
     used = {name: path for path, text in templates if isinstance(text, str) for name in names_in(text)}
     base, fixed = _mapping(tree.get("baseline")), _mapping(tree.get("fix"))
     searched = _mapping(tree.get("space"))
@@ -135,6 +155,28 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for path, name in places:
         if name not in used:
             yield Mistake(path, unused(name, used), at_key=True)
+
+
+def leads_elsewhere(words: Sequence[str]) -> str:
+    """Returns how a command starts work on other machines, or for later; empty if it does not."""
+    # Of a shell's command line (`bash -c`), each word may be a program.
+    programs = [*words[:1]] + [
+        w for i, word in enumerate(words) if words[i - 1] == "-c" for w in word.split()
+    ]
+    name = next((base for base in map(_base, programs) if base in SUBMITTERS), "")
+    if name:
+        return f"`{name}` starts it elsewhere"
+    for launcher, (options, alone) in _NODES.items():
+        if not any(_base(word) == launcher for word in words[:3]):
+            continue
+        for option, value in itertools.pairwise([part for word in words for part in word.split("=", 1)]):
+            if option.replace("_", "-") in options and value not in alone:
+                return f"`{option} {value}` is for several machines"
+    return ""
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]
 
 
 def unused(name: str, used: Collection[str]) -> str:

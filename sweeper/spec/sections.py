@@ -168,6 +168,7 @@ class ScriptOptions(Section):
     Attributes:
         files: Files written before it starts, by path: a text, or `{template: FILE}`.
         env: Its additional environment variables.
+        elsewhere: Whether the command may start work on other machines, or submit jobs.
         samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
     """
 
@@ -177,6 +178,7 @@ class ScriptOptions(Section):
     stop: Literal["when_measured", "at_end"] = "when_measured"
     keep: bool = False
     watch: bool = True
+    elsewhere: bool = False
     samples_per_step: int | str | None = None
     samples_per_epoch: Positive | None = None
     tokens_per_sample: Positive | None = None

@@ -109,6 +109,12 @@ def _baseline(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> No
             f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "
             f"Its output is in {record.folder}/worker.log. Fix it and run the same command again."
         )
+    found = record.measurement.diagnosis if record.measurement else None
+    if found is not None and found.outside:
+        context.observer.line(
+            f"Outside of its folder, the script {', '.join(found.outside)}. So does every trial:"
+            " they may overwrite or read what another one left there."
+        )
 
 
 def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | None]) -> None:

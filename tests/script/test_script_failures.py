@@ -25,6 +25,7 @@ def evil(run, how: str, **changes):
         ("contradiction", FailureKind.IMPLAUSIBLE, "but its counts give"),
         ("cuda-oom", FailureKind.OOM, "CUDA out of memory"),
         ("host-oom", FailureKind.HOST_OOM, "MemoryError"),
+        ("hub", FailureKind.USER_ERROR, "set `script: {env: {HF_HUB_OFFLINE: '0'}}`"),
         ("killed", FailureKind.LOST, "SIGKILL"),
         ("nan", FailureKind.NON_FINITE, "no longer finite"),
         ("raise", FailureKind.USER_ERROR, "FileNotFoundError"),

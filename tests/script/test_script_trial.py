@@ -18,6 +18,7 @@ from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.errors import UserError
+from sweeper.script import start
 from sweeper.script import trial as under_test
 from sweeper.trainer import windows
 
@@ -152,10 +153,10 @@ def test_a_script_runs_on_what_nvml_calls_its_slot_be_it_a_gpu_or_an_instance_of
     whole = stub_nvml.Gpu()
     scenario = stub_nvml.write(tmp_path / "scenario", [whole, split])
     stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
-    found = under_test._described(part.uuid)
+    found = start._described(part.uuid)
     assert (found.name, found.uuid, found.memory_gib) == (part.name, part.uuid, 4.75)
     for name in (f"{whole.uuid},{part.uuid}", "0"):
-        found = under_test._described(name)
+        found = start._described(name)
         assert (found.name, found.uuid, found.memory_gib) == ("NVIDIA A10", whole.uuid, 22.49)
-    unknown = under_test._described("GPU-ffff")
+    unknown = start._described("GPU-ffff")
     assert (unknown.name, unknown.uuid, unknown.memory_gib) == ("GPU-ffff", "GPU-ffff", 0.0)

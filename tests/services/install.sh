@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tests need beyond the package: SLURM, munge and PostgreSQL from Debian's packages, and Dask, Ray
-# and psycopg2 for the interpreter that is named ($1), and the libraries whose training loops are watched. What
-# cannot be installed is said in a line, and its tests are skipped. No service is started.
+# and psycopg2 for the interpreter that is named ($1), and the libraries whose training loops and logs are
+# watched. What cannot be installed is said in a line, and its tests are skipped. No service is started.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=${1:?"usage: $0 PYTHON"}
@@ -38,9 +38,9 @@ if ! "$python" -c 'import dask_jobqueue, distributed, psycopg2, ray' 2>/dev/null
     --editable '.[dask,ray]' psycopg2-binary ||
     echo "pip does not install dask, ray and psycopg2-binary here; tests that need them will be skipped."
 fi
-if ! "$python" -c 'import accelerate, lightning, transformers' 2>/dev/null; then
+if ! "$python" -c 'import accelerate, lightning, tensorboard, transformers, wandb' 2>/dev/null; then
   "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    accelerate lightning transformers ||
-    echo "pip does not install accelerate, lightning and transformers here; tests that need them will be skipped."
+    accelerate lightning tensorboard transformers wandb ||
+    echo "pip does not install accelerate, lightning, tensorboard, transformers and wandb here; tests that need them will be skipped."
 fi
 exit 0

@@ -68,6 +68,41 @@ def test_mistakes(changes: dict[str, Any], message: str):
         spec_of(**changes)
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["sbatch", "train.sh"], "`sbatch` starts it elsewhere"),
+        (["/usr/bin/ssh", "node1", "python train.py"], "`ssh` starts it elsewhere"),
+        (["bash", "-c", "cd x && srun python train.py"], "`srun` starts it elsewhere"),
+        (["torchrun", "--nnodes=2", "train.py"], "`--nnodes 2` is for several machines"),
+        (["python", "-m", "torch.distributed.run", "--nnodes", "1:4", "train.py"], "`--nnodes 1:4`"),
+        (["accelerate", "launch", "--num_machines", "2", "train.py"], "`--num_machines 2`"),
+        (["deepspeed", "--hostfile", "hosts", "train.py"], "`--hostfile hosts`"),
+    ],
+)
+def test_other_machines_need_consent(words: list[str], reason: str):
+    command = [*words, *TREE["command"][2:]]
+    with pytest.raises(UserError, match=reason):
+        spec_of(command=command)
+    assert spec_of(command=command, script={"elsewhere": True}).script.elsewhere
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torchrun", "--nnodes=1", "--nproc-per-node=2", "train.py"],
+        ["torchrun", "--nnodes", "1:1", "train.py"],
+        ["accelerate", "launch", "--num_machines", "1", "train.py"],
+        # A graph's nodes, and a script of that name.
+        ["python", "train.py", "--num_nodes", "2000"],
+        ["python", "ssh.py"],
+        ["bash", "-c", "python train.py"],
+    ],
+)
+def test_this_machine_alone_needs_none(words: list[str]):
+    spec_of(command=[*words, *TREE["command"][2:]])
+
+
 def test_neither_pipeline_nor_command():
     with pytest.raises(UserError, match="or `command`"):
         SweepSpec.from_dict({key: value for key, value in TREE.items() if key != "command"})

@@ -53,6 +53,9 @@ elif how == "cuda-oom":
     raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free")
 elif how == "host-oom":
     raise MemoryError
+elif how == "hub":
+    steps(5)
+    sys.exit("OfflineModeIsEnabled: Cannot reach https://huggingface.co: offline mode is enabled.")
 elif how == "killed":
     steps(5)
     os.kill(os.getpid(), signal.SIGKILL)

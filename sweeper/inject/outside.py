@@ -1,0 +1,106 @@
+"""Reports what a script does outside of its folder: files it changes, hosts it looks up, jobs it submits."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+SUBMITTERS = frozenset({"sbatch", "srun", "salloc", "qsub", "bsub", "kubectl", "ssh"})
+"""Programs that start work elsewhere, where a sweep cannot end it."""
+
+MAX_REPORTS = 20
+_WRITES = os.O_WRONLY | os.O_RDWR
+_LOCAL = frozenset({"", "localhost", "::1", "0.0.0.0", "::"})
+_TEMPORARY = ("tmp", "pymp-", "torchinductor_", "torchelastic_", "wandb", "sweeper-")
+"""How the names of temporary files begin that libraries make."""
+
+
+class Outside:
+    """An audit hook, which Python cannot remove again: for a run whose speed does not matter.
+
+    Args:
+        folder: Where the script may write.
+        tell: Is called when something was found.
+
+    Attributes:
+        found: What the script did, each once.
+    """
+
+    def __init__(self, folder: str, tell: Callable[[], None]) -> None:
+        self._own = (os.path.realpath(folder), os.path.realpath(sys.prefix), "/proc", "/sys")
+        self._temporary = os.path.realpath(tempfile.gettempdir())
+        self._local = {*_LOCAL, socket.gethostname()}
+        self._tell = tell
+        self.found: list[str] = []
+        self._events: dict[str, Callable[[Any], str]] = {
+            "open": self._opens,
+            "os.mkdir": lambda args: self._changes(args[0]),
+            "os.remove": lambda args: self._changes(args[0]),
+            "os.rmdir": lambda args: self._changes(args[0]),
+            "os.rename": lambda args: self._changes(args[0]) or self._changes(args[1]),
+            "socket.getaddrinfo": self._looks_up,
+            "subprocess.Popen": lambda args: _starts(args[0], args[1]),
+            "os.posix_spawn": lambda args: _starts(args[0], args[1]),
+            "os.system": lambda args: _starts(None, os.fsdecode(args[0]).split()),
+        }
+
+    def install(self, torch: Any) -> None:
+        """Begins to listen."""
+        # torch writes files without Python.
+        save = torch.serialization._open_zipfile_writer_file.__init__
+
+        def open_file(writer: Any, name: Any) -> None:
+            self._report(lambda _: self._changes(name), ())
+            save(writer, name)
+
+        torch.serialization._open_zipfile_writer_file.__init__ = open_file
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, args: Any) -> None:
+        found = self._events.get(event)
+        if found is not None:
+            self._report(found, args)
+
+    def _report(self, find: Callable[[Any], str], args: Any) -> None:
+        try:
+            text = find(args)
+            if text and text not in self.found and len(self.found) < MAX_REPORTS:
+                self.found.append(text)
+                self._tell()
+        except Exception:
+            # Whatever it opens, it opens: only the report is lost.
+            pass
+
+    def _opens(self, args: Any) -> str:
+        path, _, flags = args
+        return self._changes(path) if flags & _WRITES else ""
+
+    def _changes(self, name: Any) -> str:
+        if not isinstance(name, (str, bytes, os.PathLike)):
+            return ""
+        path = str(os.path.realpath(os.fsdecode(name)))
+        if path.startswith("/dev/") and not path.startswith("/dev/shm/"):
+            return ""
+        if any(path == own or path.startswith(own + os.sep) for own in self._own):
+            return ""
+        temporary = self._temporary + os.sep
+        if path.startswith(temporary) and path[len(temporary) :].startswith(_TEMPORARY):
+            return ""
+        # Caches and settings of libraries are hidden.
+        if any(part.startswith(".") or part == "__pycache__" for part in path.split(os.sep)):
+            return ""
+        return "writes to " + path
+
+    def _looks_up(self, args: Any) -> str:
+        host = str(os.fsdecode(args[0] or ""))
+        return "" if host in self._local or host.startswith("127.") else "connects to " + host
+
+
+def _starts(executable: Any, args: Any) -> str:
+    words = [executable, *(args if isinstance(args, (list, tuple)) else [args])]
+    names = (os.path.basename(os.fsdecode(word)) for word in words[:2] if word)
+    return next(("starts `" + name + "`" for name in names if name in SUBMITTERS), "")

@@ -1,0 +1,159 @@
+"""Starts the script of a trial: its working directory, its environment, its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper import inject
+from sweeper.core.config import Scalar
+from sweeper.core.job import RECORD, Job
+from sweeper.core.measurement import DeviceInfo
+from sweeper.core.progress import Progress
+from sweeper.core.script import FOLDER, Script
+from sweeper.core.template import arguments, render
+from sweeper.errors import UserError
+from sweeper.script.output import Listener
+from sweeper.script.ports import VARIABLES as PORT_VARIABLES
+from sweeper.script.ports import reserved_port
+from sweeper.script.process import ScriptProcess
+from sweeper.script.workspace import Workplace, leads_out, make
+from sweeper.system.cpu import cpu_name
+from sweeper.system.environment import secrets
+from sweeper.system.files import write_json
+from sweeper.system.secrets import struck_tree
+from sweeper.telemetry.nvml.probe import full_uuid, name_and_memory_gib
+from sweeper.worker import failures, stacks
+
+OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
+"""Set for sweeper's own processes; a script gets the user's values."""
+
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "HF_HUB_OFFLINE": "1",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_START_ONLINE": "0",
+    "NEPTUNE_MODE": "offline",
+}
+"""A trial sends nothing to a tracker or a hub, whatever the user's own runs do."""
+WANDB_FOLDER = "WANDB_DIR"
+MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A running script.
+
+    Attributes:
+        device: The first of the trial's devices, as far as NVML knows it.
+        oom_kills: Processes of this machine that had been killed for memory before it started.
+    """
+
+    process: ScriptProcess
+    listener: Listener
+    workplace: Workplace
+    device: DeviceInfo
+    oom_kills: int
+
+
+@contextlib.contextmanager
+def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[Started]:
+    """Runs the script of `job`, and ends it afterwards.
+
+    Args:
+        mode: What the hook in its processes does (`sweeper.inject`). Only the run that is watched is
+            the trial, which leaves a record and, if they are kept, its files.
+
+    Raises:
+        UserError: It cannot be started.
+    """
+    script, place = job.script, Path(job.folder)
+    is_trial = mode == inject.WATCH
+    assert script is not None
+    values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
+    command = arguments(script.command, values)
+    if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
+        raise UserError(
+            f"`command` must not contain a relative path out of its folder, but has {path!r}. Write the"
+            " absolute path, or set `script.workdir: here`."
+        )
+    if is_trial:
+        progress.stage("build")
+    workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
+    listener = Listener(script, job.config, place)
+    own = {name: render(text, values) for name, text in script.env.items()}
+    files = {path: render(text, values) for path, text in script.files.items()}
+    record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
+    kills = failures.oom_kills()
+    try:
+        with reserved_port() as port, _trackers(place) as trackers:
+            environment = _environment(job, script, {**trackers, **own, **listener.environment}, port, mode)
+            hidden = secrets(environment)
+            if is_trial:
+                write_json(place / RECORD, struck_tree(record, hidden))
+            process = ScriptProcess(command, workplace.folder, environment, listener)
+            try:
+                device = _described(job.device)
+                if is_trial:
+                    progress.device(device)
+                    progress.stage("warmup")
+                yield Started(
+                    process=process,
+                    listener=listener,
+                    workplace=workplace,
+                    device=device,
+                    oom_kills=kills,
+                )
+            finally:
+                process.stop()
+                process.close()
+                if is_trial:
+                    write_json(place / RECORD, struck_tree({**record, "heard": listener.report()}, hidden))
+    finally:
+        listener.close()
+        if not (script.keep and is_trial):
+            workplace.remove()
+
+
+@contextlib.contextmanager
+def _trackers(place: Path) -> Iterator[dict[str, str]]:
+    """Yields variables that keep the script's own tracking on this machine, in a folder of the trial."""
+    folder = place / "trackers"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield {**OFFLINE, WANDB_FOLDER: str(folder.resolve())}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(
+    job: Job, script: Script, own: Mapping[str, str], port: int | None, mode: str
+) -> dict[str, str]:
+    left_out = {*OURS, *MLFLOW_SERVER} - {*job.env}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    # Otherwise Python's output would arrive in blocks of some kB.
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault(stacks.VARIABLE, "1")
+    if port is not None:
+        for name in PORT_VARIABLES:
+            environment.setdefault(name, str(port))
+    environment.update({"CUDA_VISIBLE_DEVICES": "" if job.device == "cpu" else job.device, **own})
+    if searched := environment.get("PYTHONPATH"):
+        # The user's folders; in the mirror, a relative one is another, or none.
+        folders = (os.path.join(script.folder, each) if each else each for each in searched.split(os.pathsep))
+        environment["PYTHONPATH"] = os.pathsep.join(folders)
+    if script.watch:
+        environment.update(inject.environment(environment, mode, job.folder))
+    return environment
+
+
+def _described(device: str) -> DeviceInfo:
+    if device == "cpu":
+        return DeviceInfo(kind="cpu", name=cpu_name())
+    uuid = full_uuid(device.partition(",")[0])
+    name, memory_gib = name_and_memory_gib(uuid)
+    return DeviceInfo(kind="cuda", name=name or uuid, uuid=uuid, memory_gib=round(memory_gib, 2))
