@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Self
@@ -13,8 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from sweeper.analysis.bottleneck import verdict_on
+from sweeper.analysis.bottleneck import Verdict, verdict_on
 from sweeper.analysis.formatting import figure, loss, seconds, times
+from sweeper.core.measurement import Bottleneck
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.observer import Status
 
@@ -23,6 +25,8 @@ STDOUT = Path("-")
 
 WIDE = 100
 """Columns from which a line has room for everything."""
+QUIET_SECONDS = 10.0
+"""A file, which has no live line, gets the status after so long without a line."""
 MAX_SHOWN = 3
 """Running trials listed by name; the rest are only counted."""
 
@@ -74,6 +78,7 @@ class LiveScreen:
     def __init__(self, out: Console) -> None:
         self._out = out
         self._live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None
+        self._printed_s = time.monotonic()
 
     def __enter__(self) -> Self:
         """Starts the live line."""
@@ -88,12 +93,18 @@ class LiveScreen:
 
     def line(self, text: str) -> None:
         """Prints one line."""
-        prose(self._out, text)
+        self._print(wrapped(text, columns(self._out)))
 
     def live(self, text: str) -> None:
-        """Updates the live line."""
+        """Updates the live line; in a file, it is printed now and then."""
         if self._live:
             self._live.update(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+        elif time.monotonic() - self._printed_s >= QUIET_SECONDS:
+            self._print(f"  ({text})")
+
+    def _print(self, text: str) -> None:
+        self._printed_s = time.monotonic()
+        self._out.print(Text(text), soft_wrap=True)
 
 
 class Screen(LiveScreen):
@@ -101,7 +112,7 @@ class Screen(LiveScreen):
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
         """Prints a line for a finished trial."""
-        self._out.print(Text(trial_line(record, name, x_baseline, columns(self._out))), soft_wrap=True)
+        self._print(trial_line(record, name, x_baseline, columns(self._out)))
 
     def status(self, status: Status) -> None:
         """Updates the live line."""
@@ -138,7 +149,7 @@ def trial_line(
         # Only the first; `--trial N` shows them all.
         first = [(name, value) for name, value in record.quality.metrics.items() if name not in equal][:1]
         parts += [(3, f"{name} {figure(value)}") for name, value in first]
-    if (verdict := verdict_on(record)) is not None:
+    if (verdict := verdict_on(record)) is not None and not _is_unexamined(record, verdict):
         parts.append((1, verdict.kind.value))
     if reasons and is_wide:
         parts.append((5, f"disturbed ({', '.join(reasons)})"))
@@ -152,6 +163,13 @@ def trial_line(
     line = _joined(head, parts)
     # A long name leaves no room for columns.
     return line if width is None or len(line) <= width else f"  {' '.join(line.split())}"
+
+
+def _is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
+    """Whether nothing was concluded because a script's steps were not taken apart."""
+    measured = record.measurement
+    taken_apart = measured is not None and bool(measured.breakdown.step_s)
+    return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
 
 
 def _joined(head: str, parts: Sequence[tuple[int, str]]) -> str:

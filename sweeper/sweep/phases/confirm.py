@@ -23,8 +23,9 @@ from sweeper.analysis.finalists import finalists, is_speed
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.launchers import traits
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
@@ -32,6 +33,8 @@ from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trial_runner import TrialRunner
 
 QUICK_WARMUP_SECONDS = 5.0
+END_SECONDS = 1.0
+"""From the last window of a process to the next process."""
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
 MAX_ROUNDS = 4
@@ -49,10 +52,26 @@ def confirm(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
     spec, chosen = context.spec, _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
         return {"winner": None, "confirmed": False, "ratios": [], "rounds": []}
+    left = trials.budget.seconds_left
+    while left is not None and len(chosen) > 1 and confirm_seconds(trials, spec, chosen) > left:
+        # Fewer, rather than too few rounds of each.
+        chosen.pop()
     rounds = Rounds(context, trials, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
     rounds.run([record.number for record in chosen])
     unfit = _unfit(context, trials, rounds)
     return rounds.result(unfit)
+
+
+def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
+    """Returns about how long the fewest rounds take that confirm `candidates`."""
+    runs = (trials.table.records[BASELINE], *candidates)
+    return MIN_ROUNDS * sum(_run_seconds(record.measurement, spec) for record in runs if record.measurement)
+
+
+def _run_seconds(measured: Measurement, spec: SweepSpec) -> float:
+    window = spec.measure.window_seconds
+    warmup = min(QUICK_WARMUP_SECONDS, measured.warmup_seconds)
+    return measured.startup_seconds + warmup + window + END_SECONDS
 
 
 def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
@@ -169,6 +188,12 @@ class Rounds:
         if self._kept:
             return kept_round(context, trials, jobs, context.spec.search.seed * 1_000_003 + index)
         outcomes = {number: trials.run(*each) for number, each in jobs.items()}
+        for number, outcome in outcomes.items():
+            if isinstance(outcome, Failure):
+                name = context.name(trials.table.records[number])
+                context.observer.line(
+                    f"A confirmation run of {name} failed ({outcome.kind}: {outcome.message})."
+                )
         return {number: found for number, found in outcomes.items() if isinstance(found, Measurement)}
 
     def _job(self, record: TrialRecord, index: int) -> Job:

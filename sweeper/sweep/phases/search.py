@@ -18,6 +18,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
+from sweeper.sweep.phases.confirm import confirm_seconds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import Entry
@@ -197,7 +198,7 @@ class Search:
             return f"all {count} trials are done"
         left = budget.seconds_left
         if left is not None and self._spec.confirm.rounds:
-            left -= CONFIRM_SHARE * (search.minutes or 0.0) * 60
+            left -= max(CONFIRM_SHARE * (search.minutes or 0.0) * 60, self._confirm_seconds())
         if left is not None and left < budget.usual_seconds / 2:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
@@ -207,6 +208,11 @@ class Search:
             if expected is not None and expected <= search.regret:
                 return f"the expected gain was at most {100 * expected:.2g}% after {count} trials"
         return ""
+
+    def _confirm_seconds(self) -> float:
+        """Returns about how long it takes to confirm the best so far, the least that is worth it."""
+        best = self._table.best()
+        return confirm_seconds(self._trials, self._spec, [best]) if best is not None else 0.0
 
     def _expected_regret(self) -> float | None:
         """Returns the gain that can still be expected, from the best trial and the latest ones."""
