@@ -54,7 +54,7 @@ def test_a_row_a_trial(table, journal):
 def test_stages_and_ratios_are_as_confirmed(table, journal):
     sweep = load_sweep(journal)
     assert table.loc[0, "stage"] == "baseline"
-    winner = sweep.result["winner"]
+    winner = sweep.result.confirmation.winner
     assert list(table.index[table["stage"] == "confirmed"]) == [winner]
     assert set(table.index[table["ratio"].notna()]) == set(sweep.ratios())
     found = sweep.ratios()[winner]

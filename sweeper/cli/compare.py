@@ -115,9 +115,7 @@ def side_of(sweep: LoadedSweep) -> Side:
     """Returns a sweep as one side of a comparison."""
     return Side(
         summary=summarise(sweep),
-        rounds=[
-            {int(n): speed for n, speed in each.items()} for each in (sweep.result or {}).get("rounds", ())
-        ],
+        rounds=sweep.confirmation.rounds,
         varied=sweep.varied(),
         fingerprint=sweep.journal.read()["fingerprint"],
     )

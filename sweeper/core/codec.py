@@ -193,6 +193,8 @@ def _tuple_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _mapping_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
+    if args[0] is int:
+        return _numbered_decoder(_mapping_decoder((str, args[1])))
     kept, inner = _types_kept(args[1]), _decoder(args[1])
 
     def decoder(value: Any) -> Any:
@@ -206,6 +208,20 @@ def _mapping_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
             misfit.steps.append(f".{key}")
             raise
         return found
+
+    return decoder
+
+
+def _numbered_decoder(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns the decoder for a mapping by number, whose keys are text in a file."""
+
+    def decoder(value: Any) -> Any:
+        found = inner(value)
+        try:
+            return {int(key): item for key, item in found.items()}
+        except ValueError as error:
+            said = str(error)
+            raise _MisfitError(lambda where: f"`{where}`: {said}") from error
 
     return decoder
 

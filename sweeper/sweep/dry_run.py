@@ -116,13 +116,13 @@ def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any]) -> str:
     known = continued(home, spec.name, marks)
     if known is not None:
         done = _searched(known)
-        if known.result() is not None:
+        if known.has_ended:
             return f"`{known.name}` finished after {done} trials; the same command shows it again."
         trials = known.raised_budget() or spec.search.trials
         return f"`{known.name}` has {done} of {trials} trials; the same command continues it."
     for journal in of_name(home, spec.name):
         measured = any(isinstance(entry.outcome, Measurement) for entry in journal.trials())
-        if journal.result() is None and measured:
+        if not journal.has_ended and measured:
             changed = "; ".join(differences(journal.read()["fingerprint"], marks)[:4])
             return (
                 f"`{journal.name}` is unfinished and was started with other settings ({changed}); "

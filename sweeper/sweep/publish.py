@@ -172,7 +172,7 @@ def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[T
     """Yields every finished trial with how it is shown; `files` with the winner, else the baseline."""
     stages, confirmed = sweep.stages(), sweep.confirmations()
     ends = [entry.outcome.finished_at for entry in sweep.journal.rounds("confirm") if entry.outcome]
-    winner = (sweep.result or {}).get("winner")
+    winner = sweep.confirmation.winner
     # `ratios` is sorted; a winner that is tied with a faster one still comes first.
     order = sorted(sweep.ratios(), key=lambda number: number != winner)
     for record in sweep.table.finished():

@@ -89,7 +89,7 @@ def run_sweep(
         raise cannot_write(error, home) from error
     try:
         if journal.begun:
-            if journal.result() is not None:
+            if journal.has_ended:
                 if not extend:
                     sweep = load_sweep(journal)
                     made = _made(sweep, finish, observer, remake=False)

@@ -25,10 +25,11 @@ from sweeper.sweep.phases.search import Search
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.store.load import enter_trials
+from sweeper.sweep.store.result import SweepResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
-CutOff = Mapping[int, Entry]
+Unfinished = Mapping[int, Entry]
 """The trials that were begun and have no final outcome, by number."""
 
 
@@ -39,21 +40,23 @@ def run_phases(context: SweepContext) -> None:
     """
     journal = context.journal
     with TrialRunner.of(context) as trials:
-        cut_off = _load(context, trials)
+        unfinished = _load(context, trials)
         try:
-            reason = _up_to_the_search(context, trials, cut_off)
-            result = {"reason": reason, **confirm(context, trials)}
+            reason = _up_to_the_search(context, trials, unfinished)
+            result = SweepResult(reason=reason, confirmation=confirm(context, trials))
         except StopAskedError:
             trials.jobs.cancel()
             if trials.table.yardstick is None:
+                # There is nothing to confirm: callers handle it like any other Ctrl-C (exit code 130).
                 raise KeyboardInterrupt from None
-            result = {"reason": "it was stopped", **confirm_in_a_hurry(context, trials)}
+            found = confirm_in_a_hurry(context, trials)
+            result = SweepResult(reason="it was stopped", confirmation=found)
         if context.stopping.asked:
             journal.stop(result)
             return
         if context.spec.measure.trace and context.spec.pipeline:
             try:
-                _trace(context, trials, [BASELINE, result["winner"]])
+                _trace(context, trials, [BASELINE, result.confirmation.winner])
             except StopAskedError:
                 # The result is complete without traces.
                 trials.jobs.cancel()
@@ -61,8 +64,8 @@ def run_phases(context: SweepContext) -> None:
         failpoint("finished")
 
 
-def _load(context: SweepContext, trials: TrialRunner) -> CutOff:
-    """Enters the folder's trials and charges their time; returns those that were cut off."""
+def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
+    """Enters the folder's trials and charges their time; returns those that have no final outcome."""
     journal = context.journal
     journal.go_on()
     entries = list(journal.trials())
@@ -73,28 +76,28 @@ def _load(context: SweepContext, trials: TrialRunner) -> CutOff:
     return {entry.number: entry for entry in unfinished}
 
 
-def _up_to_the_search(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> str:
+def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> str:
     """Runs everything but the confirmation; returns why the search ended."""
     references = context.spec.references()
-    _baseline(context, trials, cut_off)
+    _baseline(context, trials, unfinished)
     check_interference(context, trials)
     spec = measure_losses(context, trials)
     trials.table.judge_all()
     for number, config in enumerate(references[1:], start=1):
-        _reference(trials, number, "reference", config, cut_off)
+        origin = f"entry {number} of the space's `also_try`"
+        _reference(trials, number, "reference", config, origin, unfinished)
     spec, passed = preflight(context, trials, spec)
-    searched = [entry for number, entry in cut_off.items() if number >= len(references)]
+    searched = [entry for number, entry in unfinished.items() if number >= len(references)]
     return Search(context, trials, spec, passed, searched).run()
 
 
 def _reference(
-    trials: TrialRunner, number: int, stage: str, config: TrialConfig, cut_off: CutOff
+    trials: TrialRunner, number: int, stage: str, config: TrialConfig, origin: str, unfinished: Unfinished
 ) -> TrialRecord:
     if number not in trials.table.records:
-        why = "the space's `baseline`" if number == BASELINE else f"entry {number} of the space's `also_try`"
-        trials.start(number, stage, config, {}, why)
-    elif number in cut_off:
-        trials.resume(cut_off[number])
+        trials.start(number, stage, config, {}, origin)
+    elif number in unfinished:
+        trials.resume(unfinished[number])
     for key, job, outcome in trials.jobs.wait():
         trials.finish(key, job, outcome)
     record = trials.table.judged(number)
@@ -102,8 +105,9 @@ def _reference(
     return record
 
 
-def _baseline(context: SweepContext, trials: TrialRunner, cut_off: CutOff) -> None:
-    record = _reference(trials, BASELINE, "baseline", context.spec.baseline_config(), cut_off)
+def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> None:
+    config = context.spec.baseline_config()
+    record = _reference(trials, BASELINE, "baseline", config, "the space's `baseline`", unfinished)
     if record.failure is not None:
         raise NothingFeasibleError(
             f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "

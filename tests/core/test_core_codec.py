@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -175,6 +176,26 @@ class Renamed:
 
     reported_by: str = stored_as("told_by", default="")
     parts: tuple[Quality, ...] = stored_as("pieces", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Mappings by number, whose keys are text in JSON."""
+
+    counts: Mapping[int, int]
+    parts: tuple[Mapping[int, float], ...] = ()
+
+
+def test_a_mapping_by_number_has_its_numbers_again():
+    value = Numbered(counts={2: 0, 10: 1}, parts=({3: 0.5}, {}))
+    assert through_json(value) == {"counts": {"2": 0, "10": 1}, "parts": [{"3": 0.5}, {}]}
+    assert decode(Numbered, through_json(value)) == value
+    with pytest.raises(DecodeError, match=r"`parts\[1\]`: invalid literal .* 'x'"):
+        decode(Numbered, {"counts": {}, "parts": [{}, {"x": 1.0}]})
+    with pytest.raises(DecodeError, match=r"`counts.3` must be int, but got 'many'"):
+        decode(Numbered, {"counts": {"3": "many"}})
+    with pytest.raises(DecodeError, match="`counts` must be an object"):
+        decode(Numbered, {"counts": []})
 
 
 def test_a_renamed_field_keeps_its_name_in_files():

@@ -94,5 +94,5 @@ def test_ctrl_c_while_traces_are_made_keeps_the_result(bench, tmp_path, monkeypa
     assert ran.stopped
     result = journal_of(bench).result()
     assert result is not None
-    assert result["winner"] is not None
+    assert result.confirmation.winner is not None
     assert not bench.run().ran

@@ -20,6 +20,7 @@ from sweeper.core.job import Job, read_job, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.sweep.store.result import encode_result
 from sweeper.worker.runners import RUNNERS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -107,6 +108,15 @@ def test_a_finished_sweep_is_summarised_as_it_was(home: Path):
     assert summary.ratio.ratio == result["ratios"][0]["ratio"]
     assert len(summary.records) == 5
     assert {record.quality is not None for record in summary.records} == {True}
+
+
+def test_a_result_is_read_and_written_as_it_was(home: Path):
+    for name in ("finished", "script"):
+        stored = (home / f"sweeps/{name}/result.json").read_text()
+        result = Journal(home / f"sweeps/{name}").result()
+        assert result is not None
+        # The order of the keys counts too.
+        assert json.dumps(encode_result(result)) == json.dumps(json.loads(stored))
 
 
 def test_a_script_is_summarised_as_it_was(home: Path):

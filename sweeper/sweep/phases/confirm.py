@@ -6,9 +6,8 @@ import dataclasses
 import random
 import shutil
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from sweeper.analysis.confirmation import (
     MIN_ROUNDS,
@@ -20,7 +19,6 @@ from sweeper.analysis.confirmation import (
     ratios,
 )
 from sweeper.analysis.finalists import finalists, is_speed
-from sweeper.core.codec import encode
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement
@@ -30,6 +28,7 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
 QUICK_WARMUP_SECONDS = 5.0
@@ -43,15 +42,15 @@ MAX_ROUNDS = 4
 Speeds = dict[int, Measurement]
 
 
-def confirm(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
-    """Runs the rounds that are needed and fit the time; returns their part of result.json.
+def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
+    """Runs the rounds that are needed and fit the time.
 
     A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
     count; an incomplete one is completed.
     """
     spec, chosen = context.spec, _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
-        return {"winner": None, "confirmed": False, "ratios": [], "rounds": []}
+        return ConfirmationResult(winner=None)
     left = trials.budget.seconds_left
     while left is not None and len(chosen) > 1 and confirm_seconds(trials, spec, chosen) > left:
         # Fewer, rather than too few rounds of each.
@@ -74,17 +73,12 @@ def _run_seconds(measured: Measurement, spec: SweepSpec) -> float:
     return measured.startup_seconds + warmup + window + END_SECONDS
 
 
-def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Mapping[str, Any]:
+def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     """Confirms the best so far within 20 s; a second Ctrl-C leaves it unconfirmed."""
     spec, best = context.spec, _finalists(context, trials)[:1]
-    unconfirmed: dict[str, Any] = {
-        "winner": best[0].number if best else None,
-        "confirmed": False,
-        "ratios": [],
-        "rounds": [],
-    }
     if not best:
-        return unconfirmed
+        return ConfirmationResult(winner=None)
+    winner = best[0].number
     context.observer.line(
         f"Stopping: confirming {context.name(best[0])}, {HURRY_SECONDS + 2:.0f} s at most. "
         "Press Ctrl-C again to stop immediately."
@@ -94,12 +88,14 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Mapping[st
     window = min(HURRY_WINDOW_SECONDS, spec.measure.window_seconds)
     rounds = Rounds(context, trials, "stopped", window, 2 * MIN_ROUNDS)
     try:
-        rounds.run([best[0].number])
+        rounds.run([winner])
     except KeyboardInterrupt:
         trials.jobs.cancel()
-        return unconfirmed
+        return ConfirmationResult(winner=winner)
     found = rounds.result(())
-    return found if len(rounds.speeds) >= MIN_ROUNDS else {**found, **unconfirmed}
+    if len(rounds.speeds) >= MIN_ROUNDS:
+        return found
+    return dataclasses.replace(found, winner=winner, confirmed=False, ratios=(), rounds=())
 
 
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
@@ -214,27 +210,27 @@ class Rounds:
         """Returns each candidate's ratio to the baseline, best first."""
         return ratios(self.throughputs(), BASELINE)
 
-    def result(self, unfit: Collection[int]) -> dict[str, Any]:
-        """Returns the winner, its rivals and all rounds, as result.json has them."""
+    def result(self, unfit: Collection[int]) -> ConfirmationResult:
+        """Returns the winner, its rivals and all rounds."""
         table, speeds = self._trials.table, self.throughputs()
         configs = {number: table.records[number].config for number in self._numbers}
         decision = choose_winner(speeds, BASELINE, configs, unfit)
         if not is_speed(self._context.spec):
             # The search decided by other objectives; the rounds measure only its speed.
             decision = Chosen(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
-        return {
-            "winner": decision.winner,
-            "confirmed": decision.winner is not None,
-            "tied": list(decision.tied),
-            "unfit": sorted(unfit),
-            "ratios": [encode(ratio) for ratio in self.ratios()],
-            "rounds": [{str(n): value for n, value in each.items()} for each in speeds],
-            "rounds_ended": self.ended,
-            "disturbed": {
-                str(n): sum(bool(each[n].contamination) for each in self.speeds if n in each)
+        return ConfirmationResult(
+            winner=decision.winner,
+            confirmed=decision.winner is not None,
+            tied=decision.tied,
+            unfit=tuple(sorted(unfit)),
+            ratios=tuple(self.ratios()),
+            rounds=tuple(speeds),
+            rounds_ended=self.ended,
+            disturbed={
+                n: sum(bool(each[n].contamination) for each in self.speeds if n in each)
                 for n in self._numbers
             },
-        }
+        )
 
 
 def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[int]:

@@ -26,6 +26,7 @@ from sweeper.sweep.store.fingerprint import differences, fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.store.result import encode_confirmation
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_json
 from sweeper.tracking import NullTracker
@@ -91,8 +92,9 @@ def reconfirm(
     result = journal.result()
     if result is None:
         raise UserError(f"`{name}` has not finished; `sweeper run` with the same YAML continues it.")
-    if result["winner"] is None or not result["ratios"]:
-        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result['reason']}.")
+    number = result.confirmation.winner
+    if number is None or not result.confirmation.ratios:
+        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result.reason}.")
     document = journal.read()
     spec = SweepSpec.from_dict(document["spec"], is_stored=True)
     marks = fingerprint(spec, setup.device_model(spec.execution))
@@ -107,7 +109,6 @@ def reconfirm(
             context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
-            number = int(result["winner"])
             place = f"{FOLDER}/{1 + _count(journal):04d}"
             rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
             rounds.run([number])
@@ -117,7 +118,7 @@ def reconfirm(
                 soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
             write_json(
                 journal.rounds_folder(place) / "confirm.json",
-                {**found, "soak": encode(soak) if soak else None},
+                {**encode_confirmation(found), "soak": encode(soak) if soak else None},
             )
             again = {each.number: each for each in rounds.ratios()}
             return Reconfirmation(

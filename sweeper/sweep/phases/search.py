@@ -53,14 +53,14 @@ class Search:
         trials: TrialRunner,
         spec: SweepSpec,
         passed: Iterable[Choice] = (),
-        cut_off: Iterable[Entry] = (),
+        unfinished: Iterable[Entry] = (),
     ) -> None:
         """Enters the trials that have ended.
 
         Args:
             spec: The specification with the space to search.
             passed: Choices that ran in the preflight.
-            cut_off: Trials that were cut off, which run again before any other.
+            unfinished: Trials that were cut off, which run again before any other.
         """
         self._context, self._trials = context, trials
         self._table = trials.table
@@ -74,7 +74,7 @@ class Search:
         context.mirror.tell(self._table.results)
         self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
         self._taken = _Taken(self._table, self._capacity)
-        self._cut_off = sorted(cut_off, key=lambda entry: entry.number)
+        self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:
         """Returns a searcher for the space without the choices that have left it.
@@ -113,8 +113,8 @@ class Search:
         """Starts trials while there is room; returns why the search is over, if so."""
         jobs = self._trials.jobs
         while jobs.has_room:
-            if self._cut_off:
-                entry = self._cut_off.pop(0)
+            if self._unfinished:
+                entry = self._unfinished.pop(0)
                 self._trials.resume(entry)
                 if entry.number not in jobs.running:
                     self._tell(entry.number)

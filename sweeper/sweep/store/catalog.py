@@ -44,7 +44,7 @@ def open_sweep(
             if count > 1:
                 observer.line(f"`{spec.name}` is a different sweep, so this one is called `{name}`.")
             return journal, lock
-        if journal.result() is not None:
+        if journal.has_ended:
             lock.release()
             continue
         if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):

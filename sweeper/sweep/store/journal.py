@@ -20,6 +20,7 @@ from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
+from sweeper.sweep.store.result import SweepResult, decode_result, encode_result
 from sweeper.system.files import ours, read_json, write_atomic, write_json
 
 SWEEP = "sweep.yaml"
@@ -172,17 +173,26 @@ class Journal:
         """Fixes a trial's result for the sampler."""
         write_json(self.trial_folder(number) / SEARCH_RESULT, encode(result))
 
-    def result(self) -> Mapping[str, Any] | None:
+    @property
+    def has_ended(self) -> bool:
+        """Whether the sweep has a result, whatever is in it.
+
+        Raises:
+            EnvironmentStopError: Its file is damaged.
+        """
+        return _mapping_in(self.folder / RESULT, ENDS_ANEW) is not None
+
+    def result(self) -> SweepResult | None:
         """Returns how the sweep ended, or None while it has not.
 
         Raises:
             EnvironmentStopError: Its file is damaged.
         """
-        return _mapping_in(self.folder / RESULT, ENDS_ANEW)
+        return _sweep_result(self.folder / RESULT, ENDS_ANEW)
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: SweepResult) -> None:
         """Writes how the sweep ended."""
-        write_json(self.folder / RESULT, encode(result))
+        write_json(self.folder / RESULT, encode_result(result))
         self.go_on()
 
     def go_on(self) -> None:
@@ -191,13 +201,13 @@ class Journal:
         # Rounds of a quick confirmation, some of them cut off.
         shutil.rmtree(self.folder / STOPPED_ROUNDS, ignore_errors=True)
 
-    def stop(self, result: Mapping[str, Any]) -> None:
+    def stop(self, result: SweepResult) -> None:
         """Writes the result so far of a sweep that was stopped; it has not ended."""
-        write_json(self.folder / STOPPED, encode(result))
+        write_json(self.folder / STOPPED, encode_result(result))
 
-    def stopped(self) -> Mapping[str, Any] | None:
+    def stopped(self) -> SweepResult | None:
         """Returns the result of a stopped sweep; None if it was never stopped, or has ended."""
-        return _mapping_in(self.folder / STOPPED, "Remove it")
+        return _sweep_result(self.folder / STOPPED, "Remove it")
 
     def reopen(self, trials: int) -> None:
         """Reopens a sweep that has ended, with a budget of `trials` searched trials."""
@@ -217,6 +227,15 @@ class Journal:
     def remove(self) -> None:
         """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sweep_result(path: Path, remedy: str) -> SweepResult | None:
+    found = _mapping_in(path, remedy)
+    if found is None:
+        return None
+    with ours(path, ENDS_ANEW):
+        result = decode_result(found)
+    return result
 
 
 def _search_result(path: Path) -> SearchResult | None:

@@ -26,6 +26,7 @@ from sweeper.core.retries import is_retried
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
+from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
 
@@ -46,7 +47,7 @@ class LoadedSweep:
     spec: SweepSpec
     about: Mapping[str, Any]
     table: TrialTable
-    result: Mapping[str, Any] | None
+    result: SweepResult | None
     state: str
 
     @cached_property
@@ -76,10 +77,14 @@ class LoadedSweep:
         """Returns a record's run name."""
         return run_name(record.number, record.stage, record.config, self.varied())
 
+    @property
+    def confirmation(self) -> ConfirmationResult:
+        """What its confirmation found; nothing while there is no result."""
+        return self.result.confirmation if self.result else ConfirmationResult(winner=None)
+
     def ratios(self) -> dict[int, Ratio]:
         """Returns the confirmed ratios by trial number."""
-        entries = (self.result or {}).get("ratios", ())
-        return {e["number"]: Ratio(**{**e, "rounds": tuple(e["rounds"])}) for e in entries}
+        return {each.number: each for each in self.confirmation.ratios}
 
     def confirmations(self) -> dict[int, Confirmation]:
         """Returns the confirmation of each trial that took part, including the baseline."""
@@ -93,8 +98,7 @@ class LoadedSweep:
             )
             for number, each in self.ratios().items()
         }
-        rounds = (self.result or {}).get("rounds", ())
-        values = tuple(each[str(BASELINE)] for each in rounds if str(BASELINE) in each)
+        values = tuple(each[BASELINE] for each in self.confirmation.rounds if BASELINE in each)
         if values:
             found[BASELINE] = Confirmation(throughput=statistics.fmean(values), rounds=values)
         return found
@@ -109,9 +113,8 @@ class LoadedSweep:
         """Returns how far each trial came: `confirmed` for the winner, `finalist` for rivals."""
         stages = {number: record.stage for number, record in self.table.records.items()}
         stages.update(dict.fromkeys(self.ratios(), "finalist"))
-        winner = (self.result or {}).get("winner")
-        if winner is not None:
-            stages[winner] = "confirmed"
+        if self.confirmation.winner is not None:
+            stages[self.confirmation.winner] = "confirmed"
         return stages
 
 
@@ -180,42 +183,24 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
 
 
 def _look_at_result(sweep: LoadedSweep) -> None:
-    """Reads every part of a sweep's result once, so that damaged values raise here."""
-    sweep.ratios(), sweep.confirmations(), sweep.stages()
-    result = sweep.result
-    if result is not None:
-        _disturbed(result)
-        text: str = result["reason"]
-        text.split()
-        numbers = [result["winner"], *sweep.ratios(), *map(int, result.get("tied", ())), *_unfit(result)]
-        for number in numbers:
-            if number is not None and sweep.table.records[number].outcome is None:
-                raise ValueError(f"it names trial {number}, which has no outcome")
-
-
-def _disturbed(result: Mapping[str, Any]) -> dict[int, int]:
-    """Returns how many rounds of each trial were disturbed."""
-    return {int(number): count for number, count in result.get("disturbed", {}).items()}
-
-
-def _unfit(result: Mapping[str, Any]) -> set[int]:
-    """Returns the candidates whose loss did not hold over the seeds."""
-    return set(map(int, result.get("unfit", ())))
+    """Looks up every trial that a sweep's result names, so that a wrong number raises here."""
+    found = sweep.confirmation
+    for number in (found.winner, *sweep.ratios(), *found.tied, *found.unfit):
+        if number is not None and sweep.table.records[number].outcome is None:
+            raise ValueError(f"it names trial {number}, which has no outcome")
 
 
 def summarise(sweep: LoadedSweep) -> Summary:
     """Returns the summary of a sweep, finished or not."""
     table, ratios, confirmed = sweep.table, sweep.ratios(), sweep.confirmations()
-    result = sweep.result or {}
-    winner = result.get("winner")
+    found = sweep.confirmation
+    winner = found.winner
     records = [record for _, record in sorted(table.records.items())]
     base = table.records.get(BASELINE)
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
     looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
 
-    disturbed = _disturbed(result)
-    unfit = _unfit(result)
-    tried = next((each for number, each in ratios.items() if number not in unfit), None)
+    tried = next((each for number, each in ratios.items() if number not in found.unfit), None)
 
     def row(title: str, record: TrialRecord) -> Row:
         ratio = ratios.get(record.number)
@@ -227,7 +212,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
             throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
             confirmed=ratio is not None,
             disturbed=bool(
-                disturbed.get(record.number)
+                found.disturbed.get(record.number)
                 if ratio
                 else record.measurement and record.measurement.contamination
             ),
@@ -249,12 +234,12 @@ def summarise(sweep: LoadedSweep) -> Summary:
         name=sweep.journal.name,
         state=sweep.state,
         device=sweep.about["device"],
-        reason=result.get("reason", ""),
+        reason=sweep.result.reason if sweep.result else "",
         synthetic=sweep.about["synthetic"],
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
-        tied=tuple(sweep.name_of(table.records[number]) for number in result.get("tied", ())),
+        tied=tuple(sweep.name_of(table.records[number]) for number in found.tied),
         ratio=ratios.get(winner) if winner is not None else None,
         undecided=(sweep.name_of(table.records[tried.number]), tried) if tried and winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
@@ -266,13 +251,13 @@ def summarise(sweep: LoadedSweep) -> Summary:
         counts=counts_of(records),
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
-        disturbed=disturbed,
+        disturbed=found.disturbed,
         objectives=tuple(objective.metric for objective in objectives),
         front=tuple(row("", r) for r in front),
         picked=pick(front, objectives, rule),
         rule=rule,
         varied=sweep.varied(),
-        unfit=tuple(sweep.name_of(table.records[number]) for number in sorted(unfit)),
+        unfit=tuple(sweep.name_of(table.records[number]) for number in found.unfit),
     )
 
 
@@ -310,19 +295,17 @@ def listed(journal: Journal) -> Listed:
     spec = journal.spec(document)
     state, result = _state_of(journal)
     searched = journal.num_trials() - len(spec.references())
-    with ours(journal.folder / (RESULT if state == "finished" else STOPPED), ENDS_ANEW):
-        ratios = {each["number"]: each["ratio"] for each in (result or {}).get("ratios", ())}
-        ratio = ratios.get((result or {}).get("winner"))
+    found = result.confirmation if result else ConfirmationResult(winner=None)
     return Listed(
         name=journal.name,
         state=state,
         device=document["about"]["device"],
         trials=max(0, searched),
-        ratio=ratio,
+        ratio=next((each.ratio for each in found.ratios if each.number == found.winner), None),
     )
 
 
-def _state_of(journal: Journal) -> tuple[str, Mapping[str, Any] | None]:
+def _state_of(journal: Journal) -> tuple[str, SweepResult | None]:
     """Returns `finished`, `stopped` or `unfinished`, and the result that goes with it."""
     ended, stopped = journal.result(), journal.stopped()
     if ended is not None:

@@ -127,8 +127,8 @@ def test_ctrl_c_confirms_the_best_so_far_and_the_same_command_goes_on(bench):
     assert ran.stopped
     stopped = journal_of(bench).stopped()
     assert stopped is not None
-    assert stopped["confirmed"]
-    assert len(stopped["rounds"]) >= 3
+    assert stopped.confirmation.confirmed
+    assert len(stopped.confirmation.rounds) >= 3
     assert journal_of(bench).result() is None
     summary = summarise(load_sweep(journal_of(bench)))
     assert summary.state == "stopped"
@@ -150,8 +150,8 @@ def test_ctrl_c_twice_ends_at_once_and_says_unconfirmed(bench):
     assert ran.stopped
     stopped = journal_of(bench).stopped()
     assert stopped is not None
-    assert not stopped["confirmed"]
-    assert stopped["winner"] is not None
+    assert not stopped.confirmation.confirmed
+    assert stopped.confirmation.winner is not None
     summary = summarise(load_sweep(journal_of(bench)))
     assert summary.winner is not None
     assert summary.ratio is None
@@ -177,9 +177,9 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
     assert ran.stopped
     stopped = journal_of(bench).stopped()
     assert stopped is not None
-    assert stopped["confirmed"]
-    assert len(stopped["rounds"]) == 4
-    assert stopped["rounds_ended"] == "it was stopped"
+    assert stopped.confirmation.confirmed
+    assert len(stopped.confirmation.rounds) == 4
+    assert stopped.confirmation.rounds_ended == "it was stopped"
     bench.run(spec_of(confirm={"rounds": 8}))
     assert len(result_of(bench)["rounds"]) == 8
     # What was measured before counts.

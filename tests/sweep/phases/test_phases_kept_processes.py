@@ -111,8 +111,8 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     journal = Journal(bench.home / "sweeps" / "toy")
     result = journal.result()
     assert result is not None
-    assert len(result["rounds"]) == MIN_PROCESSES
-    assert result["ratios"][0]["ratio"] == pytest.approx(
+    assert len(result.confirmation.rounds) == MIN_PROCESSES
+    assert result.confirmation.ratios[0].ratio == pytest.approx(
         throughput(
             TrialConfig().replace({"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"})
         )
@@ -142,5 +142,5 @@ def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench):
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Failing())
     result = Journal(bench.home / "sweeps" / "toy").result()
     assert result is not None
-    assert [len(each) for each in result["rounds"]][:3] == [3, 1, 3]
-    assert result["winner"] is not None
+    assert [len(each) for each in result.confirmation.rounds][:3] == [3, 1, 3]
+    assert result.confirmation.winner is not None

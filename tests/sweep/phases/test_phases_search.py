@@ -33,7 +33,7 @@ def entries_of(bench: Bench) -> list:
 def reason_of(bench: Bench) -> str:
     result = Journal(bench.home / "sweeps" / "toy").result()
     assert result is not None
-    return result["reason"]
+    return result.reason
 
 
 def peak(config: TrialConfig) -> float:

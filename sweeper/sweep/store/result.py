@@ -1,0 +1,77 @@
+"""The result of a sweep: why it ended, and what its confirmation found.
+
+result.json, and stopped.json for a sweep that was stopped, have both on one level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.analysis.confirmation import Ratio, Round
+from sweeper.core.codec import decode, encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmationResult:
+    """What the rounds of a confirmation found.
+
+    Attributes:
+        winner: None if nothing is faster than the baseline.
+        confirmed: False where `winner` is only the best of the search so far.
+        tied: Other candidates that cannot be told apart from the fastest.
+        unfit: Candidates whose loss over the baseline's seeds is beyond its limit.
+        ratios: Each candidate's ratio to the baseline, best first.
+        rounds: Samples per second by trial number, for each round.
+        rounds_ended: Why no further round was run; empty if there were none.
+        disturbed: Number of disturbed rounds by trial number.
+    """
+
+    winner: int | None
+    confirmed: bool = False
+    tied: tuple[int, ...] = ()
+    unfit: tuple[int, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    rounds_ended: str = ""
+    disturbed: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """How a sweep ended, or the result so far of one that was stopped.
+
+    Attributes:
+        reason: Why its search ended.
+    """
+
+    reason: str
+    confirmation: ConfirmationResult
+
+
+def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
+    """Returns what a file has of a confirmation."""
+    tree: dict[str, Any] = encode(found)
+    if not found.rounds_ended:
+        # Without rounds, files have never had these.
+        for name in ("tied", "unfit", "rounds_ended", "disturbed"):
+            del tree[name]
+    return tree
+
+
+def encode_result(result: SweepResult) -> dict[str, Any]:
+    """Returns a result as its file has it."""
+    return {"reason": result.reason, **encode_confirmation(result.confirmation)}
+
+
+def decode_result(tree: Mapping[str, Any]) -> SweepResult:
+    """Returns the result that `encode_result` wrote.
+
+    Raises:
+        ValueError: A required key is missing, or a value has the wrong type.
+    """
+    reason = tree.get("reason")
+    if not isinstance(reason, str):
+        raise ValueError(f"`reason` must be text, but got {reason!r}")
+    return SweepResult(reason=reason, confirmation=decode(ConfirmationResult, tree))
