@@ -83,7 +83,7 @@ def _blocked(timing: Timing) -> float:
     """Returns a step's seconds of arithmetic in which this process neither ran nor wanted a core."""
     clock = BusyClock()
     before = waits(os.getpid())
-    _, steps, _ = timing.stretch(clock, PART_SECONDS, 2 * PART_SECONDS)
+    steps = timing.stretch(clock, PART_SECONDS, cap_seconds=2 * PART_SECONDS).steps
     # Of the thread that waited longest: threads of one operation wait at the same time.
     waited = max(
         (after - before.get(thread, 0.0) for thread, after in waits(os.getpid()).items()), default=0.0

@@ -95,9 +95,9 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     startup = time.perf_counter() - started
 
     progress.stage("warmup")
-    first, _, _ = timing.stretch(NoClock(), 0.0, 0.0)
+    first = timing.stretch(NoClock(), seconds=0.0, cap_seconds=0.0)
     warmup_began = time.perf_counter()
-    warmup_steps, steady_step, steady = timing.warm_up(plan.warmup_cap_seconds, plan.screen_above)
+    warmup = timing.warm_up(plan.warmup_cap_seconds, plan.screen_above)
 
     progress.stage("window")
     measuring = time.perf_counter()
@@ -130,12 +130,12 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
         breakdown=breakdown,
         device=info,
         startup_seconds=startup,
-        first_step_seconds=first,
-        warmup_seconds=first + measuring - warmup_began,
-        warmup_steps=1 + warmup_steps,
-        compile_seconds=max(0.0, first - steady_step) if watch.compiles else 0.0,
+        first_step_seconds=first.seconds,
+        warmup_seconds=first.seconds + measuring - warmup_began,
+        warmup_steps=first.steps + warmup.steps,
+        compile_seconds=max(0.0, first.seconds - warmup.step_seconds) if watch.compiles else 0.0,
         compile_cache=watch.cache,
-        steady=steady,
+        steady=warmup.steady,
         skipped_steps=skipped_steps,
         cpu_threads=torch.get_num_threads(),
         gpu_mem_peak_gib=gpu_peak,
@@ -246,8 +246,9 @@ def _breakdown(timing: Timing, timed: Windows) -> Breakdown:
         drain = min(
             -(-wanted // period) * period, MAX_EVENT_STEPS, max(wanted, int(BREAKDOWN_SECONDS / step_s))
         )
-        wall, steps, _ = timing.stretch(clock, 0.0, step_s * drain * 2, drain)
-        phases = [seconds / steps * (step_s / (wall / steps)) for seconds in clock.seconds]
+        found = timing.stretch(clock, 0.0, cap_seconds=step_s * drain * 2, drain_steps=drain)
+        steps = found.steps
+        phases = [seconds / steps * (step_s / (found.seconds / steps)) for seconds in clock.seconds]
     else:
         phases = [seconds / timed.steps for seconds in timed.phases]
     return Breakdown(

@@ -173,8 +173,8 @@ class _Run:
         length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
         if self.steady and time.perf_counter() - self.canary_at >= CANARY_SECONDS:
             self.canary_ms, self.canary_at = undisturbed_canary_ms(), time.perf_counter()
-        window, _ = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
-        window = dataclasses.replace(window, canary_ms=self.canary_ms)
+        taken = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
+        window = dataclasses.replace(taken.window, canary_ms=self.canary_ms)
         loss = self.stepper.last_loss.item()
         if not math.isfinite(loss):
             raise TrialFailedError(

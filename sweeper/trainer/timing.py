@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from dataclasses import dataclass
 
 from sweeper.core.job import MeasurePlan
-from sweeper.core.measurement import Window
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NUM_PHASES, Clock, HostClock, NoClock
@@ -24,6 +24,36 @@ HOPELESS = 1 / 3
 """Share of the screening threshold below which a trial is given up while still warming up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps that were run without a break.
+
+    Attributes:
+        seconds: Wall time, synchronised with the device at both ends.
+        steps: Number of micro-batches.
+        samples: Samples in them, on all devices.
+    """
+
+    seconds: float
+    steps: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """The training before anything is timed.
+
+    Attributes:
+        steps: Number of micro-batches.
+        step_seconds: Wall time per step of the last block.
+        steady: False if the time was up first, or the trial is far too slow to go on.
+    """
+
+    steps: int
+    step_seconds: float
+    steady: bool
+
+
 class Timing:
     """Takes stretches of steps, synchronised at the edges only."""
 
@@ -33,8 +63,8 @@ class Timing:
 
     def stretch(
         self, clock: Clock, seconds: float, cap_seconds: float, drain_steps: int = 0, most_steps: int = 0
-    ) -> tuple[float, int, int]:
-        """Runs whole prefetch drains for about `seconds`; returns wall seconds, steps and samples.
+    ) -> Stretch:
+        """Runs whole prefetch drains for about `seconds`, one step at least.
 
         Args:
             cap_seconds: Time limit, which may cut a drain.
@@ -58,10 +88,10 @@ class Timing:
         devices.synchronize(stepper.device)
         elapsed = time.perf_counter() - began
         self._step_s = elapsed / steps
-        return elapsed, steps, samples
+        return Stretch(elapsed, steps, samples)
 
-    def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> tuple[int, float, bool]:
-        """Trains in blocks until they are steady; returns steps, seconds per step, and if steady.
+    def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> WarmUp:
+        """Trains in blocks until they are steady.
 
         Args:
             screen_above: A trial far below this throughput need not become steady.
@@ -74,16 +104,16 @@ class Timing:
         total = 0
         while True:
             left = cap_seconds - (time.perf_counter() - began)
-            seconds, steps, samples = self.stretch(NoClock(), BLOCK_SECONDS, left)
-            total += steps
-            blocks.append(seconds / steps)
+            block = self.stretch(NoClock(), BLOCK_SECONDS, cap_seconds=left)
+            total += block.steps
+            blocks.append(block.seconds / block.steps)
             if self.stepper.has_seen(self.loader.num_shapes):
-                if len(blocks) > 1 and samples < HOPELESS * screen_above * seconds:
-                    return total, blocks[-1], False
+                if len(blocks) > 1 and block.samples < HOPELESS * screen_above * block.seconds:
+                    return WarmUp(total, blocks[-1], steady=False)
                 if is_steady(blocks):
-                    return total, blocks[-1], True
+                    return WarmUp(total, blocks[-1], steady=True)
             if time.perf_counter() - began > cap_seconds:
-                return total, blocks[-1], False
+                return WarmUp(total, blocks[-1], steady=False)
 
     def windows(
         self, plan: MeasurePlan, global_batch: int, progress: Progress, turns: Turns | None = None
@@ -101,24 +131,25 @@ class Timing:
             if turns is not None:
                 with progress.steps.paused():
                     turns.wait(num_kept)
-            # Drain queues that filled up during a pause again, untimed: completely, if it was long.
-            self.stretch(NoClock(), DRAIN_SECONDS, DRAIN_SECONDS if turns is None else plan.window_seconds)
+            # Queues that filled up during a pause are drained again, untimed: completely after the
+            # long pause between turns; else a cut drain is enough.
+            drain_cap = DRAIN_SECONDS if turns is None else plan.window_seconds
+            self.stretch(NoClock(), DRAIN_SECONDS, cap_seconds=drain_cap)
             clock = HostClock()
-            window, skipped = self.window(clock if on_host else NoClock(), seconds, global_batch)
+            taken = self.window(clock if on_host else NoClock(), seconds, global_batch)
             before, canary = canary, undisturbed_canary_ms()
-            window = dataclasses.replace(window, canary_ms=max(before, canary))
-            return Taken(window, skipped, tuple(clock.seconds))
+            window = dataclasses.replace(taken.window, canary_ms=max(before, canary))
+            return dataclasses.replace(taken, window=window, phases=tuple(clock.seconds))
 
         return collect(plan, progress, take, NUM_PHASES)
 
-    def window(
-        self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0
-    ) -> tuple[Window, int]:
-        """Returns a timed window, and the samples in it whose steps the scaler skipped."""
+    def window(self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0) -> Taken:
+        """Returns a timed window of about `seconds`, without its phases, which `clock` has."""
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
         start = time.perf_counter()
-        elapsed, steps, samples = self.stretch(clock, seconds, 2 * seconds, most_steps=most_steps)
+        found = self.stretch(clock, seconds, cap_seconds=2 * seconds, most_steps=most_steps)
         after = read_conditions()
         lost = int((self.stepper.skipped - skipped).item()) * global_batch
-        return between(before, after, start, elapsed, steps, max(0, samples - lost)), lost
+        samples = max(0, found.samples - lost)
+        return Taken(between(before, after, start, found.seconds, found.steps, samples), lost)

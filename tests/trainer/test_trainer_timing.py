@@ -47,31 +47,31 @@ def test_a_stretch_covers_whole_prefetch_drains_where_they_fit(make_job):
     drained.loader.drain_steps = 7
     for drain_steps, whole in ((0, 7), (5, 5)):
         for _ in range(3):
-            seconds, steps, samples = drained.stretch(NoClock(), 0.02, 60.0, drain_steps)
-            assert steps % whole == 0
-            assert seconds >= 0.02
-            assert samples == 100 * steps
+            found = drained.stretch(NoClock(), 0.02, 60.0, drain_steps)
+            assert found.steps % whole == 0
+            assert found.seconds >= 0.02
+            assert found.samples == 100 * found.steps
 
 
 def test_a_drain_that_does_not_fit_is_cut(make_job):
     drained = timing(make_job())
     drained.loader.drain_steps = 10**9
-    seconds, steps, _ = drained.stretch(NoClock(), 0.02, 0.05)
-    assert 0.05 <= seconds < 5
-    assert steps < 10**9
-    total, step_s, steady = drained.warm_up(0.2)
-    assert not steady
-    assert total >= 1
-    assert step_s > 0
+    found = drained.stretch(NoClock(), 0.02, 0.05)
+    assert 0.05 <= found.seconds < 5
+    assert found.steps < 10**9
+    warmup = drained.warm_up(0.2)
+    assert not warmup.steady
+    assert warmup.steps >= 1
+    assert warmup.step_seconds > 0
 
 
 def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
     skipping = timing(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
     skipping.loader.drain_steps = 2
-    window, lost = skipping.window(NoClock(), 0.02, 200)
-    assert window.steps >= 2
-    assert window.samples == 0
-    assert lost == 100 * window.steps
+    taken = skipping.window(NoClock(), 0.02, 200)
+    assert taken.window.steps >= 2
+    assert taken.window.samples == 0
+    assert taken.lost == 100 * taken.window.steps
 
 
 def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch):
@@ -84,9 +84,9 @@ def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch
         return stretch(*args, **named)
 
     monkeypatch.setattr(trained, "stretch", skipping)
-    window, lost = trained.window(NoClock(), 0.05, 100)
-    assert lost == 300
-    assert window.samples == 100 * window.steps - 300
+    taken = trained.window(NoClock(), 0.05, 100)
+    assert taken.lost == 300
+    assert taken.window.samples == 100 * taken.window.steps - 300
     measure._check_training(1.0, 9000, 1000)
     with pytest.raises(TrialFailedError, match="fp16 skipped 11% of its steps"):
         measure._check_training(1.0, 8900, 1100)
@@ -104,14 +104,14 @@ def test_warm_up_waits_for_every_shape_that_is_compiled(make_sequence_job, monke
     monkeypatch.setattr(trained.stepper, "has_seen", has_seen)
     monkeypatch.setattr(under_test, "BLOCK_SECONDS", 0.01)
     monkeypatch.setattr(under_test, "is_steady", lambda blocks: len(blocks) >= 2)
-    steps, step_s, steady = trained.warm_up(20.0)
+    warmup = trained.warm_up(20.0)
     assert asked == [2, 2, 2]
-    assert steady
-    assert step_s > 0
-    assert steps >= 4
+    assert warmup.steady
+    assert warmup.step_seconds > 0
+    assert warmup.steps >= 4
     asked.clear()
     monkeypatch.setattr(trained.stepper, "has_seen", lambda _: False)
-    assert trained.warm_up(0.1)[2] is False
+    assert trained.warm_up(0.1).steady is False
 
 
 # -- windows that something disturbs, on a clock of their own -------------------------------------------
@@ -343,12 +343,11 @@ def test_a_hopeless_trial_does_not_warm_up_to_the_end(make_job, monkeypatch):
     trained = timing(make_job())
     monkeypatch.setattr(under_test, "BLOCK_SECONDS", 0.01)
     monkeypatch.setattr(under_test, "is_steady", lambda blocks: len(blocks) >= 5)
-    steps, _, steady = trained.warm_up(20.0, screen_above=1e12)
-    assert not steady
-    few = steps
-    steps, _, steady = trained.warm_up(20.0, screen_above=1.0)
-    assert steady
-    assert steps > few
+    hopeless = trained.warm_up(20.0, screen_above=1e12)
+    assert not hopeless.steady
+    steady = trained.warm_up(20.0, screen_above=1.0)
+    assert steady.steady
+    assert steady.steps > hopeless.steps
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
