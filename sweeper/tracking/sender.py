@@ -31,6 +31,22 @@ class Drained:
     problem: str
 
 
+@dataclass(slots=True)
+class _Pending:
+    """A key's latest state, which is not sent yet.
+
+    Attributes:
+        tries: Failed tries while the server was away.
+        due: When its next try is due, on the monotonic clock; infinite if it is set aside.
+        rejected: Why the server rejected it; None if it did not.
+    """
+
+    send: Callable[[], None]
+    tries: int = 0
+    due: float = 0.0
+    rejected: str | None = None
+
+
 class Sender:
     """Sends the latest state of each key, one at a time, in the order in which the keys came.
 
@@ -43,11 +59,9 @@ class Sender:
 
     def __init__(self) -> None:
         self._change = threading.Condition()
-        self._waiting: dict[str, Callable[[], None]] = {}
-        self._tries: dict[str, int] = {}
-        self._due: dict[str, float] = {}
-        self._rejected: dict[str, str] = {}
-        self._in_row: set[str] = set()
+        self._pending: dict[str, _Pending] = {}
+        # Not in `_Pending`: a key that is put again still counts.
+        self._failed_in_row: set[str] = set()
         self._opens = 0.0
         self._sent = 0
         self._away = self._refused = ""
@@ -57,8 +71,7 @@ class Sender:
     def put(self, key: str, send: Callable[[], None]) -> None:
         """Schedules `send`, which replaces an earlier unsent one of `key`."""
         with self._change:
-            self._waiting[key] = send
-            self._forget(key)
+            self._pending[key] = _Pending(send)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
                 self._thread.start()
@@ -68,15 +81,15 @@ class Sender:
         """Returns once all is sent or something has failed, after `seconds` at the latest."""
         with self._change:
             self._change.wait_for(
-                lambda: not self._waiting or self._in_row or self._rejected or self._refused, seconds
+                lambda: not self._pending or self._failed_in_row or self._reasons() or self._refused, seconds
             )
 
     def drain(self, seconds: float) -> Drained:
         """Retries all that was not sent immediately, until nothing is sent for `seconds`."""
         with self._change:
             self._opens = 0.0
-            for failures in (self._due, self._tries, self._rejected, self._in_row):
-                failures.clear()
+            self._pending = {key: _Pending(each.send) for key, each in self._pending.items()}
+            self._failed_in_row.clear()
             self._draining = True
             self._change.notify_all()
             before, sent = -1, 0
@@ -86,7 +99,7 @@ class Sender:
                 sent = self._sent
             self._draining = False
             why = self._why() or f"no answer within {seconds:.3g} s"
-            return Drained(tuple(self._waiting), why if self._waiting else "")
+            return Drained(tuple(self._pending), why if self._pending else "")
 
     def close(self) -> None:
         """Ends the thread; a request under way may still arrive."""
@@ -98,12 +111,18 @@ class Sender:
 
     def _has_ended(self) -> bool:
         """Whether a drain can get no further."""
-        aside = all(self._due.get(key) == math.inf for key in self._waiting)
-        return bool(aside or self._refused or len(self._in_row) >= MAX_TRIES)
+        aside = all(each.due == math.inf for each in self._pending.values())
+        return bool(aside or self._refused or len(self._failed_in_row) >= MAX_TRIES)
+
+    def _reasons(self) -> list[str]:
+        """Returns why keys were rejected, the earliest rejection first."""
+        # Each was moved to the end when it was rejected.
+        return [each.rejected for each in self._pending.values() if each.rejected is not None]
 
     def _why(self) -> str:
-        away = [self._away] * any(key not in self._rejected for key in self._waiting)
-        return self._refused or "; ".join([*list(self._rejected.values())[:MAX_NAMED], *filter(None, away)])
+        reasons = self._reasons()
+        away = [self._away] * (len(reasons) < len(self._pending))
+        return self._refused or "; ".join([*reasons[:MAX_NAMED], *filter(None, away)])
 
     def _run(self) -> None:
         while True:
@@ -114,7 +133,7 @@ class Sender:
                     key = self._next()
                 if key is None or self._closed:
                     return
-                send = self._waiting[key]
+                send = self._pending[key].send
             error = _attempt(send)
             with self._change:
                 self._note(key, send, error)
@@ -125,11 +144,11 @@ class Sender:
         now = time.monotonic()
         if self._refused or now < self._opens or (self._draining and self._has_ended()):
             return None
-        return next((key for key in self._waiting if self._due.get(key, 0.0) <= now), None)
+        return next((key for key, each in self._pending.items() if each.due <= now), None)
 
     def _pause(self) -> float | None:
         """Returns the seconds until there is something to do; None until something changes."""
-        earliest = min((max(self._opens, self._due.get(key, 0.0)) for key in self._waiting), default=math.inf)
+        earliest = min((max(self._opens, each.due) for each in self._pending.values()), default=math.inf)
         idle = self._refused or earliest == math.inf or (self._draining and self._has_ended())
         return None if idle else max(0.0, earliest - time.monotonic())
 
@@ -139,33 +158,29 @@ class Sender:
         away = isinstance(error, StorageError) and not isinstance(error, RejectedError)
         if error is None:
             self._sent += 1
-            self._in_row.clear()
+            self._failed_in_row.clear()
             self._away = ""
         elif isinstance(error, RefusedError):
             self._refused = said
         elif away:
             self._away = said
-            self._in_row.add(key)
+            self._failed_in_row.add(key)
             # The first failed key may be the only one.
-            self._opens = self._after(len(self._in_row) - 1)
-        if self._waiting.get(key) is not send:
+            self._opens = self._after(len(self._failed_in_row) - 1)
+        pending = self._pending[key]
+        if pending.send is not send:
             return  # Something newer was put meanwhile.
+        del self._pending[key]
         if error is None:
-            del self._waiting[key]
-            self._forget(key)
             return
-        if away:
-            self._tries[key] = self._tries.get(key, 0) + 1
-            spent = self._draining and self._tries[key] >= MAX_TRIES
-            self._due[key] = math.inf if spent else self._after(self._tries[key])
-        else:
-            self._rejected[key], self._due[key] = said, math.inf
         # The others first.
-        self._waiting[key] = self._waiting.pop(key)
-
-    def _forget(self, key: str) -> None:
-        for failures in (self._tries, self._due, self._rejected):
-            failures.pop(key, None)
+        self._pending[key] = pending
+        if away:
+            pending.tries += 1
+            spent = self._draining and pending.tries >= MAX_TRIES
+            pending.due = math.inf if spent else self._after(pending.tries)
+        else:
+            pending.rejected, pending.due = said, math.inf
 
     def _after(self, failures: int) -> float:
         """Returns when to try again after `failures`; in a drain, immediately."""

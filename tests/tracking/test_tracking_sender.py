@@ -95,6 +95,15 @@ def test_one_that_is_rejected_is_set_aside_and_named(place, shipping):
     assert shipping.drain(5).pending == ()
 
 
+def test_one_that_was_rejected_is_tried_once_it_is_put_again(place, shipping):
+    place.fails["poison"] = RejectedError("INVALID")
+    shipping.put("poison", place.send("poison"))
+    shipping.wait(5)
+    place.fails.clear()
+    shipping.put("poison", place.send("poison", "2"))
+    until(lambda: place.taken == ["poison2"])
+
+
 def test_a_fault_in_one_is_no_fault_of_the_others(place, shipping):
     place.fails["odd"] = KeyError("mistake")
     for key in ("odd", "a"):
@@ -141,6 +150,19 @@ def test_a_place_that_is_away_is_asked_ever_less_often(place, shipping, monkeypa
     assert time.monotonic() - began < 1
     assert len(left.pending) == 20
     assert left.problem == "away"
+
+
+def test_after_one_that_arrives_the_pause_starts_anew(place, shipping, monkeypatch):
+    place.fails |= {"a": StorageError("away"), "b": StorageError("away")}
+    pauses: list[float] = []
+    real = shipping._after
+    monkeypatch.setattr(shipping, "_after", lambda n: pauses.append(n) or real(n))
+    for key in ("a", "taken", "b"):
+        shipping.put(key, place.send(key))
+        until(lambda key=key: key in place.sent)
+    until(lambda: len(pauses) >= 4)
+    # Of all keys and of the one that failed, twice.
+    assert pauses[:4] == [0, 1, 0, 1]
 
 
 def test_the_longest_pause_is_five_minutes():
