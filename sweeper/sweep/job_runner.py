@@ -159,7 +159,7 @@ class JobRunner:
             self._start_waiting()
             return False
         if not (each.folder / OUTCOME).exists():
-            # The worker left nothing in three attempts: this is its outcome, and it ends now.
+            # The worker left nothing and is not tried again: this is its outcome, and it ends now.
             write_outcome(each.folder, dataclasses.replace(outcome, finished_at=time.time()))
         if is_gone and not others:
             raise EnvironmentStopError(
