@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
-from sweeper.cli.screen import STDOUT, console
+from sweeper.analysis.formatting import seconds
+from sweeper.cli.screen import STDOUT, console, rate
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
 from sweeper.scaffold.pipeline_options import pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched
 from sweeper.script.command_line import parted
+from sweeper.script.first_look import FirstLook, look_at
 from sweeper.sweep.store.catalog import cannot_write
 from sweeper.system.files import write_atomic
 
@@ -38,20 +41,23 @@ def init(
         typer.Option("--out", "-o", metavar="FILE", help="File to write; `-` prints. Default: NAME.yaml."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    watch: Annotated[
+        bool, typer.Option(help="Run the command for some seconds, to see what its options are now.")
+    ] = True,
 ) -> None:
     """Write a first search space for a pipeline or for a training script.
 
     The space fits this machine's device.
 
     A pipeline's options and what is worth searching are read from its source (DATA, MODEL, SPACE);
-    a script's, from its command line and --help.
+    a script's, from its command line and --help, and from some seconds of its training.
 
     Example: sweeper init tabular --out first.yaml
     """
     if pipeline is not None and command is None:
         init_pipeline_command(pipeline, out, force=force)
     elif command is not None and pipeline is None:
-        init_command(command, out, force=force)
+        init_command(command, out, force=force, watch=watch)
     else:
         both = f"{pipeline!r} and --command" if pipeline else "neither"
         raise UserError(f"`sweeper init` needs a PIPELINE or a --command, but got {both}.")
@@ -79,10 +85,11 @@ def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
         _say(path, [f"Written to {path}, for {machine.line}: it searches {searches}."])
 
 
-def init_command(command: str, out: Path | None, *, force: bool) -> None:
+def init_command(command: str, out: Path | None, *, force: bool, watch: bool = True) -> None:
     """Writes a search space for a command line; prints the next steps.
 
     Args:
+        watch: Whether the command is run for some seconds.
         out: The file, `-` for standard output; named after the script by default.
         force: Whether to overwrite an existing file.
 
@@ -97,13 +104,26 @@ def init_command(command: str, out: Path | None, *, force: bool) -> None:
             f" {str(Path.cwd())!r}. Change to its folder, or give its path."
         )
     path = _free(out or Path(f"{propose(line).name}.yaml"), force=force)
-    proposal = propose(line, help_of(line))
+    look = None
+    if watch:
+        Console(stderr=True, highlight=False).print("Watching it for some seconds ...")
+        words = [*line.start, *(word for group in line.options for word in group)]
+        look = look_at(words, Path.cwd(), line.env)
+    proposal = propose(line, help_of(line), look)
     if not _written(path, rendered(proposal)):
         return
-    said = [f"Written to {path}: it searches {_names(each.name for each in proposal.searched)}."]
+    said = [_seen(look)] if look else []
+    said.append(f"Written to {path}: it searches {_names(each.name for each in proposal.searched)}.")
     if proposal.undecided:
         said.append(f"Commented out, for you to decide: {_names(each.name for each in proposal.undecided)}.")
     _say(path, said)
+
+
+def _seen(look: FirstLook) -> str:
+    if look.failure is not None:
+        return f"Nothing was seen of its training ({look.failure.message}). Check it before you sweep it."
+    startup = seconds(look.startup_seconds)
+    return f"It trains at {rate(look.samples_per_s)}, reported by {look.source}; start-up {startup}."
 
 
 def _written(path: Path, text: str) -> bool:

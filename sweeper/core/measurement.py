@@ -193,6 +193,7 @@ class Measurement:
         throughput: Samples per second: all windows' samples over all windows' seconds.
         epoch_seconds: Time of one pass over `train_samples` at that throughput.
         compile_seconds: First step minus a steady one, where a compile mode was set.
+        observed: What a script's training turned out to use, as torch reports it.
         effective: What actually ran where it differs from the configuration, by field name.
         gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
         host_mem_peak_gib: Peak resident set of the training process.
@@ -232,6 +233,7 @@ class Measurement:
     reported_by: str = stored_as("told_by", default="")
     left_out: tuple[str, ...] = ()
     effective: Mapping[str, str] = field(default_factory=dict)
+    observed: Mapping[str, Any] = field(default_factory=dict)
     telemetry: Mapping[str, Stats] = field(default_factory=dict)
     telemetry_missing: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

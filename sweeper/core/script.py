@@ -6,10 +6,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sweeper.core.template import names_in
+from sweeper.core.config import Scalar
+from sweeper.core.template import names_in, render
 
 FOLDER = "trial.folder"
 """A name that templates may use besides the parameters: where the trial's own files are."""
+
+RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
+"""Variables that have the C library keep freed memory for the next step, as mallopt(3) reads them."""
+
+OBSERVED: Mapping[str, str] = {
+    "batch_size": "batch_size",
+    "accumulate_steps": "accumulate_steps",
+    "loader.num_workers": "num_workers",
+    "loader.prefetch_factor": "prefetch_factor",
+    "loader.pin_memory": "pin_memory",
+    "loader.persistent_workers": "persistent_workers",
+    "precision.amp": "precision",
+    "amp": "precision",
+    "optimizer.fused": "fused",
+    "compile": "compiled",
+}
+"""What torch reports of a training (`Measurement.observed`) about each parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +69,11 @@ class Script:
     mlflow_store: str = ""
     mlflow_run: str = ""
     patterns: tuple[str, ...] = ()
+
+    def own_environment(self, values: Mapping[str, Scalar]) -> dict[str, str]:
+        """Returns its additional environment variables; one whose text is empty for `values` is not set."""
+        found = {name: render(text, values) for name, text in self.env.items()}
+        return {name: text for name, text in found.items() if text or not self.env[name]}
 
     def names(self) -> Iterator[str]:
         """Yields the parameters that have an effect on it."""

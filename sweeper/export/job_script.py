@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
+from sweeper.core.script import RETAIN
 from sweeper.export.description import origin, promise
 
 MEMORY_HEADROOM = 1.3
@@ -28,9 +29,6 @@ code=$?
 if [ "$code" -eq {STOPPED} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
 """.splitlines()
-
-# What `device.malloc: retain` asks of the C library (`sweeper.trainer.device`), as mallopt(3) reads it.
-_RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
 
 
 def job_script(value: Mapping[str, Any], runs: str) -> str:
@@ -119,7 +117,7 @@ def _environment(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> It
     if threads := _whole(settings.get("device.cpu_threads")) or value["holds_for"].get("cpu_threads"):
         yield f"export OMP_NUM_THREADS={threads}"
     if "config" in value and settings["device.malloc"] == "retain":
-        yield f"export {' '.join(f'{name}={number}' for name, number in _RETAIN.items())}"
+        yield f"export {' '.join(f'{name}={number}' for name, number in RETAIN.items())}"
     # Since SLURM 22.05 a step does not inherit this from its job.
     yield 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"'
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..metering import Channel, finite
+from .facts import Facts
 from .fast_path import FastPath
 from .losses import StepLosses
 from .pauses import Pauses
@@ -24,6 +25,9 @@ from .samples import Samples
 
 INTERVAL_SECONDS = 0.04
 """Between two messages: the sweep that reads them may need the same core."""
+
+FACTS_AT = 4
+"""Step whose end tells what the training uses."""
 
 UNSTEPPED = 8
 """Backwards without an optimizer's step after which a script may be one that updates by hand."""
@@ -49,6 +53,8 @@ class Observer:
         self.fast.end()
         self.fast.clear()
         self._batches = self._new_samples()
+        self._watched = Facts(self._torch, self.points)
+        self._facts: dict[str, Any] = {}
         self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._send)
         self._steps = self._samples = self._backwards = 0
@@ -188,8 +194,14 @@ class Observer:
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         self._moment_s = now = time.perf_counter()
         self._steps += num_steps
-        self._samples += self._batches.of_step(optimizer, num_steps)
+        samples = self._batches.of_step(optimizer, num_steps)
+        self._samples += samples
         self._losses.step_ended(self._steps, self._backwards // num_steps)
+        if not self._facts and self._steps >= FACTS_AT:
+            self._facts = self._watched.take(optimizer, self._batches.loader)
+            accumulated = max(1, self._backwards // num_steps)
+            self._facts["accumulate_steps"] = accumulated
+            self._facts["batch_size"] = samples // accumulated
         self._backwards = 0
         if now - self._sent_at_s >= INTERVAL_SECONDS or self._steps == 1:
             self._send()
@@ -211,6 +223,8 @@ class Observer:
             "paused": self._pauses.total_s,
             "pausing": self._pauses.began_s is not None,
         }
+        if self._facts:
+            message["facts"] = self._facts
         loss = self._losses.taken()
         if loss is not None:
             message["loss"] = finite(loss)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .batches import Reader, reader_of
+from .facts import of_loader
 from .model import ModelInput
 from .points import Points
 
@@ -22,19 +23,22 @@ class Fed:
 
     Attributes:
         batch_size: What it is asked for; None if unknown.
+        settings: What it says of itself (`sweeper.inject.facts`).
         is_training: Whether a backward has followed one of its batches.
         read: Returns the samples of a batch.
     """
 
-    __slots__ = ("_sampler", "batch_size", "is_training", "read")
+    __slots__ = ("_sampler", "batch_size", "is_training", "read", "settings")
 
-    def __init__(self, sampler: Any, batch: Any) -> None:
+    def __init__(self, iterator: Any, batch: Any) -> None:
+        sampler = iterator._index_sampler
         try:
             # A loader that is gone must not lend its identity to another.
             self._sampler: Callable[[], Any] = weakref.ref(sampler)
         except TypeError:
             self._sampler = lambda: sampler
         self.batch_size = getattr(sampler, "batch_size", None)
+        self.settings = of_loader(iterator)
         self.is_training = False
         self.learn(batch)
 
@@ -94,6 +98,11 @@ class Samples:
     def source(self) -> str:
         """Describes where the samples come from; empty while that is unknown."""
         return "the loader's batches" if self.has_loader else self._model.source
+
+    @property
+    def loader(self) -> dict[str, Any]:
+        """What the loader of the latest batch says of itself; empty without one."""
+        return self.current.loader.settings if self.current is not None and self.has_loader else {}
 
     @property
     def has_loader(self) -> bool:
@@ -157,7 +166,7 @@ class Samples:
         sampler = iterator._index_sampler
         loader = self._loader_of(sampler)
         if loader is None:
-            loader = self._loaders[id(sampler)] = Fed(sampler, batch)
+            loader = self._loaders[id(sampler)] = Fed(iterator, batch)
             self._has_single = self._has_single or loader.batch_size == 1
         found = Pass(loader, loader.is_training and not is_evaluating)
         setattr(iterator, PASS, found)

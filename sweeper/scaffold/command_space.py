@@ -12,11 +12,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.core.template import names_in
 from sweeper.errors import UserError
-from sweeper.scaffold.known_options import PREFETCH, WORKERS, Dimension, joined, recognised
+from sweeper.scaffold.known_options import (
+    CHANGES_LEARNING,
+    PREFETCH,
+    WORKERS,
+    Dimension,
+    joined,
+    observed,
+    of_environment,
+    recognised,
+)
 from sweeper.script.command_line import (
     CommandLine,
     Option,
@@ -27,6 +37,7 @@ from sweeper.script.command_line import (
     plain,
     readings,
 )
+from sweeper.script.first_look import FirstLook
 
 HELP_SECONDS = 20.0
 HELP_BYTES = 256 * 1024
@@ -66,6 +77,7 @@ class Proposal:
         fix: Values that are not searched.
         env: The script's own environment.
         gpus: The GPUs it was meant for; None if not given.
+        look: What a few seconds of it showed; None if it was not run.
     """
 
     source: str
@@ -75,11 +87,17 @@ class Proposal:
     fix: Mapping[str, Scalar]
     env: Mapping[str, str]
     gpus: tuple[int | str, ...] | None
+    look: FirstLook | None = None
 
     @property
     def searched(self) -> tuple[Dimension, ...]:
         """The dimensions that are searched as proposed."""
         return tuple(each for each in self.dimensions if each.is_searched)
+
+    @property
+    def trains_differently(self) -> bool:
+        """Whether the search changes what the model learns from the same samples."""
+        return any(each.name in CHANGES_LEARNING for each in self.searched)
 
     @property
     def undecided(self) -> tuple[Dimension, ...]:
@@ -128,16 +146,17 @@ def _read(descriptor: int) -> bytes:
     return found
 
 
-def propose(line: CommandLine, help_text: str = "") -> Proposal:
+def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = None) -> Proposal:
     """Returns a search space for a command line.
 
     Args:
         help_text: What its script prints for `--help`: more options, and details of those given.
+        look: What a few seconds of it showed: the values of options that were not given.
 
     Raises:
         UserError: A word looks like a template.
     """
-    draft = _Draft(options_in(help_text))
+    draft = _Draft(options_in(help_text), look.facts if look else {})
     draft.take_start(_literal(line.start))
     for words in line.options:
         draft.take_given(_literal(words))
@@ -147,14 +166,21 @@ def propose(line: CommandLine, help_text: str = "") -> Proposal:
         stem = stem.rpartition(".")[2]
     env = dict(line.env)
     visible = env.pop(_VISIBLE, None)
+    env = dict(zip(env, _literal(list(env.values())), strict=True))
+    if look and look.facts:
+        for name, (dimension, variables) in of_environment(look.facts).items():
+            if not env.keys() & variables.keys():
+                draft.dimensions[name] = dimension
+                env.update(variables)
     return Proposal(
         source=str(line),
         name=re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:100] or "script",
         arguments=tuple(draft.arguments),
         dimensions=_related(draft.dimensions),
         fix=draft.fix,
-        env=dict(zip(env, _literal(list(env.values())), strict=True)),
+        env=env,
         gpus=None if visible is None else tuple(int(e) if e.isdecimal() else e for e in _gpus(visible)),
+        look=look,
     )
 
 
@@ -178,6 +204,7 @@ class _Draft:
     """A proposal being built: each option is read once, and the first with a name wins."""
 
     helped: list[Option]
+    facts: Mapping[str, Any]
     arguments: list[Argument] = field(default_factory=list)
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     fix: dict[str, Scalar] = field(default_factory=dict)
@@ -235,6 +262,7 @@ class _Draft:
                     self.arguments.append(argument)
 
     def _added(self, found: Dimension, words: tuple[str, ...]) -> Argument | None:
+        found = observed(found, self.facts)
         known = self.dimensions.get(found.name)
         both = found if known is None else joined(known, found)
         if both is None:

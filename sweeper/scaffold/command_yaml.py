@@ -22,10 +22,8 @@ _HEADER = """\
 # what it prints (docs/scripts.md): script.mlflow and script.patterns, below."""
 
 _GOALS = """\
-# Limit on the loss after the same number of samples.
-# constraints: {val_loss: {max_ratio_to_baseline: 1.02}}
 # Number and length of each trial's windows, which begin once its speed is steady, or after the cap.
-measure: {window_seconds: 3, repeats: 3, warmup_cap_seconds: 60}
+measure: {window_seconds: 2, repeats: 3, warmup_cap_seconds: 60}
 # Limits of the search; the minutes include confirmation.
 search: {trials: 40, minutes: 60, seed: 0}
 # The best trials take turns with the baseline, each time in a new process.
@@ -53,7 +51,10 @@ def rendered(proposal: Proposal) -> str:
 def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"# A first proposal for: {proposal.source}"
     yield _HEADER
-    if all(each.name != BATCH for each in proposal.searched):
+    if proposal.look and proposal.look.facts:
+        seen = ", ".join(f"{name} {shown(value)}" for name, value in proposal.look.facts.items())
+        yield f"# Seen while it trained: {seen}."
+    elif all(each.name != BATCH for each in proposal.searched):
         yield "# Its batch size is unknown. For a speed from its output, set `script.samples_per_step` below."
     if proposal.undecided:
         yield "# To use a name that is in comments below, uncomment all of its lines."
@@ -69,6 +70,9 @@ def _lines(proposal: Proposal) -> Iterator[str]:
         yield "# Number of processes that train together, each on `batch_size` samples per step."
         yield f"fix: {{{', '.join(f'{name}: {shown(value)}' for name, value in proposal.fix.items())}}}"
     yield from _baseline(proposal)
+    mark = "" if proposal.trains_differently and proposal.look and proposal.look.has_loss else "# "
+    yield "# Limit on the loss after the same number of samples."
+    yield f"{mark}constraints: {{val_loss: {{max_ratio_to_baseline: 1.02}}}}"
     yield _GOALS
     if proposal.gpus is not None:
         gpus = ", ".join(str(each) if isinstance(each, int) else _quoted(each) for each in proposal.gpus)
@@ -104,12 +108,13 @@ def _baseline(proposal: Proposal) -> Iterator[str]:
 
 def _script(proposal: Proposal) -> Iterator[str]:
     """Yields the section `script`, in comments except for the given environment."""
-    env = ", ".join(f"{_text(name)}: {_quoted(value)}" for name, value in proposal.env.items())
+    env = proposal.env
     title, mark = ("script:", "  # ") if env else ("# script:", "#   ")
     yield title
     for name, example, meaning in _OPTIONS:
         if name == "env" and env:
-            yield f"  env: {{{env}}}"
+            yield "  env:"
+            yield from (f"    {_text(name)}: {_quoted(value)}" for name, value in env.items())
         else:
             yield f"{mark}{f'{name}: {example}':<{_WIDTH}}     # {meaning}"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.core.script import OBSERVED, RETAIN
 from sweeper.core.template import shown
 from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
@@ -14,6 +16,8 @@ BATCH = "batch_size"
 WORKERS = "loader.num_workers"
 PREFETCH = "loader.prefetch_factor"
 _FORMAT = "precision.amp"
+CHANGES_LEARNING = (BATCH, "accumulate_steps")
+"""Parameters that change what a model learns from the same samples."""
 
 _ALIASES: Mapping[str, str] = {
     BATCH: "batch_size bs batch b train_batch_size per_device_train_batch_size per_device_batch_size"
@@ -116,6 +120,51 @@ def recognised(option: Option) -> Found | None:
     if name in ("amp", _FORMAT) and (found := _format(option)):
         return found
     return _switch(name, option) if name not in ("", _FORMAT) else None
+
+
+def observed(found: Dimension, facts: Mapping[str, Any]) -> Dimension:
+    """Returns a dimension whose value is not given with the one that torch reports, if it can be that."""
+    value = facts.get(OBSERVED.get(found.name, ""))
+    if found.value is not None or value is None:
+        return found
+    if found.choices:
+        if value in found.choices:
+            return replace(found, value=value)
+        is_number = isinstance(value, int) and isinstance(found.choices[0], int)
+        choices = tuple(sorted((*found.choices, value))) if is_number else ()
+        return replace(found, value=value, choices=choices) if choices else found
+    if not isinstance(value, int) or value < found.low > 1:
+        return found
+    if found.name == BATCH and value:
+        return replace(found, value=value, low=max(1, value // 4), high=16 * value)
+    return replace(found, value=value, high=max(found.high, value))
+
+
+def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[str, str]]]:
+    """Returns dimensions that need no option of the script, each with its environment variables.
+
+    Args:
+        facts: What torch reports of its training.
+    """
+    found = {
+        "device.malloc": (
+            Dimension(name="device.malloc", value="default", choices=("default", "retain")),
+            {name: f"{{device.malloc: retain -> {value}}}" for name, value in RETAIN.items()},
+        )
+    }
+    threads = facts.get("threads") or 1
+    if threads > 1 and facts.get("device", "cpu") == "cpu":
+        few = {"one": 1, "half": threads // 2} if threads > 3 else {"one": 1}
+        cases = "; ".join(f"{name} -> {count}" for name, count in few.items())
+        found["threads"] = (
+            Dimension(name="threads", value="all", choices=("all", *few)),
+            {"OMP_NUM_THREADS": f"{{threads: {cases}}}"},
+        )
+        found["spinning"] = (
+            Dimension(name="spinning", value="default", choices=("default", "short")),
+            {"GOMP_SPINCOUNT": "{spinning: short -> 1000}"},
+        )
+    return found
 
 
 def joined(first: Dimension, second: Dimension) -> Dimension | None:

@@ -85,7 +85,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
         progress.stage("build")
     workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
     listener = Listener(script, job.config, place)
-    own = {name: render(text, values) for name, text in script.env.items()}
+    own = script.own_environment(values)
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
     kills = failures.oom_kills()

@@ -307,6 +307,7 @@ class _Trial:
             reported_by=self._listener.source,
             left_out=tuple(self._left_out(timed, num_warm)),
             effective=effective,
+            observed=dict(self._listener.watched.facts),
             finished_at=time.time(),
         )
 

@@ -32,6 +32,7 @@ class Watched:
         timeline: Training by steps and samples.
         programs: Versions of Python and torch by process, of all that imported torch.
         failures: Why processes are not watched any more.
+        facts: What the training turned out to use (`sweeper.inject.facts`).
         source: What is counted as steps and samples, in words.
         is_pausing: Whether an evaluation is in progress.
         parts: The parts of its steps, in a run that takes them apart.
@@ -43,6 +44,7 @@ class Watched:
         self.timeline = Timeline()
         self.programs: dict[int, Mapping[str, str]] = {}
         self.failures: list[str] = []
+        self.facts: Mapping[str, Any] = {}
         self.source = ""
         self.is_pausing = False
         self.parts = TakenApart()
@@ -81,6 +83,7 @@ class Watched:
 
     def _count(self, message: Mapping[str, Any]) -> None:
         self.source = message.get("source", self.source)
+        self.facts = message.get("facts", self.facts)
         self.is_pausing = message["pausing"]
         self._processes[message["pid"]] = _Totals(message["steps"], message["samples"], message["paused"])
         every = self._processes.values()

@@ -43,6 +43,9 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
 )
 """In words; its place in the batch size's range (0: smallest, 1: largest); its other values."""
 
+MAX_SINGLE_CHANGES = 8
+"""Starts of a script that differ from its baseline in one value."""
+
 MAX_SIZES = 6
 """Model sizes besides the baseline's that get a start each."""
 
@@ -78,7 +81,11 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     def add(params: dict[str, Scalar], why: str) -> None:
         found.setdefault(spec.config(params).key(), Start(params, why))
 
-    for why, share, other in _VARIANTS:
+    for index, (why, share, other) in enumerate(_VARIANTS):
+        if index == 1:
+            # Of a script it is not known what is usually fast: each of its flags shows that alone.
+            for params, said in _single_changes(spec):
+                add(params, said)
         batch = {"batch_size": _at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
         add(*_filled(spec, {**_USUAL, **other}, batch, hints, why))
     guided = _guided(spec, hints)
@@ -89,6 +96,26 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
         said = ", ".join(f"{name} {value}" for name, value in size.items())
         add({**first.params, **size}, f"the first start at another size: {said}")
     return list(found.values())
+
+
+def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
+    """Returns a script's baseline with one value changed, the most promising first."""
+    base = spec.params_of(spec.baseline_config()) if spec.command else None
+    if base is None:
+        return []
+    found: list[tuple[str, Scalar]] = []
+    for name, parameter in spec.space.items():
+        if isinstance(parameter, CategoricalParameter) and name.partition(".")[0] not in OPEN_SECTIONS:
+            found += [(name, choice) for choice in parameter.choices]
+        elif name == "loader.num_workers" and parameter.contains(0):
+            found.append((name, 0))
+    changes = [(name, value) for name, value in found if base[name] != value]
+    # Workers and memory cost nothing to change, and are what a stranger's script most often gains from.
+    changes.sort(key=lambda each: each[0] not in ("loader.num_workers", "device.malloc"))
+    return [
+        ({**base, name: value}, f"your baseline with {name} {value}")
+        for name, value in changes[:MAX_SINGLE_CHANGES]
+    ]
 
 
 def _filled(

@@ -15,6 +15,7 @@ from sweeper.cli import init as proposing
 from sweeper.cli.init import init, init_command
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
+from sweeper.script import first_look
 from sweeper.spec import load
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.setup import Machine
@@ -35,19 +36,88 @@ def test_a_proposal_is_written_and_the_next_commands_take_it(sweeper):
     done = sweeper("init", "--command", f"{sys.executable} with_argparse.py --batch-size 16 --steps 5")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "Written to with_argparse.yaml: it searches batch_size, amp."
-    assert lines[1] == "Commented out, for you to decide: model.hidden_size, loader.num_workers."
+    assert lines[0].endswith("/s, reported by the meter; start-up " + lines[0].rpartition("start-up ")[2])
+    assert lines[1] == "Written to with_argparse.yaml: it searches batch_size, amp."
+    assert lines[2] == "Commented out, for you to decide: model.hidden_size, loader.num_workers."
     assert lines[-2:] == ["  sweeper check with_argparse.yaml --deep", "  sweeper run with_argparse.yaml"]
     checked = sweeper(*lines[-2].split()[1:-1])
     assert checked.returncode == 0, checked.stderr
     assert "batch_size: 4 to 256 (log)" in checked.stdout
-    # Asking for help has trained nothing.
+    # What was watched ran in a mirror.
     assert not Path("model.txt").exists()
 
     again = sweeper("init", "--command", "python with_argparse.py")
     assert again.returncode == 2
     assert "'with_argparse.yaml'" in again.stderr
     assert "--force" in again.stderr
+
+
+TRAINING = """
+import argparse, torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=16)
+parser.add_argument("--num-workers", type=int)
+parser.add_argument("--dtype", choices=["float32", "bfloat16"])
+asked = parser.parse_args()
+model = torch.nn.Linear(20, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(3200, 20))
+while True:
+    for (x,) in torch.utils.data.DataLoader(data, asked.batch_size):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatch, capsys):
+    monkeypatch.setattr(first_look, "LOOK_SECONDS", 0.3)
+    Path("train.py").write_text(TRAINING)
+    init_command(f"{sys.executable} train.py", None, force=False)
+    said = capsys.readouterr().out.splitlines()
+    assert "reported by torch (optimizer steps, the loader's batches)" in said[0]
+    assert "for you to decide" not in "\n".join(said)
+    spec = load(Path("train.yaml"))
+    known = ("batch_size", "loader.num_workers", "precision.amp", "device.malloc")
+    assert {name: spec.baseline[name] for name in known} == {
+        "batch_size": 16,
+        "loader.num_workers": 0,
+        "precision.amp": "fp32",
+        "device.malloc": "default",
+    }
+    # The batch is searched and a loss was seen, so that it has a limit.
+    assert spec.constraints["val_loss"].max_ratio_to_baseline == 1.02
+    script = spec.script_in(here)
+    assert script is not None
+    baseline = spec.baseline_config()
+    assert script.own_environment(baseline.args) == {}
+    changed = baseline.replace({"device.malloc": "retain"})
+    assert script.own_environment(changed.args)["MALLOC_MMAP_MAX_"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print('no training here')", "it exited (0) without a step; its last line: no training here"),
+        ("raise OSError('no disk')", "without a step; its last line: OSError: no disk"),
+        ("import time; time.sleep(60)", "it has not trained after 1 s"),
+    ],
+)
+def test_a_command_that_does_not_train_is_said_so(here, monkeypatch, capsys, text: str, words: str):
+    monkeypatch.setattr(first_look, "START_SECONDS", 1.0)
+    Path("train.py").write_text(text)
+    init_command(f"{sys.executable} train.py --batch-size 8", None, force=False)
+    assert words in capsys.readouterr().out
+    assert load(Path("train.yaml")).baseline == {"batch_size": 8}
+
+
+def test_a_command_need_not_run(here, capsys):
+    Path("train.py").write_text("open('ran', 'w')")
+    init_command(f"{sys.executable} train.py --batch-size 8", None, force=False, watch=False)
+    assert capsys.readouterr().out.startswith("Written to train.yaml")
+    assert load(Path("train.yaml")).space.keys() == {"batch_size"}
 
 
 def test_a_file_in_the_way_is_kept_without_force(here: Path):

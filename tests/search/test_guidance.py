@@ -123,3 +123,37 @@ def test_every_start_says_why_and_no_two_say_the_same():
     said = [start.why for start in presets(spec_of(), Hints(device="NVIDIA A10", cores=8))]
     assert all(said)
     assert len(set(said)) == len(said)
+
+
+def test_a_scripts_flags_are_each_tried_alone_before_all_at_once() -> None:
+    spec = SweepSpec.from_dict(
+        {
+            "name": "flags",
+            "command": [
+                "train.py",
+                "{batch_size}",
+                "{loader.num_workers}",
+                "{precision.amp}",
+                "{device.malloc}",
+            ],
+            "space": {
+                "batch_size": {"type": "int", "low": 8, "high": 512, "log": True},
+                "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+                "loader.num_workers": {"type": "int", "low": 0, "high": 4},
+                "device.malloc": {"type": "categorical", "choices": ["default", "retain"]},
+            },
+            "baseline": {
+                "batch_size": 32,
+                "precision.amp": "fp32",
+                "loader.num_workers": 4,
+                "device.malloc": "default",
+            },
+        }
+    )
+    starts = presets(spec)
+    assert [start.why for start in starts[1:4]] == [
+        "your baseline with loader.num_workers 0",
+        "your baseline with device.malloc retain",
+        "your baseline with precision.amp bf16",
+    ]
+    assert starts[1].params == {**spec.baseline, "loader.num_workers": 0}

@@ -216,7 +216,7 @@ def test_a_server_that_hangs_is_not_waited_for(
 
         program = (
             "import sys; sys.path.insert(0, 'tests')\n"
-            "from test_search_mirror import *\n"
+            "from test_search_study_copy import *\n"
             f"copy = StudyMirror({url!r}, 'hangs', SPEC); copy.tell(told(1, 2)); print(copy.finish(1.0))"
         )
         environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"}

@@ -25,6 +25,8 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.failing_values import choices_of
+from sweeper.sweep.phases.idle_values import idle_values
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.stopping import StopAskedError
@@ -100,7 +102,15 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
 
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     table, needs_loss = trials.table, bool(trials.table.quality_samples)
-    return finalists(table.finished(), table.records[BASELINE], context.spec, needs_loss=needs_loss)
+    idle = idle_values(table.finished(), context.spec.space) if context.spec.command else {}
+    among = [
+        record
+        for record in table.finished()
+        if not any(
+            value in idle.get(name, ()) for name, value in choices_of(record.config, context.spec.space)
+        )
+    ]
+    return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 
 
 class Rounds:

@@ -20,6 +20,7 @@ from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.confirm import confirm_seconds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
+from sweeper.sweep.phases.idle_values import idle_values
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner
@@ -70,6 +71,7 @@ class Search:
             self._failing.add(record)
             self._fix_result(record)
         self._left: Mapping[str, Mapping[Scalar, str]] = {}
+        self._idle: Mapping[str, Mapping[Scalar, str]] = {}
         self._searcher = self._new_searcher()
         context.mirror.tell(self._table.results)
         self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
@@ -81,14 +83,19 @@ class Search:
 
         The table keeps the whole space: a search result has a value for each of its parameters.
         """
-        self._left = self._failing.left()
+        self._left, self._idle = self._failing.left(), self._idle_values()
         self._spec = self._whole
-        for name, gone in self._left.items():
-            self._spec = self._spec.without({name: list(gone)})
-            self._context.observer.line(
-                left_line(name, gone, f"{FAILURES} trials failed alike, and none succeeded")
-            )
+        for left, why in (
+            (self._left, f"{FAILURES} trials failed alike, and none succeeded"),
+            (self._idle, "no effect"),
+        ):
+            for name, gone in left.items():
+                self._spec = self._spec.without({name: list(gone)})
+                self._context.observer.line(left_line(name, gone, why))
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
+
+    def _idle_values(self) -> Mapping[str, Mapping[Scalar, str]]:
+        return idle_values(self._table.finished(), self._whole.space) if self._whole.command else {}
 
     def _hints(self) -> Hints:
         base = self._table.yardstick
@@ -133,7 +140,7 @@ class Search:
             record = trials.finish(number, job, outcome)
             self._tell(number)
             self._failing.add(record)
-            if self._failing.left() != self._left:
+            if self._failing.left() != self._left or self._idle_values() != self._idle:
                 self._searcher.close()
                 self._searcher = self._new_searcher()
             self._stop_on_repeated_error()

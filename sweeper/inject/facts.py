@@ -1,0 +1,63 @@
+"""What a training turns out to use: its precision, its optimizer, its loader, its threads.
+
+A flag that changes none of it has no effect here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .points import Points
+
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+
+
+class Facts:
+    """Watches the first steps for what can be read from no object: autocast."""
+
+    def __init__(self, torch: Any, points: Points) -> None:
+        self._torch = torch
+        self._autocast: Any = None
+        self._restore: Callable[[], None] = lambda: None
+        # The oldest versions of torch have it elsewhere.
+        if (modes := getattr(torch, "amp", None)) is not None:
+            self._restore = points.replace(modes.autocast_mode.autocast, "__enter__", self._entered)
+
+    def _entered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(context: Any) -> Any:
+            if getattr(context, "_enabled", False) and self._torch.is_grad_enabled():
+                self._autocast = getattr(context, "fast_dtype", None)
+            return original(context)
+
+        return enter
+
+    def take(self, optimizer: Any, loader: dict[str, Any]) -> dict[str, Any]:
+        """Returns the facts, and stops watching."""
+        self._restore()
+        found = dict(loader)
+        found["threads"] = self._torch.get_num_threads()
+        compiled = sys.modules.get("torch._dynamo.utils")
+        stats = getattr(compiled, "counters", {}).get("stats", {})
+        found["compiled"] = bool(stats.get("unique_graphs"))
+        for group in getattr(optimizer, "param_groups", ())[:1]:
+            found["optimizer"] = type(optimizer).__name__
+            found["fused"] = bool(group.get("fused"))
+            for parameter in group["params"][:1]:
+                found["device"] = parameter.device.type
+                self._autocast = self._autocast or parameter.dtype
+        if self._autocast is not None:
+            name = str(self._autocast).rpartition(".")[2]
+            found["precision"] = _PRECISIONS.get(name, name)
+        return found
+
+
+def of_loader(iterator: Any) -> dict[str, Any]:
+    """Returns what a loader's iterator says of itself."""
+    workers = getattr(iterator, "_num_workers", 0)
+    found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
+    if workers:
+        found["prefetch_factor"] = getattr(iterator, "_prefetch_factor", None)
+        found["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
+    return found

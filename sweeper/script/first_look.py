@@ -1,0 +1,114 @@
+"""A first look at a command: what a few seconds of it show, for a space to begin with."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.job import SCRIPT_RUNNER, Job
+from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.script import Script
+from sweeper.core.template import literal
+from sweeper.errors import UserError
+from sweeper.script.output import Listener
+from sweeper.script.start import started
+from sweeper.script.timeline import Stretch
+from sweeper.script.watch import NO_PARAMETERS
+from sweeper.telemetry.nvml.devices import gpu_names
+
+START_SECONDS = 60.0
+"""A script that has not trained by then is not waited for."""
+LOOK_SECONDS = 5.0
+MIN_STRETCHES = 3
+LISTEN_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLook:
+    """What was seen of a command.
+
+    Attributes:
+        facts: What the training uses (`sweeper.inject.facts`); empty if torch reports nothing.
+        samples_per_s: Its speed; 0 if unknown.
+        startup_seconds: From its start to its first step.
+        source: Who reported the speed; empty if nobody did.
+        has_loss: Whether a loss was reported.
+        failure: Why there is nothing to see.
+    """
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    samples_per_s: float = 0.0
+    startup_seconds: float = 0.0
+    source: str = ""
+    has_loss: bool = False
+    failure: Failure | None = None
+
+
+def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> FirstLook:
+    """Runs a command in a mirror of `folder` until it has trained for some seconds, and ends it.
+
+    Args:
+        env: Its additional environment variables.
+    """
+    own = {name: literal(value) for name, value in (env or {}).items()}
+    script = Script(command=tuple(map(literal, command)), folder=str(folder), env=own)
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sweeper-"))
+        job = Job(
+            uid="look",
+            folder=name,
+            runner=SCRIPT_RUNNER,
+            script=script,
+            config=NO_PARAMETERS,
+            device=",".join(gpu_names()) or "cpu",
+        )
+        try:
+            with (
+                (Path(name) / "output").open("w", encoding="utf-8") as output,
+                contextlib.redirect_stdout(output),
+            ):
+                return _look(job)
+        except TrialFailedError as error:
+            return FirstLook(failure=Failure(kind=FailureKind(error.kind), message=str(error)))
+        except UserError as error:
+            return FirstLook(failure=Failure(kind=FailureKind.USER_ERROR, message=str(error)))
+
+
+def _look(job: Job) -> FirstLook:
+    with started(job, Silent()) as script:
+        process, listener = script.process, script.listener
+        stretches: Sequence[Stretch] = ()
+        # A single step may take longer than the look.
+        while process.listen(LISTEN_SECONDS):
+            stretches, now = listener.timeline.stretches, time.perf_counter()
+            if not stretches and now - process.started_s > START_SECONDS:
+                return FirstLook(failure=_silent(listener, f"it has not trained after {START_SECONDS:.0f} s"))
+            if len(stretches) >= MIN_STRETCHES and now - stretches[0].start_s > LOOK_SECONDS:
+                break
+        stretches = listener.timeline.stretches
+        if not stretches:
+            return FirstLook(failure=_silent(listener, f"it exited ({process.status}) without a step"))
+        late = stretches[len(stretches) // 2 :]
+        has_loss = False
+        with contextlib.suppress(TrialFailedError):
+            has_loss = bool(listener.losses().losses or listener.losses().val_losses)
+        return FirstLook(
+            facts=dict(listener.watched.facts),
+            samples_per_s=sum(each.samples for each in late) / sum(each.seconds for each in late),
+            startup_seconds=stretches[0].start_s - process.started_s,
+            source=listener.source,
+            has_loss=has_loss,
+        )
+
+
+def _silent(listener: Listener, why: str) -> Failure:
+    last = next((line.strip() for line in reversed(listener.last_lines) if line.strip()), "")
+    return Failure(
+        kind=FailureKind.NO_RESULT, message=f"{why}{f'; its last line: {last[:200]}' if last else ''}"
+    )
