@@ -185,7 +185,7 @@ class Sender:
     def _after(self, failures: int) -> float:
         """Returns when to try again after `failures`; in a drain, immediately."""
         immediately = self._draining or failures == 0
-        pause = 0.0 if immediately else min(2.0 ** (failures - 1), MAX_PAUSE_SECONDS)
+        pause = 0.0 if immediately else min(2.0 ** min(failures - 1, 20), MAX_PAUSE_SECONDS)
         return time.monotonic() + pause
 
 
