@@ -36,6 +36,11 @@ def distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, last, log=parameter.log, step=parameter.step)
 
 
+def distributions_of(spec: SweepSpec) -> dict[str, BaseDistribution]:
+    """Returns the distribution of each parameter of the space, by name."""
+    return {name: distribution(parameter) for name, parameter in spec.space.items()}
+
+
 def values(of: BaseDistribution) -> Sequence[Scalar]:
     """Returns every value of a distribution with finitely many, as Optuna spells them."""
     if isinstance(of, CategoricalDistribution):
@@ -74,7 +79,7 @@ def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
 def combinations(spec: SweepSpec) -> Mapping[str, dict[str, Scalar]]:
     """Returns the parameters of every configuration of a finite space, by its key."""
     found: dict[str, dict[str, Scalar]] = {}
-    every = (values(distribution(parameter)) for parameter in spec.space.values())
+    every = map(values, distributions_of(spec).values())
     for combination in itertools.product(*every):
         params = dict(zip(spec.space, combination, strict=True))
         found.setdefault(spec.config(params).key(), params)

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import optuna
 import sqlalchemy
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import FrozenTrial
 
 from sweeper.core.record import SearchResult
 from sweeper.errors import StorageError, UserError
-from sweeper.search.distributions import distribution
-from sweeper.search.searcher import NUMBER
+from sweeper.search.distributions import distributions_of
+from sweeper.search.study_file import NUMBER, as_trial
 from sweeper.spec import SweepSpec
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
@@ -81,7 +81,7 @@ class StudyMirror:
         """
         self._url, self._name = with_driver(url), name
         self._directions = [objective.direction for objective in spec.objectives]
-        self._distributions = {each: distribution(parameter) for each, parameter in spec.space.items()}
+        self._distributions = distributions_of(spec)
         self._waiting: dict[int, SearchResult] = {}
         self._there: set[int] = set()
         self._problem = ""
@@ -121,7 +121,7 @@ class StudyMirror:
                     study = self._open(storage)
                     self._leave_out(study)
                     while (number := self._next()) is not None:
-                        study.add_trial(self._frozen(number))
+                        study.add_trial(as_trial(number, self._waiting[number], self._distributions))
                         self._enter(number)
                         self._problem, pause = "", RETRY_SECONDS
                 return
@@ -165,18 +165,6 @@ class StudyMirror:
 
     def _is_ending(self) -> bool:
         return self._ends_at < math.inf
-
-    def _frozen(self, number: int) -> FrozenTrial:
-        result = self._waiting[number]
-        return create_trial(
-            state=TrialState.FAIL if result.values is None else TrialState.COMPLETE,
-            values=result.values,
-            params=dict(result.params),
-            # Values that the machine does not support have left the searched space.
-            distributions={name: self._distributions[name] for name in result.params},
-            user_attrs={NUMBER: number},
-            constraints=dict(result.constraints),
-        )
 
 
 def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> tuple[list[str], list[str]]:
@@ -234,6 +222,8 @@ def with_driver(url: str) -> str:
 @contextlib.contextmanager
 def _connected(url: str) -> Iterator[RDBStorage]:
     """Yields the storage at `url`, for as long as its connection holds."""
+    # Optuna's log lines would come between sweeper's.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = RDBStorage(
         url,
         engine_kwargs={

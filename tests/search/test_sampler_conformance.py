@@ -167,5 +167,5 @@ def test_a_state_in_the_trials_outlives_a_restart(install, tmp_path):
     sweep.restart()
     sweep.run(2)
     assert [params["batch_size"] for params in sweep.asked] == [65, 66, 67, 68, 69]
-    kept = [each.system_attrs for each in sweep.searcher._study.get_trials(deepcopy=False)][NUM_KNOWN:]
+    kept = list(sweep.searcher._study.attributes().values())[NUM_KNOWN:]
     assert [{key for key in attributes if ":size" in key} for attributes in kept] == [{"counting:size"}] * 5

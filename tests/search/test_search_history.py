@@ -99,7 +99,7 @@ def test_an_ask_looks_at_as_much_after_hundreds_of_trials_as_after_fifty(tmp_pat
     spec = spec_of(space=CONTINUOUS, search={"trials": 1000, "sampler": "climb"})
     told: dict[int, SearchResult] = {}
     search = Searcher(tmp_path / "study.log", spec, told)
-    monkeypatch.setattr(search._study, "add_trial", lambda trial: None)
+    monkeypatch.setattr(search._study, "add", lambda trial: None)
     draw, taken, made = random.Random(0), set[str](), []
     config = type(spec).config
     monkeypatch.setattr(type(spec), "config", lambda *args: made.append(1) or config(*args))

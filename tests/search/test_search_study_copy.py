@@ -20,7 +20,7 @@ from services.processes import free_ports, wait_for
 from sweeper.core.record import SearchResult
 from sweeper.errors import StorageError, UserError
 from sweeper.search import StudyMirror, compare_study, study_copy, with_driver
-from sweeper.search.searcher import NUMBER
+from sweeper.search.study_file import NUMBER
 
 DATABASE = "mirror"
 SPEC = spec_of()

@@ -19,7 +19,7 @@ from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
 from sweeper.search import Searcher, SpaceExhaustedError
 from sweeper.search.presets import presets
-from sweeper.search.searcher import NUMBER
+from sweeper.search.study_file import NUMBER
 from sweeper.spec import SweepSpec
 
 SAMPLERS = ["auto", "climb", "tpe", "random", "qmc"]
