@@ -99,6 +99,10 @@ class Summary:
         """Returns a record's run name."""
         return run_name(record.number, record.stage, record.config, self.varied)
 
+    def ratio_of(self, record: TrialRecord) -> Ratio | None:
+        """Returns the winner's confirmed ratio; None for any other record."""
+        return self.ratio if self.winner is not None and record.number == self.winner.number else None
+
     def disturbance_of(self, record: TrialRecord) -> str:
         """Returns what disturbed the figures shown for a record; empty if nothing did."""
         if self.ratio is not None and record.number in self.disturbed:

@@ -27,7 +27,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     """
     if summary.synthetic:
         yield "Measured on synthetic data: measure on real data before you rely on it."
-    if summary.ratio is None or summary.winner is not record:
+    if summary.ratio_of(record) is None:
         yield "Not confirmed: the throughput comes from a single trial."
     if disturbance := summary.disturbance_of(record):
         yield f"Its timings were disturbed: {disturbance}."

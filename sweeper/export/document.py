@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.summary import Summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
@@ -22,7 +23,19 @@ from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.caveats import caveats
 from sweeper.export.credentials import without_credentials
-from sweeper.export.reading import SCHEMA
+from sweeper.export.schema import (
+    Execution,
+    Export,
+    Gpu,
+    HoldsFor,
+    LearningRate,
+    Measured,
+    OfPipeline,
+    OfScript,
+    Provenance,
+    XBaseline,
+    plain,
+)
 from sweeper.spec import SweepSpec
 
 
@@ -57,24 +70,25 @@ def exported(
     measured = record.measurement
     assert measured is not None
     _refuse_beyond_production(spec, record, measured)
-    subject, left_out = without_credentials(_subject(spec, record))
-    tree = spec.to_dict()
-    return {
-        "schema": SCHEMA,
-        **subject,
-        "measured": _measured(summary, spec, record, measured),
-        "holds_for": _holds_for(summary.device, measured, setting),
-        **({"production": tree["production"]} if tree.get("production") else {}),
-        **({"execution": {"pass_env": list(passing)}} if (passing := spec.execution.pass_env) else {}),
-        "provenance": {
-            "sweep": summary.name,
-            "trial": record.number,
-            "uid": record.uid,
-            "measured_at": datetime.fromtimestamp(measured.finished_at, UTC).isoformat(timespec="seconds"),
-            "sweeper": __version__,
-        },
-        "warnings": [*caveats(summary, spec, record, setting.data_gib), *left_out],
-    }
+    subject, left_out = without_credentials(plain(_subject(spec, record)))
+    passing = spec.execution.pass_env
+    return plain(
+        Export(
+            subject=subject,
+            measured=_measured(summary, spec, record, measured),
+            holds_for=_holds_for(summary.device, measured, setting),
+            production=spec.to_dict().get("production") or None,
+            execution=Execution(pass_env=list(passing)) if passing else None,
+            provenance=Provenance(
+                sweep=summary.name,
+                trial=record.number,
+                uid=record.uid,
+                measured_at=datetime.fromtimestamp(measured.finished_at, UTC).isoformat(timespec="seconds"),
+                sweeper=__version__,
+            ),
+            warnings=[*caveats(summary, spec, record, setting.data_gib), *left_out],
+        )
+    )
 
 
 def _chosen(summary: Summary, number: int | None) -> TrialRecord:
@@ -109,82 +123,74 @@ def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Me
         )
 
 
-def _subject(spec: SweepSpec, record: TrialRecord) -> dict[str, Any]:
-    """Returns the subject of a production run: a pipeline and its configuration, or a command."""
+def _subject(spec: SweepSpec, record: TrialRecord) -> OfPipeline | OfScript:
     config = record.config.canonical()
     if not spec.command:
-        return {"pipeline": spec.pipeline, "data": spec.to_dict()["data"], "config": _nested(config)}
+        return OfPipeline(pipeline=spec.pipeline, data=spec.to_dict()["data"], config=encode(config))
     # From the job: the templates' files may have changed since it ran.
     script = read_job(Path(record.folder)).script
     assert script is not None
     values = {**(config.args or {}), FOLDER: "."}
-    return {
-        "command": arguments(script.command, values),
-        "env": {name: render(text, values) for name, text in script.env.items()},
-        "files": {path: render(text, values) for path, text in script.files.items()},
-        "params": config.flatten(),
-    }
+    return OfScript(
+        command=arguments(script.command, values),
+        env={name: render(text, values) for name, text in script.env.items()},
+        files={path: render(text, values) for path, text in script.files.items()},
+        params=config.flatten(),
+    )
 
 
-def _nested(config: TrialConfig) -> dict[str, Any]:
-    tree: dict[str, Any] = encode(config)
-    return tree
-
-
-def _measured(
-    summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement
-) -> dict[str, Any]:
-    ratio = summary.ratio if summary.winner is record else None
-    quality, peak, memory = record.quality, measured.gpu_mem_peak_gib, measured.device.memory_gib
+def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement) -> Measured:
+    ratio, quality = summary.ratio_of(record), record.quality
+    peak, memory = measured.gpu_mem_peak_gib, measured.device.memory_gib
     tree_mem = measured.telemetry.get("tree_mem_gib")
-    return {
-        "throughput": rounded(summary.throughput_of(record), 5),
-        "epoch_seconds": _rounded(summary.epoch_seconds(record), 4),
-        "projected_hours": _rounded(summary.projected_hours(record), 4),
-        "x_baseline": {
-            "ratio": rounded(ratio.ratio, 4),
-            "low": rounded(ratio.low, 4),
-            "high": rounded(ratio.high, 4),
-            "rounds": len(ratio.rounds),
-        }
-        if ratio
-        else None,
-        "val_loss": rounded(quality.val_loss, 6) if quality else None,
-        "quality_samples": quality.samples if quality else None,
-        **({} if spec.command else {"lr": _learning_rate(record.config)}),
-        "gpu_mem_peak_gib": peak,
-        "gpu_mem_headroom_gib": round(memory - peak, 3) if memory and peak is not None else None,
-        "host_mem_peak_gib": measured.host_mem_peak_gib,
-        "tree_mem_gib": _rounded(tree_mem.p95, 4) if tree_mem else None,
-        "effective": dict(measured.effective),
-        "verdict": f"{verdict.kind}: {verdict.why}" if (verdict := verdict_on(record)) else None,
-    }
+    return Measured(
+        throughput=rounded(summary.throughput_of(record), 5),
+        epoch_seconds=_rounded(summary.epoch_seconds(record), 4),
+        projected_hours=_rounded(summary.projected_hours(record), 4),
+        x_baseline=_x_baseline(ratio) if ratio else None,
+        val_loss=rounded(quality.val_loss, 6) if quality else None,
+        quality_samples=quality.samples if quality else None,
+        lr=None if spec.command else _learning_rate(record.config),
+        gpu_mem_peak_gib=peak,
+        gpu_mem_headroom_gib=round(memory - peak, 3) if memory and peak is not None else None,
+        host_mem_peak_gib=measured.host_mem_peak_gib,
+        tree_mem_gib=_rounded(tree_mem.p95, 4) if tree_mem else None,
+        effective=dict(measured.effective),
+        verdict=f"{verdict.kind}: {verdict.why}" if (verdict := verdict_on(record)) else None,
+    )
 
 
-def _learning_rate(config: TrialConfig) -> dict[str, Any]:
-    """Returns the rate used at this global batch and the rule it came from."""
+def _x_baseline(ratio: Ratio) -> XBaseline:
+    return XBaseline(
+        ratio=rounded(ratio.ratio, 4),
+        low=rounded(ratio.low, 4),
+        high=rounded(ratio.high, 4),
+        rounds=len(ratio.rounds),
+    )
+
+
+def _learning_rate(config: TrialConfig) -> LearningRate:
     optimizer = config.canonical().optimizer
-    return {
-        "value": rounded(optimizer.lr_at(config.global_batch), 6),
-        "global_batch": config.global_batch,
-        "rule": optimizer.lr_rule,
-        "from_lr": optimizer.lr,
-        "at_batch": optimizer.lr_batch_size or config.global_batch,
-    }
+    return LearningRate(
+        value=rounded(optimizer.lr_at(config.global_batch), 6),
+        global_batch=config.global_batch,
+        rule=optimizer.lr_rule,
+        from_lr=optimizer.lr,
+        at_batch=optimizer.lr_batch_size or config.global_batch,
+    )
 
 
-def _holds_for(device: str, measured: Measurement, setting: Setting) -> dict[str, Any]:
-    """Returns the conditions under which the figures hold."""
-    gpu = {"gpu": measured.device.name, "gpu_mem_gib": measured.device.memory_gib or None}
-    return {
-        "device": device,
-        **(gpu if measured.device.kind == "cuda" else {}),
-        **measured.versions,
-        "train_samples": measured.train_samples or None,
-        "data_gib": _rounded(setting.data_gib, 4),
-        "cpu_threads": measured.cpu_threads or None,
-        "usable_cpus": setting.usable_cpus,
-    }
+def _holds_for(device: str, measured: Measurement, setting: Setting) -> HoldsFor:
+    gpu = Gpu(gpu=measured.device.name, gpu_mem_gib=measured.device.memory_gib or None)
+    return HoldsFor(
+        device=device,
+        gpu=gpu if measured.device.kind == "cuda" else None,
+        versions=measured.versions,
+        train_samples=measured.train_samples or None,
+        data_gib=_rounded(setting.data_gib, 4),
+        cpu_threads=measured.cpu_threads or None,
+        usable_cpus=setting.usable_cpus,
+    )
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -9,14 +9,10 @@ from typing import Any
 from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
 from sweeper.errors import UserError, did_you_mean
+from sweeper.export.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
 from sweeper.spec import read_yaml
 
-SCHEMA = 2
-"""2 added `measured.lr`, `measured.gpu_mem_headroom_gib`, `production` and more of `holds_for`."""
-
-_OF_PIPELINE = {"pipeline": str, "data": Mapping, "config": Mapping}
-_OF_SCRIPT = {"command": list, "env": Mapping, "files": Mapping, "params": Mapping}
-_COMMON = {"measured": Mapping, "holds_for": Mapping, "provenance": Mapping}
+_BLOCKS = dict.fromkeys(blocks(), Mapping)
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -38,8 +34,8 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             f"an export must have schema {SCHEMA} or older, but {str(path)!r} has {schema}. "
             "Use the version of sweeper that wrote it, or a newer one."
         )
-    subject = _OF_SCRIPT if "command" in value else _OF_PIPELINE
-    for name, kind in {**subject, **_COMMON}.items():
+    subject = OfScript if "command" in value else OfPipeline
+    for name, kind in {**kinds(subject), **_BLOCKS}.items():
         if not isinstance(value.get(name), kind):
             raise _no_export(path, f"has no `{name}`")
     if "config" in value:

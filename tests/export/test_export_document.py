@@ -15,6 +15,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export import Setting, exported, pass_env, read, rendered
+from sweeper.export.schema import Measured
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 from sweeper.testing.noop import made_up
@@ -115,6 +116,16 @@ def test_what_the_numbers_hold_for():
     assert (measured["host_mem_peak_gib"], measured["tree_mem_gib"]) == (3.5, 5.0)
     assert measured["projected_hours"] == 1.0
     assert measured["verdict"].startswith("inconclusive: ")
+
+
+def test_the_keys_stand_in_the_order_of_the_schema():
+    spec = spec_of(production={"samples": 2e9}, execution={"pass_env": ["X"]})
+    value = export_of({}, spec, device=A10, versions={"torch": "2.9.1"})
+    subject, after = ["pipeline", "data", "config"], ["measured", "holds_for"]
+    assert list(value) == ["schema", *subject, *after, "production", "execution", "provenance", "warnings"]
+    assert list(value["measured"]) == [each.name for each in dataclasses.fields(Measured)]
+    device, *conditions = value["holds_for"]
+    assert [device, *conditions[:3]] == ["device", "gpu", "gpu_mem_gib", "torch"]
 
 
 def test_what_is_not_known_is_null_and_what_is_not_there_is_absent():

@@ -1,0 +1,176 @@
+"""The schema of an export: its blocks and their keys, in the order in which they are written.
+
+A None is written as null, unless its field is optional.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_origin, get_type_hints
+
+from sweeper.core.config import Scalar
+
+SCHEMA = 2
+"""2 added `measured.lr`, `measured.gpu_mem_headroom_gib`, `production` and more of `holds_for`."""
+
+_OPTIONAL: Mapping[str, bool] = {"optional": True}
+"""Metadata of a field whose key is left out where it is None."""
+_FLAT: Mapping[str, bool] = {"flat": True}
+"""Metadata of a field whose keys are written in place of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfPipeline:
+    """What runs: a pipeline and its configuration."""
+
+    pipeline: str
+    data: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfScript:
+    """What runs: a command with its files, and the parameters that are in them."""
+
+    command: list[str]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    params: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XBaseline:
+    """The confirmed ratio to the baseline, with its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRate:
+    """The rate used at this global batch, and the rule it came from."""
+
+    value: float
+    global_batch: int
+    rule: str
+    from_lr: float
+    at_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The figures of the trial.
+
+    Attributes:
+        lr: None for a script, which sets its own.
+        effective: What actually ran where it differs from the configuration, by field name.
+        verdict: What limits the trial, and why.
+    """
+
+    throughput: float
+    epoch_seconds: float | None
+    projected_hours: float | None
+    x_baseline: XBaseline | None
+    val_loss: float | None
+    quality_samples: int | None
+    lr: LearningRate | None = field(default=None, metadata=_OPTIONAL)
+    gpu_mem_peak_gib: float | None
+    gpu_mem_headroom_gib: float | None
+    host_mem_peak_gib: float | None
+    tree_mem_gib: float | None
+    effective: Mapping[str, str]
+    verdict: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """The GPU of the trial."""
+
+    gpu: str
+    gpu_mem_gib: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldsFor:
+    """The conditions under which the figures hold.
+
+    Attributes:
+        gpu: None where the trial had none.
+        versions: Of torch, CUDA and the driver.
+    """
+
+    device: str
+    gpu: Gpu | None = field(default=None, metadata=_FLAT)
+    versions: Mapping[str, str] = field(metadata=_FLAT)
+    train_samples: int | None
+    data_gib: float | None
+    cpu_threads: int | None
+    usable_cpus: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What a run needs from its environment."""
+
+    pass_env: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the figures come from.
+
+    Attributes:
+        sweeper: The version that wrote the export.
+    """
+
+    sweep: str
+    trial: int
+    uid: str
+    measured_at: str
+    sweeper: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """An export.
+
+    Attributes:
+        subject: `OfPipeline` or `OfScript` as plain values, without credentials.
+        production: The specification's section.
+    """
+
+    schema: int = SCHEMA
+    subject: Mapping[str, Any] = field(metadata=_FLAT)
+    measured: Measured
+    holds_for: HoldsFor
+    production: Mapping[str, Any] | None = field(default=None, metadata=_OPTIONAL)
+    execution: Execution | None = field(default=None, metadata=_OPTIONAL)
+    provenance: Provenance
+    warnings: list[str]
+
+
+def plain(block: Any) -> dict[str, Any]:
+    """Returns a block as plain values."""
+    tree: dict[str, Any] = {}
+    for each in dataclasses.fields(block):
+        value = getattr(block, each.name)
+        found = plain(value) if dataclasses.is_dataclass(value) else value
+        if "flat" in each.metadata:
+            tree.update(found or {})
+        elif found is not None or "optional" not in each.metadata:
+            tree[each.name] = found
+    return tree
+
+
+def kinds(block: type) -> dict[str, type]:
+    """Returns the type of each key of `OfPipeline` or `OfScript`, as a file has it."""
+    return {name: get_origin(hint) or hint for name, hint in get_type_hints(block).items()}
+
+
+def blocks() -> list[str]:
+    """Returns the keys of an export's own blocks, which each export has."""
+    return [name for name, hint in get_type_hints(Export).items() if dataclasses.is_dataclass(hint)]
