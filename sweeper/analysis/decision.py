@@ -92,20 +92,12 @@ def decide(summary: Summary) -> Decision:
     baseline = _side(summary, summary.yardstick.baseline, statistics.fmean(losses) if losses else None)
     if summary.winner is not None and summary.ratio is not None:
         return _chosen(summary, "confirmed", baseline, summary.winner)
-    if (fastest := _fastest(summary)) is not None:
-        return _chosen(summary, "unconfirmed", baseline, fastest)
+    if summary.unconfirmed is not None:
+        return _chosen(summary, "unconfirmed", baseline, summary.unconfirmed)
     if summary.undecided and math.log(summary.undecided[1].ratio) > TIE:
         rival, ratio = summary.undecided
         return Decision(kind="undecided", baseline=baseline, rival=rival, ratio=ratio)
     return Decision(kind="baseline", baseline=baseline)
-
-
-def _fastest(summary: Summary) -> TrialRecord | None:
-    """Returns the fastest feasible trial of the baseline's size, if faster and none is confirmed."""
-    if summary.baseline_throughput:
-        return None
-    faster = [row for row in summary.per_loader if (row.x_baseline or 0.0) > 1 and not row.confirmed]
-    return max(faster, key=lambda row: row.throughput).record if faster else None
 
 
 def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -> Decision:

@@ -55,6 +55,8 @@ class Summary:
         state: `finished`, `stopped` (what is known is the best so far), or `unfinished`.
         winner: None if nothing is better than the baseline, or nothing was confirmed.
         ratio: The winner's confirmed ratio; None if it is not confirmed.
+        unconfirmed: Before confirmation, the fastest feasible trial of the baseline's size; None if it
+            is no faster than the baseline.
         undecided: Without a winner, the name and ratio of the fastest trial in confirmation.
         tied: Names of the trials that cannot be told apart from the winner.
         baseline_throughput: The baseline's throughput over the confirmation rounds.
@@ -84,6 +86,7 @@ class Summary:
     counts: Mapping[str, int]
     production_samples: float | None
     records: tuple[TrialRecord, ...]
+    unconfirmed: TrialRecord | None = None
     undecided: tuple[str, Ratio] | None = None
     tied: tuple[str, ...] = ()
     disturbed: Mapping[int, int] = field(default_factory=dict)

@@ -230,6 +230,9 @@ def summarise(sweep: LoadedSweep) -> Summary:
     whole = [r for r in whole if not beyond_production(r, sweep.spec)]
     front = pareto(whole, objectives) if len(objectives) > 1 else []
     loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
+    by_kind = sorted(loaders.items())
+    faster = [r for _, r in by_kind if r.number not in ratios and (table.x_baseline(r) or 0.0) > 1]
+    quickest = max(faster, key=lambda r: r.metric("throughput") or 0.0, default=None)
     return Summary(
         name=sweep.journal.name,
         state=sweep.state,
@@ -243,11 +246,12 @@ def summarise(sweep: LoadedSweep) -> Summary:
         ratio=ratios.get(winner) if winner is not None else None,
         undecided=(sweep.name_of(table.records[tried.number]), tried) if tried and winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
+        unconfirmed=quickest if BASELINE not in confirmed else None,
         per_size=tuple(
             row(work_title(r.config.work(), common), r)
             for r in sorted(sizes.values(), key=lambda r: -(r.metric("throughput") or 0))
         ),
-        per_loader=tuple(row(kind, r) for kind, r in sorted(loaders.items())),
+        per_loader=tuple(row(kind, r) for kind, r in by_kind),
         counts=counts_of(records),
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
