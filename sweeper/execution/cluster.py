@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ MAX_REFUSALS = 3
 """If this many workers refuse and none accepts, the sweep stops."""
 MAX_WORKERS = 1000
 """For a cluster of unknown size."""
+
+Later = list[Callable[[], object]]
+"""Calls that run the callbacks of others, to be made without the lock."""
 
 
 def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteLauncher:
@@ -143,24 +147,26 @@ class RemoteLauncher(Launcher):
     def submit(self, folder: Path) -> RemoteHandle:
         """Starts the job in `folder` as soon as there is a worker for it."""
         handle = RemoteHandle(self, folder, read_job(folder))
-        with self._lock:
+        with self._locked() as later:
             if self._broken is not None:
                 raise self._broken
             # Confirmation runs alone and leaves the other workers to others.
             self._wanted = 1 if handle.job.stage == "confirm" else self._most
             self._seconds = seconds_of(handle.job)
             self._queue.append(handle)
-            self._dispatch()
+            self._dispatch(later)
         return handle
 
     def end(self, handle: RemoteHandle) -> None:
         """Cancels a job, wherever it is."""
-        with self._lock:
+        with self._locked() as later:
             if handle in self._queue:
                 self._queue.remove(handle)
-                handle.set_result(_lost("it was cancelled before a worker was available"))
-                return
-            handle.is_ending = True
+                later.append(
+                    partial(handle.set_result, _lost("it was cancelled before a worker was available"))
+                )
+            else:
+                handle.is_ending = True
 
     def close(self) -> None:
         """Ends every job and the workers that were started for them."""
@@ -172,12 +178,24 @@ class RemoteLauncher(Launcher):
             with contextlib.suppress(Exception):
                 self._pool.call(list(self._workers), node.leave, self._template.sweep)
         self._pool.close()
-        with self._lock:
-            handles = self._given_up()
-        for handle in handles:
-            handle.set_result(_lost("the launcher was closed"))
+        with self._locked() as later:
+            later += [partial(each.set_result, _lost("the launcher was closed")) for each in self._given_up()]
         if self._folder is not None:
             (self._folder / JOBS).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Later]:
+        """Holds the lock; yields a list for calls to make once it is free, even after an error.
+
+        Whoever waits for a job submits the next one, or waits for a thread that needs the lock.
+        """
+        later: Later = []
+        try:
+            with self._lock:
+                yield later
+        finally:
+            for call in later:
+                call()
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -209,11 +227,9 @@ class RemoteLauncher(Launcher):
                 f"the cluster can no longer be used ({type(error).__name__}: {error}). Finished trials are"
                 " kept; run the same command to continue."
             )
-        with self._lock:
+        with self._locked() as later:
             self._broken = error
-            handles = self._given_up()
-        for handle in handles:
-            handle.set_exception(error)
+            later += [partial(each.set_exception, error) for each in self._given_up()]
 
     def _given_up(self) -> list[RemoteHandle]:
         """Returns the unfinished jobs and forgets them; later results are ignored."""
@@ -230,15 +246,15 @@ class RemoteLauncher(Launcher):
         about = self._pool.call(new, node.here, *self._asked_of_all) if new else {}
         if about:
             self._pool.call(list(about), node.relieve, self._template.sweep, self._template.turn)
-        with self._lock:
+        with self._locked() as later:
             for name in set(self._workers) - set(names):
-                self._lose(self._workers.pop(name))
+                self._lose(self._workers.pop(name), later)
             for name, worker in about.items():
                 self._welcome(name, worker)
             for hanging in [each for each in self.known if each.is_overdue]:
                 hanging.refusal = "it has been silent for longer than a trial may take"
                 self._say(f"The worker on {where(hanging.about)} takes no more trials: {hanging.refusal}.")
-                self._lose(hanging)
+                self._lose(hanging, later)
             idle = [each for each in self.known if each.handle is None and not each.leaving]
             spare = sum(not each.leaving for each in self.known) - self._wanted
             # The last busy worker has warm caches: it is the last to go.
@@ -246,7 +262,7 @@ class RemoteLauncher(Launcher):
                 if each.refusal or spare > 0 or not each.has_time_for(self._seconds):
                     spare -= 1
                     each.leaving = self._pool.retire(each.name)
-            self._dispatch()
+            self._dispatch(later)
             if self._refusals >= self._patience and all(each.refusal for each in self.known):
                 raise EnvironmentStopError(
                     f"{self._refusals} worker{'s' if self._refusals > 1 else ''} came, but none can take a"
@@ -291,10 +307,10 @@ class RemoteLauncher(Launcher):
             self._models.append(model)
             write_json(self._folder / MODELS, self._models)
 
-    def _lose(self, worker: Known) -> None:
+    def _lose(self, worker: Known, later: Later) -> None:
         handle, worker.handle = worker.handle, None
-        if handle is not None and not handle.done():
-            handle.set_result(_lost(f"the worker on {where(worker.about)} was lost"))
+        if handle is not None:
+            later.append(partial(handle.set_result, _lost(f"the worker on {where(worker.about)} was lost")))
 
     def _takes(self, worker: Known, seconds: float) -> bool:
         free = worker.handle is None and not worker.leaving and not worker.refusal
@@ -302,7 +318,7 @@ class RemoteLauncher(Launcher):
 
     # -- jobs -------------------------------------------------------------------------------------
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, later: Later) -> None:
         for handle in list(self._queue):
             takers = [each for each in self.known if self._takes(each, seconds_of(handle.job))]
             if not takers:
@@ -312,9 +328,9 @@ class RemoteLauncher(Launcher):
             if handle.job.stage == "search":
                 worker = takers[0]
             self._queue.remove(handle)
-            self._start(handle, worker)
+            self._start(handle, worker, later)
 
-    def _start(self, handle: RemoteHandle, worker: Known) -> None:
+    def _start(self, handle: RemoteHandle, worker: Known, later: Later) -> None:
         about, self._last = worker.about, worker.name
         mates = [
             each.handle for each in self.known if each.about.host == about.host and each.handle is not None
@@ -335,24 +351,24 @@ class RemoteLauncher(Launcher):
             # The worker is gone, which nothing has noticed yet.
             future = Future()
             future.set_exception(error)
-        future.add_done_callback(lambda done: self._arrived(handle, worker, done))
+        # A future that has ended calls back at once.
+        later.append(partial(future.add_done_callback, partial(self._arrived, handle, worker)))
 
     def _arrived(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> None:
         """Takes a worker's result, unless the worker counts as lost."""
-        with self._lock:
+        with self._locked() as later:
             if worker.handle is not handle:
                 return
             worker.handle = None
             try:
                 outcome = self._unpacked(handle, worker, future)
             except Exception as error:
-                handle.set_exception(error)
+                later.append(partial(handle.set_exception, error))
                 return
             if isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST:
                 worker.refusal = "its GPU was lost"
                 self._say(f"The worker on {where(worker.about)} takes no more trials: its GPU was lost.")
-        # Without the lock: whoever waits for the result submits the next job.
-        handle.set_result(outcome)
+            later.append(partial(handle.set_result, outcome))
 
     def _unpacked(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> Outcome | Report:
         try:

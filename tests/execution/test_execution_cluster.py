@@ -455,6 +455,55 @@ def test_what_is_no_parcel_loses_the_job(make: Make, wait_for: Wait) -> None:
     assert "damaged parcel" in lost(handle)
 
 
+@pytest.mark.parametrize("how", ["cancelled", "lost", "never started", "finished", "not stored"])
+def test_a_callback_may_wait_for_a_thread_that_asks_the_launcher(
+    make: Make, wait_for: Wait, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    sweep, answers = make(), list[int]()
+
+    def ask(_: object) -> None:
+        thread = threading.Thread(target=lambda: answers.append(sweep.launcher.capacity), daemon=True)
+        thread.start()
+        thread.join(SOON)
+        answers.append(-1)
+
+    handle = sweep.submit("1")
+    handle.add_done_callback(ask)
+    if how == "cancelled":
+        handle.cancel()
+    elif how == "never started":
+        sweep.pool.run = lambda *arguments: (_ for _ in ()).throw(KeyError("a"))  # type: ignore[method-assign]
+        sweep.pool.come("a")
+    else:
+        sweep.pool.come("a")
+        assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
+    if how == "lost":
+        sweep.pool.vanish("a")
+    if how == "not stored":
+        monkeypatch.setattr(cluster, "unpack_into", lambda *arguments: 1 / 0)
+    if how in ("finished", "not stored"):
+        sweep.finish("a", report(1))
+    assert wait_for(lambda: -1 in answers, 2 * SOON)
+    assert len(answers) == 2, "the launcher was locked"
+    assert answers[0] >= 0
+
+
+def test_a_lost_job_is_heard_of_even_if_the_same_look_fails(
+    make: Make, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = make()
+    sweep.pool.come("a")
+    handle = sweep.submit("1")
+    assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sweep.launcher, "_dispatch", fail)
+    sweep.pool.vanish("a")
+    assert lost(handle) == "the worker on host-a was lost"
+
+
 def test_without_anybody_who_takes_trials_it_is_said_once(
     make: Make, wait_for: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
