@@ -217,6 +217,13 @@ def verdict_on(record: TrialRecord) -> Verdict | None:
     return verdict_of(record.measurement, record.config) if record.measurement is not None else None
 
 
+def is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
+    """Returns whether nothing was concluded because a script's steps were not taken apart."""
+    measured = record.measurement
+    taken_apart = measured is not None and bool(measured.breakdown.step_s)
+    return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
+
+
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
     if found.reported_by and not found.breakdown.step_s:

@@ -15,6 +15,7 @@ _OF_WORKERS = (
     "loader.pin_memory",
     "loader.persistent_workers",
 )
+DEFAULT = "default"
 _PREFIXES = {
     "accumulate_steps": "acc",
     "batch_size": "bs",
@@ -43,7 +44,8 @@ def label(config: TrialConfig, varied: Collection[str]) -> str:
     """Returns a label such as `bs2048 work w4 pf2 bf16 h256` from the names in `varied`."""
     flat = config.canonical().flatten()
     names = _in_order(tuple(varied))
-    return " ".join(filter(None, (_part(name, flat) for name in names if name in flat)))
+    is_script = config.args is not None
+    return " ".join(filter(None, (_part(name, flat, is_script=is_script) for name in names if name in flat)))
 
 
 @functools.lru_cache(maxsize=8)
@@ -51,7 +53,7 @@ def _in_order(varied: tuple[str, ...]) -> tuple[str, ...]:
     return (*(n for n in _ORDER if n in varied), *sorted(n for n in varied if n not in _ORDER))
 
 
-def _part(name: str, flat: Mapping[str, Scalar]) -> str:
+def _part(name: str, flat: Mapping[str, Scalar], *, is_script: bool) -> str:
     value = flat[name]
     if name == "loader.kind":
         return traits(str(value)).label or str(value)
@@ -63,8 +65,12 @@ def _part(name: str, flat: Mapping[str, Scalar]) -> str:
         return _MODES.get(str(value), "")
     if name == "precision.tf32":
         return "tf32" if value is True else ""
+    if value == DEFAULT and name not in FIELDS:
+        return ""
     if name == "device.malloc":
-        return "" if value == FIELDS[name].default else "plain-malloc"
+        # A script has its own default.
+        usual = DEFAULT if is_script else FIELDS[name].default
+        return "" if value == usual else "retain" if is_script else "plain-malloc"
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
         usual = name in FIELDS and FIELDS[name].default
@@ -72,7 +78,8 @@ def _part(name: str, flat: Mapping[str, Scalar]) -> str:
         return "" if value == usual else short if value else f"no-{short}"
     if name in _PREFIXES:
         return f"{_PREFIXES[name]}{value}"
-    return str(value) if isinstance(value, str) else f"{last}={value}"
+    is_clear = isinstance(value, str) and (name in FIELDS or not is_script)
+    return str(value) if is_clear else f"{last}={value}"
 
 
 def run_name(number: int, stage: str, config: TrialConfig, varied: Collection[str]) -> str:

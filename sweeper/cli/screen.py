@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from sweeper.analysis.bottleneck import Verdict, verdict_on
+from sweeper.analysis.bottleneck import is_unexamined, verdict_on
 from sweeper.analysis.formatting import figure, loss, seconds, times
-from sweeper.core.measurement import Bottleneck
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.observer import Status
 
@@ -149,7 +148,7 @@ def trial_line(
         # Only the first; `--trial N` shows them all.
         first = [(name, value) for name, value in record.quality.metrics.items() if name not in equal][:1]
         parts += [(3, f"{name} {figure(value)}") for name, value in first]
-    if (verdict := verdict_on(record)) is not None and not _is_unexamined(record, verdict):
+    if (verdict := verdict_on(record)) is not None and not is_unexamined(record, verdict):
         parts.append((1, verdict.kind.value))
     if reasons and is_wide:
         parts.append((5, f"disturbed ({', '.join(reasons)})"))
@@ -163,13 +162,6 @@ def trial_line(
     line = _joined(head, parts)
     # A long name leaves no room for columns.
     return line if width is None or len(line) <= width else f"  {' '.join(line.split())}"
-
-
-def _is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
-    """Whether nothing was concluded because a script's steps were not taken apart."""
-    measured = record.measurement
-    taken_apart = measured is not None and bool(measured.breakdown.step_s)
-    return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
 
 
 def _joined(head: str, parts: Sequence[tuple[int, str]]) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.formatting import figure, interval, loss, seconds, tie_line, times
 from sweeper.analysis.pareto import RULES
@@ -32,10 +33,10 @@ def print_summary(
     base = summary.yardstick
     if base is not None:
         out.print()
-        out.print(_table("Best of each model size", summary.per_size, base.baseline))
+        out.print(_table("Best of each model size", summary.per_size, summary, base.baseline))
         if len(summary.per_loader) > 1:
             out.print()
-            out.print(_table("Best of each loader kind", summary.per_loader, base.baseline))
+            out.print(_table("Best of each loader kind", summary.per_loader, summary, base.baseline))
         if summary.front:
             out.print()
             out.print(_front_table(summary))
@@ -157,7 +158,7 @@ def why_lines(found: Decision) -> list[str]:
     """Returns what limits the baseline and the winner, and what disturbed their timings."""
     lines = []
     for title, side in (("Your baseline", found.baseline), ("The winner", found.best)):
-        if side is None or side.verdict is None:
+        if side is None or side.verdict is None or is_unexamined(side.record, side.verdict):
             continue
         lines.append(f"{title} is {side.verdict.kind}: {side.verdict.why}.")
         if side.verdict.next:
@@ -167,7 +168,7 @@ def why_lines(found: Decision) -> list[str]:
     return lines
 
 
-def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
+def _table(title: str, rows: tuple[Row, ...], summary: Summary, baseline: TrialRecord) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     table.add_column("trial")
@@ -189,8 +190,8 @@ def _table(title: str, rows: tuple[Row, ...], baseline: TrialRecord) -> Table:
         table.add_row(
             "your baseline",
             "000 baseline",
-            *[seconds(baseline.metric("epoch_seconds"))] * epochs,
-            rate(baseline.metric("throughput")).removesuffix("/s"),
+            *[seconds(summary.epoch_seconds(baseline))] * epochs,
+            f"{summary.throughput_of(baseline):,.0f}",
             "1x   ",
             loss(baseline.metric("val_loss")),
         )

@@ -157,7 +157,7 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
         few = {"one": 1, "half": threads // 2} if threads > 3 else {"one": 1}
         cases = "; ".join(f"{name} -> {count}" for name, count in few.items())
         found["threads"] = (
-            Dimension(name="threads", value="all", choices=("all", *few)),
+            Dimension(name="threads", value="default", choices=("default", *few)),
             {"OMP_NUM_THREADS": f"{{threads: {cases}}}"},
         )
         found["spinning"] = (

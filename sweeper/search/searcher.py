@@ -136,11 +136,11 @@ class Searcher:
             attributes: The trial's attributes from the sampler.
         """
         self._num_results += 1
-        if self._climb is not None:
-            self._climb.tell(number, result)
         placed = self._placed(result)
         if placed is None:
             return None
+        if self._climb is not None:
+            self._climb.tell(number, placed)
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
         self._history.add(number, trial)
         return trial

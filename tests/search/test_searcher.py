@@ -346,3 +346,22 @@ def test_where_there_is_nothing_to_climb_the_reason_names_who_suggested(tmp_path
     why = [search.searcher.ask(number, set()).why for number in range(12)]
     assert "suggested by TPE" in why
     assert not any(each.startswith("asked of") for each in why)
+
+
+def test_results_outside_of_a_smaller_space_are_no_place_to_climb_from(tmp_path):
+    """A sweep is continued on a machine with fewer cores, or a choice has left its space."""
+    space = {
+        "loader.num_workers": {"type": "int", "low": 0, "high": 8},
+        "batch_size": {"type": "int", "low": 8, "high": 512, "log": True},
+    }
+    whole = spec_of(
+        space=space, baseline={"loader.kind": "workers"}, search={"trials": 200, "sampler": "climb"}
+    )
+    best = {"loader.num_workers": 8, "batch_size": 64}
+    results = {1: SearchResult(params=best, values=(100.0,), constraints={})}
+    searcher = Searcher(tmp_path / "study.log", whole.clipped("loader.num_workers", 1), results)
+    taken: set[str] = set()
+    for number in range(2, 14):
+        asked = searcher.ask(number, taken)
+        assert 0 <= asked.params["loader.num_workers"] <= 1
+        taken.add(whole.config(asked.params).key())

@@ -30,6 +30,7 @@ from sweeper.sweep.phases.idle_values import idle_values
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.load import NUM_SEEDS
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
@@ -58,7 +59,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
         # Fewer, rather than too few rounds of each.
         chosen.pop()
     rounds = Rounds(context, trials, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
-    rounds.run([record.number for record in chosen])
+    rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
     unfit = _unfit(context, trials, rounds)
     return rounds.result(unfit)
 
@@ -66,7 +67,23 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
 def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
     """Returns about how long the fewest rounds take that confirm `candidates`."""
     runs = (trials.table.records[BASELINE], *candidates)
-    return MIN_ROUNDS * sum(_run_seconds(record.measurement, spec) for record in runs if record.measurement)
+    return _loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * sum(
+        _run_seconds(record.measurement, spec) for record in runs if record.measurement
+    )
+
+
+def _loss_seconds(trials: TrialRunner, spec: SweepSpec, record: TrialRecord) -> float:
+    """Returns about how long the losses of a winner over the baseline's seeds take."""
+    table, measured = trials.table, record.measurement
+    has_limit = table.quality_samples and any(each.metric == "val_loss" for each in table.limits())
+    if measured is None or not has_limit:
+        return 0.0
+    seconds = record.quality.seconds if record.quality is not None else 0.0
+    if spec.command:
+        # It is trained for as long as that takes.
+        seconds = table.quality_samples / measured.throughput
+    one = measured.startup_seconds + seconds + END_SECONDS
+    return one * (NUM_SEEDS - 1)
 
 
 def _run_seconds(measured: Measurement, spec: SweepSpec) -> float:
@@ -138,8 +155,11 @@ class Rounds:
         """Returns samples per second, round by round, by trial number."""
         return [{number: found.throughput for number, found in each.items()} for each in self.speeds]
 
-    def run(self, numbers: Sequence[int]) -> None:
+    def run(self, numbers: Sequence[int], reserve: float = 0.0) -> None:
         """Runs rounds of `numbers` and the baseline until they are conclusive, or the time is up.
+
+        Args:
+            reserve: Seconds to leave for what comes after.
 
         Candidates that are clearly slower than the fastest drop out after the configured rounds.
         """
@@ -161,7 +181,7 @@ class Rounds:
                 self.ended = "the intervals are narrow enough"
                 return
             # Fewer than three rounds prove nothing; in a hurry even that must do.
-            if left is not None and left < longest and (done >= MIN_ROUNDS or budget.is_hurried):
+            if left is not None and left < longest + reserve and (done >= MIN_ROUNDS or budget.is_hurried):
                 self.ended = "the time is up"
                 return
             if done >= self._wanted:

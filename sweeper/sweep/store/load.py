@@ -210,7 +210,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
             record=record,
             x_baseline=ratio.ratio if ratio else table.x_baseline(record),
             throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
-            confirmed=ratio is not None,
+            confirmed=ratio is not None and winner is not None,
             disturbed=bool(
                 found.disturbed.get(record.number)
                 if ratio
