@@ -14,6 +14,7 @@ from sweeper.core.codec import encode
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.scaffold.check_script import Tried, try_out
+from sweeper.scaffold.suggest_pattern import suggest_pattern
 from sweeper.spec import SweepSpec
 
 FAILED = 1
@@ -42,6 +43,9 @@ def tried_lines(tried: Tried) -> Iterator[str]:
     if heard and not heard["understood"] and isinstance(outcome, Failure):
         yield f"  Nothing was recognised in {heard['num_lines']} lines of output. The last ones:"
         yield from (f"    {line}" for line in heard["last_lines"])
+        if pattern := suggest_pattern(heard["last_lines"]):
+            yield "  If this counts steps, add it (or call the group `samples`):"
+            yield f"    script: {{patterns: ['{pattern}']}}"
     if isinstance(outcome, Failure):
         yield f"{outcome.kind}: {outcome.message}"
         if heard.get("understood"):

@@ -20,6 +20,8 @@ from sweeper.system.files import read_json
 
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)
 LIMIT_SECONDS = 120.0
+PATIENCE_SECONDS = 20.0
+"""With a script that prints, but nothing that is understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
                 config=spec.baseline_config(),
                 plan=PLAN,
                 timeout_seconds=LIMIT_SECONDS,
+                patience_seconds=PATIENCE_SECONDS,
             )
             outcome = JobRunner(launcher, machine.slots, lambda: None).run(folder / "trial", job)
         assert isinstance(outcome, Measurement | Failure)

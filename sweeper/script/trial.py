@@ -219,7 +219,19 @@ class _Trial:
             missing := self._listener.missing_setting()
         ):
             raise UserError(missing)
+        elif self._is_not_understood(now):
+            raise TrialFailedError(
+                FailureKind.NO_RESULT,
+                f"nothing was understood in {self._listener.num_lines} lines of output, and torch reports no"
+                f" step after {now - self._process.started_s:.0f} s",
+            )
         return runs
+
+    def _is_not_understood(self, now: float) -> bool:
+        """Whether the job's patience is over with a script that prints, and in which no torch is watched."""
+        patience, listener = self._job.patience_seconds, self._listener
+        is_late = patience > 0 and now - self._process.started_s > patience
+        return is_late and listener.num_lines > 0 and not listener.watched.programs
 
     def _stall(self, silent: float) -> NoReturn:
         # The keeper would soon report the same.
