@@ -133,7 +133,7 @@ def _subject(spec: SweepSpec, record: TrialRecord) -> OfPipeline | OfScript:
     values = {**(config.args or {}), FOLDER: "."}
     return OfScript(
         command=arguments(script.command, values),
-        env={name: render(text, values) for name, text in script.env.items()},
+        env=script.own_environment(values),
         files={path: render(text, values) for path, text in script.files.items()},
         params=config.flatten(),
     )

@@ -53,7 +53,9 @@ def as_json(value: Mapping[str, Any], options: Options) -> str:
 
 
 def as_arguments(value: Mapping[str, Any], options: Options) -> str:
-    """Returns a shell command line, preceded by the files it needs as comments.
+    """Returns a shell command line, preceded by what writes the files it needs.
+
+    A file that exists already is kept, and then the command does not run.
 
     Raises:
         UserError: `--map` is given for a script, or names an unknown setting.
@@ -67,8 +69,11 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
         )
     lines = []
     for path, text in value["files"].items():
-        shown = path if path.isprintable() else repr(path)
-        lines += [f"# {shown}:", *(f"#   {line}" for line in text.splitlines())]
+        folder, end = path.rpartition("/")[0], "SWEEPER"
+        while end in text.splitlines():
+            end += "_"
+        make = f"mkdir -p {shlex.quote(folder)} && " if folder else ""
+        lines += [f"( set -C; {make}cat > {shlex.quote(path)} ) <<'{end}' &&", text.removesuffix("\n"), end]
     own = [f"{name}={shlex.quote(text)}" for name, text in value["env"].items()]
     return "\n".join([*lines, " ".join([*own, shlex.join(value["command"])])]) + "\n"
 

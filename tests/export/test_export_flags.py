@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -143,16 +145,33 @@ def test_a_file_that_is_no_map_is_refused(tmp_path, text):
 SCRIPT = {
     "command": ["python", "my train.py", "$(id)"],
     "env": {"NAME": "it's `id`"},
-    "files": {"a.yaml": "x: 1\nrm: 2\n", "b\nrm -rf": "y"},
+    "files": {"a.yaml": "x: 1\nrm: 2\n"},
     "params": {},
 }
 
 
-def test_a_scripts_command_line_is_what_ran_with_its_files_in_comments():
-    value = {**export_of({}), **SCRIPT}
-    *comments, line = rendered(value, "args").splitlines()
-    assert comments == ["# a.yaml:", "#   x: 1", "#   rm: 2", r"# 'b\nrm -rf':", "#   y"]
-    assert shlex.split(line) == ["NAME=it's `id`", *SCRIPT["command"]]
+def test_a_scripts_command_line_writes_its_files_and_runs(tmp_path):
+    command = [sys.executable, "my train.py", "$(id)"]
+    program = "import os, sys; print(os.environ['NAME'], sys.argv[1:], open('conf/a.yaml').read())"
+    files = {"my train.py": program, "conf/a.yaml": "x: $HOME `id`\nSWEEPER\n", "b\nrm -rf": "y"}
+    value = {**export_of({}), **SCRIPT, "command": command, "files": files}
+    done = subprocess.run(["sh"], input=rendered(value, "args"), cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("it's `id` ['$(id)'] x: $HOME `id`\nSWEEPER\n\n", "")
+    assert {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()} == {*files}
+
+
+def test_a_file_of_the_users_is_kept_and_nothing_runs(tmp_path):
+    (tmp_path / "a.yaml").write_text("mine")
+    value = {**export_of({}), **SCRIPT, "command": ["touch", "ran"]}
+    done = subprocess.run(["sh"], input=rendered(value, "args"), cwd=tmp_path, capture_output=True, text=True)
+    assert "a.yaml" in done.stderr
+    assert (tmp_path / "a.yaml").read_text() == "mine"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_scripts_command_line_is_what_ran():
+    value = {**export_of({}), **SCRIPT, "files": {}}
+    assert shlex.split(rendered(value, "args")) == ["NAME=it's `id`", *SCRIPT["command"]]
     with pytest.raises(UserError, match="`--map` is for the sweep of a pipeline"):
         rendered(value, "args", Options(flags={"batch_size": "--bs"}))
     with pytest.raises(UserError, match=r"`--format python` needs `--patch SCRIPT.py`"):
