@@ -33,7 +33,7 @@ class Workplace:
     """
 
     folder: Path
-    is_own: bool
+    _place: Path | None
     _links: dict[Path, int] = field(default_factory=dict)
 
     def overwritten(self) -> list[Path]:
@@ -42,27 +42,29 @@ class Workplace:
 
     def remove(self) -> None:
         """Removes the mirror; links are not followed."""
-        if self.is_own:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._place is not None:
+            shutil.rmtree(self._place, ignore_errors=True)
 
 
 def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
     """Returns a working directory with the script's files written.
 
     Args:
-        place: Where a mirror is made; it must not exist.
+        place: Where a mirror is made, below it and beside links to what is beside the script's folder.
 
     Raises:
         UserError: A file cannot be written there.
     """
     source = Path(script.folder)
     if script.workdir == "here":
-        found = Workplace(source, is_own=False)
+        found = Workplace(source, None)
     else:
         shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        found = Workplace(place, is_own=True)
-        _mirror(found, source.resolve(), place, place.resolve(), copies=script.workdir == "copy")
+        source, own = source.resolve(), place.resolve()
+        found = Workplace(place / (source.name or "root"), place)
+        found.folder.mkdir(parents=True)
+        _link_siblings(source, place, own)
+        _mirror(found, source, found.folder, own, copies=script.workdir == "copy")
     for path, text in script.files.items():
         target = found.folder / path
         try:
@@ -76,6 +78,15 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
                 f"`script.files` must be writable, but {path!r} is not ({error.strerror})."
             ) from None
     return found
+
+
+def _link_siblings(source: Path, place: Path, own: Path) -> None:
+    """Links what is beside the script's folder: many scripts read `../data`."""
+    if source == source.parent or _is_data(source.parent):
+        return
+    for path in source.parent.iterdir():
+        if path != source and path.name not in LEFT_OUT and not own.is_relative_to(path):
+            (place / path.name).symlink_to(path)
 
 
 def _mirror(found: Workplace, source: Path, target: Path, own: Path, *, copies: bool) -> None:
@@ -115,12 +126,12 @@ def _changed_ns(path: Path) -> int:
 
 
 def leads_out(arguments: list[str], folder: Path) -> str:
-    """Returns an argument that is a relative path out of the folder; empty if there is none.
+    """Returns an argument that is a relative path farther out than beside the folder; empty if none is.
 
     From a mirror elsewhere, the path would be wrong.
     """
     for argument in arguments:
         path = argument.partition("=")[2] or argument
-        if ".." in Path(path).parts and not path.startswith("/") and (folder / path).exists():
+        if os.path.normpath(path).startswith("../..") and (folder / path).exists():
             return argument
     return ""

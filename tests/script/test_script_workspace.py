@@ -96,13 +96,34 @@ def test_a_mirror_is_made_anew(source: Path):
 @pytest.mark.parametrize(
     ("argument", "is_told"),
     [
-        ("../data", True),
-        ("--data=../data", True),
-        ("../nothing", False),
+        ("../../data", True),
+        ("--data=./../../data", True),
+        # What is beside the folder is linked.
+        ("../data", False),
+        ("../../nothing", False),
         ("/tmp/../data", False),
         ("a..b", False),
     ],
 )
 def test_a_path_that_leads_out_is_told(source: Path, argument: str, is_told: bool):
+    folder = source / "sub"
     (source.parent / "data").mkdir()
-    assert leads_out(["train.py", argument], source) == (argument if is_told else "")
+    assert leads_out(["train.py", argument], folder) == (argument if is_told else "")
+
+
+def test_what_is_beside_the_folder_is_beside_the_mirror(source: Path):
+    (source.parent / "data").mkdir()
+    (source.parent / "data" / "rows.txt").write_text("rows")
+    (source.parent / ".git").mkdir()
+    place = made(source)
+    assert (place.folder / "../data/rows.txt").read_text() == "rows"
+    assert not (place.folder / "../.git").exists()
+    place.remove()
+    assert (source.parent / "data" / "rows.txt").exists()
+    assert not place.folder.parent.exists()
+
+
+def test_many_things_beside_the_folder_are_not_linked(source: Path):
+    for i in range(9):
+        (source.parent / f"{i}.txt").touch()
+    assert [each.name for each in made(source).folder.parent.iterdir()] == ["source"]
