@@ -78,8 +78,8 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     command = arguments(script.command, values)
     if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
         raise UserError(
-            f"`command` must not contain a relative path farther out than `../`, but has {path!r}. Write the"
-            " absolute path, or set `script.workdir: here`."
+            "`command` must not contain a relative path out of its repository or farther than beside its"
+            f" folder, but has {path!r}. Write the absolute path, or set `script.workdir: here`."
         )
     if is_trial:
         progress.stage("build")

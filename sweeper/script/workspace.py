@@ -61,9 +61,7 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
     else:
         shutil.rmtree(place, ignore_errors=True)
         source, own = source.resolve(), place.resolve()
-        found = Workplace(place / (source.name or "root"), place)
-        found.folder.mkdir(parents=True)
-        _link_siblings(source, place, own)
+        found = Workplace(_linked_around(source, place, own), place)
         _mirror(found, source, found.folder, own, copies=script.workdir == "copy")
     for path, text in script.files.items():
         target = found.folder / path
@@ -80,13 +78,26 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
     return found
 
 
-def _link_siblings(source: Path, place: Path, own: Path) -> None:
-    """Links what is beside the script's folder: many scripts read `../data`."""
-    if source == source.parent or _is_data(source.parent):
-        return
-    for path in source.parent.iterdir():
-        if path != source and path.name not in LEFT_OUT and not own.is_relative_to(path):
-            (place / path.name).symlink_to(path)
+def _linked_around(source: Path, place: Path, own: Path) -> Path:
+    """Returns a folder below `place` for the mirror of `source`, among links to what is around that.
+
+    Many scripts read `../data`, or what lies elsewhere in their repository.
+    """
+    around, folder = _around(source), place
+    folder.mkdir(parents=True)
+    for part in source.relative_to(around).parts:
+        for path in around.iterdir() if not _is_data(around) else ():
+            if path.name != part and path.name not in LEFT_OUT and not own.is_relative_to(path):
+                (folder / path.name).symlink_to(path)
+        around, folder = around / part, folder / part
+        folder.mkdir()
+    return folder
+
+
+def _around(source: Path) -> Path:
+    """Returns the folder in which the repository of `source` lies; without one, that of `source`."""
+    repository = next((each for each in (source, *source.parents) if (each / ".git").exists()), source)
+    return repository.parent
 
 
 def _mirror(found: Workplace, source: Path, target: Path, own: Path, *, copies: bool) -> None:
@@ -126,12 +137,11 @@ def _changed_ns(path: Path) -> int:
 
 
 def leads_out(arguments: list[str], folder: Path) -> str:
-    """Returns an argument that is a relative path farther out than beside the folder; empty if none is.
-
-    From a mirror elsewhere, the path would be wrong.
-    """
+    """Returns an argument that is a relative path to what is not around the mirror; empty if none is."""
+    depth = len(folder.resolve().relative_to(_around(folder.resolve())).parts)
     for argument in arguments:
         path = argument.partition("=")[2] or argument
-        if os.path.normpath(path).startswith("../..") and (folder / path).exists():
+        out = os.path.normpath(path).split("/")[: depth + 1] == [".."] * (depth + 1)
+        if out and (folder / path).exists():
             return argument
     return ""

@@ -96,10 +96,11 @@ def test_a_mirror_is_made_anew(source: Path):
 @pytest.mark.parametrize(
     ("argument", "is_told"),
     [
-        ("../../data", True),
-        ("--data=./../../data", True),
-        # What is beside the folder is linked.
-        ("../data", False),
+        ("../../..", True),
+        ("--data=./../../../", True),
+        # The rest of the repository, and what is beside it, is linked.
+        ("../large.bin", False),
+        ("../../data", False),
         ("../../nothing", False),
         ("/tmp/../data", False),
         ("a..b", False),
@@ -121,6 +122,24 @@ def test_what_is_beside_the_folder_is_beside_the_mirror(source: Path):
     place.remove()
     assert (source.parent / "data" / "rows.txt").exists()
     assert not place.folder.parent.exists()
+
+
+def test_what_is_in_its_repository_is_around_the_mirror(tmp_path: Path):
+    folder = tmp_path / "repository" / "code" / "train"
+    folder.mkdir(parents=True)
+    for name in (".git/config", "data/rows.txt", "code/helper.py", "../beside.txt"):
+        path = tmp_path / "repository" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    (folder / "train.py").write_text("")
+    mirror = make(
+        Script(command=("x",), folder=str(folder)), {}, tmp_path / "repository" / "runs" / "work"
+    ).folder
+    found = ("train.py", "../helper.py", "../../data/rows.txt", "../../../beside.txt")
+    assert all((mirror / each).is_file() for each in found)
+    assert not (mirror / "../../.git").exists()
+    assert leads_out(["--data", "../../data"], folder) == ""
+    assert leads_out(["../../../../" + tmp_path.name], folder) != ""
 
 
 def test_many_things_beside_the_folder_are_not_linked(source: Path):
