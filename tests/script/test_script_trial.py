@@ -115,7 +115,7 @@ def test_a_script_has_the_users_environment_and_its_own(run, tmp_path, monkeypat
     said = (tmp_path / "trial" / "worker.log").read_text()
     # What sweeper sets for its own processes is not among it.
     assert "'OMP_NUM_THREADS': None, 'CUDA_VISIBLE_DEVICES': '', 'OWN': '32'" in said
-    assert (tmp_path / "trial" / "work" / WILD.name / "result.txt").exists()
+    assert list((tmp_path / "trial" / "work").rglob("result.txt"))
     assert not (WILD / "result.txt").exists()
 
 
