@@ -201,7 +201,9 @@ class Diagnoser(Observer):
         return _copied(self._half if self._is_half else self._held)
 
     def _loader_alone(self, original: Callable[[Any], Any], iterator: Any) -> None:
-        reader = self._batches.reader(iterator, self._held)
+        # The batches of a data set of whole batches do not say how many samples they have.
+        per_batch = self._samples // self._steps if self._batches.has_single else 0
+        reader = None if per_batch else self._batches.reader(iterator, self._held)
         ready = getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0)
         samples, seconds = 0, 0.0
         self._sampler.phase(REST)
@@ -215,7 +217,7 @@ class Diagnoser(Observer):
             while seconds < MIN_SECONDS:
                 batch = original(iterator)
                 seconds = time.perf_counter() - began
-                samples += reader.read(batch) if reader is not None else 0
+                samples += reader.read(batch) if reader is not None else per_batch
         except StopIteration:
             # The script gets the batch that is held; what was measured until then counts.
             pass

@@ -38,7 +38,7 @@ class Outside:
         self.found: list[str] = []
         self._events: dict[str, Callable[[Any], str]] = {
             "open": self._opens,
-            "os.mkdir": lambda args: self._changes(args[0]),
+            "os.mkdir": lambda args: "" if os.path.isdir(args[0]) else self._changes(args[0]),
             "os.remove": lambda args: self._changes(args[0]),
             "os.rmdir": lambda args: self._changes(args[0]),
             "os.rename": lambda args: self._changes(args[0]) or self._changes(args[1]),

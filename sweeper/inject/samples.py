@@ -78,6 +78,7 @@ class Samples:
 
     Attributes:
         current: The pass that gave the latest batch.
+        has_single: Whether a loader gives single items, which may be whole batches.
 
     Args:
         model_begins: Is called when the model is, once it is watched.
@@ -90,7 +91,7 @@ class Samples:
         self._has_training = False
         self.current: Pass | None = None
         self._fetched = 0
-        self._has_single = False
+        self.has_single = False
         self._missed = self._uncounted = 0
         self._watch_at = MISSES
 
@@ -117,7 +118,7 @@ class Samples:
     @property
     def are_usual(self) -> bool:
         """Whether the batches fetched since the latest step say how many samples they have."""
-        return self._fetched > 0 and not self._has_single
+        return self._fetched > 0 and not self.has_single
 
     def add(self, samples: int) -> None:
         """Adds samples that were fetched for the next step."""
@@ -167,7 +168,7 @@ class Samples:
         loader = self._loader_of(sampler)
         if loader is None:
             loader = self._loaders[id(sampler)] = Fed(iterator, batch)
-            self._has_single = self._has_single or loader.batch_size == 1
+            self.has_single = self.has_single or loader.batch_size == 1
         found = Pass(loader, loader.is_training and not is_evaluating)
         setattr(iterator, PASS, found)
         return found
@@ -190,7 +191,7 @@ class Samples:
         of_model = self._model.taken()
         if fetched:
             self._missed, self._watch_at = 0, MISSES
-            if self._has_single:
+            if self.has_single:
                 # Some data sets give whole batches as single items.
                 self._model.watch(optimizer)
                 return max(fetched, of_model)

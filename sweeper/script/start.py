@@ -143,8 +143,9 @@ def _environment(
             environment.setdefault(name, str(port))
     environment.update({"CUDA_VISIBLE_DEVICES": "" if job.device == "cpu" else job.device, **own})
     if searched := environment.get("PYTHONPATH"):
-        # The user's folders; in the mirror, a relative one is another, or none.
-        folders = (os.path.join(script.folder, each) if each else each for each in searched.split(os.pathsep))
+        # A relative folder that is not around the mirror would be another there, or none.
+        source = Path(script.folder)
+        folders = (str(source / e) if leads_out([e], source) else e for e in searched.split(os.pathsep))
         environment["PYTHONPATH"] = os.pathsep.join(folders)
     if script.watch:
         environment.update(inject.environment(environment, mode, job.folder))
