@@ -140,11 +140,6 @@ class Totals:
                 self._weight += steps
 
     @property
-    def steps(self) -> int:
-        """Steps so far, of all processes."""
-        return sum(self._steps.values())
-
-    @property
     def loss(self) -> float:
         """The mean loss so far."""
         return self._sum / self._weight if self._weight else float("nan")
@@ -199,7 +194,9 @@ def watched(name: str, program: Program, folder: Path) -> Iterator[Figure]:
                 ended - began
             )
         # The end may come between a step and its count, once in each process.
-        steps = len(truth) if abs(totals.steps - len(truth)) <= len(files) else totals.steps
+        steps = (
+            len(truth) if abs(listener.watched.steps - len(truth)) <= len(files) else listener.watched.steps
+        )
         for what, value, true in (
             ("steps", steps, len(truth)),
             ("samples/s", rate, by_meter),

@@ -121,6 +121,8 @@ class Job:
         stall_seconds: Longest time without a step in stages that take steps; 0 for no limit.
         patience_seconds: Time after which a script is given up if its output is not understood and
             torch reports nothing; 0 for no limit.
+        source: Who has to report a script's speed, as the baseline's measurement names it; empty for
+            anyone.
         attempt: How often the environment has ended this trial; 0 at first.
         params: The search's own values for the trial, before `when` and aliases are applied.
         origin: Where its configuration came from, in words.
@@ -147,6 +149,7 @@ class Job:
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     stall_seconds: float = 0.0
     patience_seconds: float = 0.0
+    source: str = ""
     attempt: int = 0
     stage: str = "search"
     params: Mapping[str, Any] = field(default_factory=dict)

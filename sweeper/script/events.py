@@ -11,6 +11,9 @@ from sweeper.script.timeline import Timeline
 MIN_COUNTS = 3
 """With this many counts, they are trusted over reported speeds."""
 
+ROUGH_SECONDS = 50.0
+"""Whole seconds below this are rounded by a percent or more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
@@ -36,6 +39,7 @@ class EventStream:
         self._base = self._last = self._steps_of_epoch = 0.0
         self._evaluating_since: float | None = None
         self._paused = 0.0
+        self._epoch_ended_s: float | None = None
         self.names: dict[str, None] = {}
 
     @property
@@ -94,8 +98,10 @@ class EventStream:
 
     def _rate(self, found: Mapping[str, float], moment: float) -> None:
         sizes = self._sizes
+        if "epoch_seconds" in found:
+            found = {**found, "epoch_seconds": self._epoch_seconds(found["epoch_seconds"], moment)}
         for name in RATES:
-            if name in found:
+            if found.get(name):
                 speed = samples_per_second(
                     name,
                     found[name],
@@ -106,3 +112,14 @@ class EventStream:
                 if speed is not None:
                     self.rated.rate(moment, speed, sizes.per_step)
                     return
+
+    def _epoch_seconds(self, printed: float, moment: float) -> float:
+        """Returns the time of an epoch; 0 if unknown.
+
+        A few whole seconds are a range: the time since the previous line counts if it lies in that.
+        """
+        since, self._epoch_ended_s = self._epoch_ended_s, moment
+        if since is None or printed >= ROUGH_SECONDS or not printed.is_integer():
+            return printed
+        passed = moment - since
+        return passed if abs(passed - printed) < 1 else printed

@@ -16,6 +16,7 @@ from typing import Any
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
+from sweeper.core.quantities import COUNTS
 from sweeper.core.script import Script
 from sweeper.core.template import render
 from sweeper.errors import UserError
@@ -26,6 +27,7 @@ from sweeper.script.patterns import Lines, Patterns, is_evaluation
 from sweeper.script.timeline import Stretch, Timeline
 from sweeper.script.watched import Watched
 
+TORCH = "torch"
 JUMP = 100.0
 """Multiple of the usual speed: no training jumps like that, so it must be another unit."""
 DISAGREE = 3.0
@@ -48,7 +50,13 @@ class Listener:
         last_lines: The latest of them.
     """
 
-    def __init__(self, script: Script, config: TrialConfig, folder: Path) -> None:
+    def __init__(self, script: Script, config: TrialConfig, folder: Path, only: str = "") -> None:
+        """Starts to listen.
+
+        Args:
+            only: The source that counts, as `source` names it; empty for the most trusted.
+        """
+        self._only, self._nothing = _kind(only), Timeline()
         self._script, self._per_step = script, samples_per_step(script, config)
         sizes = Sizes(
             per_step=self._per_step, per_epoch=script.samples_per_epoch, tokens=script.tokens_per_sample
@@ -103,8 +111,14 @@ class Listener:
         return (torch, *others) if self.watched.knows_samples else (*others, torch)
 
     def _best(self) -> tuple[str, Timeline]:
-        sources = self._sources()
-        return next((each for each in sources if each[1].stretches), sources[-1])
+        sources = [each for each in self._sources() if self._only in ("", _kind(each[0]))]
+        return next((each for each in sources if each[1].stretches), ("", self._nothing))
+
+    def other_source(self) -> str:
+        """Returns who reports a speed although another source counts; empty if nobody does."""
+        if not self._only or self.source:
+            return ""
+        return next((name for name, timeline in self._sources() if timeline.stretches), "")
 
     def losses(self) -> Timeline:
         """Returns the most trusted timeline that has losses."""
@@ -275,6 +289,13 @@ def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
 
 def _rate(among: Sequence[Stretch]) -> float | None:
     return sum(each.samples for each in among) / sum(each.seconds for each in among) if among else None
+
+
+def _kind(source: str) -> str:
+    """Returns a source without its details: speeds that it counts do not compare to those it prints."""
+    name, _, details = source.partition(" (")
+    is_count = not details or name == TORCH or not {*COUNTS}.isdisjoint(details.rstrip(")").split(", "))
+    return name if is_count else f"{name}, speeds"
 
 
 _FACTOR = re.compile(r"[\d.eE+-]+")

@@ -84,7 +84,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     if is_trial:
         progress.stage("build")
     workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
-    listener = Listener(script, job.config, place)
+    listener = Listener(script, job.config, place, job.source)
     own = script.own_environment(values)
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}

@@ -352,6 +352,17 @@ class _Trial:
         lines = [line for line in listener.last_lines if line.strip()]
         if status == 0 and (missing := listener.missing_setting()):
             raise UserError(missing)
+        if other := listener.other_source():
+            raise TrialFailedError(
+                FailureKind.NO_RESULT,
+                f"its speed is reported by {other}, and not by {self._job.source} as the baseline's is: the"
+                " two do not compare",
+            )
+        if status == 0 and (steps := listener.watched.steps):
+            raise TrialFailedError(
+                FailureKind.NO_RESULT,
+                f"the script ended after {steps:,} steps, too few to time. Let it train for longer",
+            )
         if status == 0:
             seconds = time.perf_counter() - self._process.started_s
             raise TrialFailedError(

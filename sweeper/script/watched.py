@@ -55,6 +55,11 @@ class Watched:
         return list(self._processes)
 
     @property
+    def steps(self) -> int:
+        """The steps so far."""
+        return sum(each.steps for each in self._processes.values())
+
+    @property
     def knows_samples(self) -> bool:
         """Whether the samples of its steps are known."""
         return self._per_step > 0 or any(each.samples for each in self._processes.values())

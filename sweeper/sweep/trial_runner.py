@@ -14,7 +14,7 @@ from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome, seconds_of, write_job, write_outcome
 from sweeper.core.measurement import Failure, Outcome, Report
-from sweeper.core.record import TrialRecord
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.gpu_memory import MemoryWaiter
@@ -125,7 +125,13 @@ class TrialRunner:
             timeout_seconds=self.timeout(),
             stage_seconds=limits,
             stall_seconds=execution.stall_seconds,
+            source=self._source(),
         )
+
+    def _source(self) -> str:
+        """Returns who reported the baseline's speed: speeds of one sweep come from one source."""
+        base = self.table.records.get(BASELINE)
+        return base.measurement.reported_by if base is not None and base.measurement is not None else ""
 
     def run(self, folder: Path, job: Job) -> Outcome | Report:
         """Runs a job that is not a trial; returns an outcome already in the folder as it is."""

@@ -130,3 +130,23 @@ def test_every_unit_becomes_samples_per_second(found, samples_per_second: float)
 
 def test_steps_without_a_size_count_for_nothing():
     assert told((0, {"step": 1}), (1, {"step": 2}), per_step=0).timeline.stretches == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "moments", "expected"),
+    [
+        # `4s - loss 0.3`: any time from 3.5 to 5, which the arrival of the lines tells.
+        (4.0, [4.6, 9.2, 13.8], 100 / 4.6),
+        (0.0, [0.4, 0.8, 1.2], 100 / 0.4),
+        # An evaluation between the lines is no training.
+        (4.0, [10.0, 20.0, 30.0], 100 / 4.0),
+        (4.63, [4.6, 9.2, 13.8], 100 / 4.63),
+        (90.0, [90.4, 180.8, 271.2], 100 / 90.0),
+    ],
+)
+def test_whole_seconds_are_a_range(printed: float, moments: list[float], expected: float):
+    events = EventStream(Sizes(per_epoch=100))
+    for moment in moments:
+        events.take({"epoch_seconds": printed}, moment)
+    last = events.rated.stretches[-1]
+    assert last.samples / last.seconds == pytest.approx(expected)

@@ -9,7 +9,7 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.script import Script
-from sweeper.script.output import Listener
+from sweeper.script.output import Listener, _kind
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.watched import PATIENCE_STEPS, Watched
 
@@ -137,3 +137,41 @@ def test_what_was_not_reported_is_unknown(tmp_path: Path):
         {},
     )
     assert taken(AS_IT_IS).diagnosis(tmp_path, on_gpu=True).blocked_s is None
+
+
+def printed(only: str, folder: Path, *lines: str) -> Listener:
+    script = Script(command=("x",), samples_per_step="10", samples_per_epoch=100)
+    listener = Listener(script, TrialConfig(), folder, only)
+    for moment, line in enumerate(lines):
+        listener.take_output(1, line.encode() + b"\n", float(moment))
+    return listener
+
+
+COUNTED, RATED = [f"step {n}" for n in range(9)], ["epoch 1 took: 2.5 s"] * 9
+
+
+def test_the_speeds_of_a_sweep_come_from_one_source(tmp_path: Path):
+    """At a larger batch, fewer counts are printed: what else is printed does not stand in for them."""
+    first = printed("", tmp_path, *COUNTED)
+    assert first.source == "the output (step)"
+    again = printed(first.source, tmp_path, *COUNTED, *RATED)
+    assert again.source.startswith("the output (step")
+    other = printed(first.source, tmp_path, *RATED)
+    assert (other.source, other.other_source()) == ("", "the output (epoch_seconds)")
+    assert not other.timeline.stretches
+    alone = printed("", tmp_path, *RATED)
+    assert (alone.source, alone.other_source()) == ("the output (epoch_seconds)", "")
+    for each in (first, again, other, alone):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "trial"),
+    [
+        ("torch (optimizer steps, the loader's batches)", "torch (optimizer steps)"),
+        ("the meter", "the meter"),
+        ("MLflow (step)", "MLflow (step, samples)"),
+    ],
+)
+def test_details_of_a_source_may_differ(baseline: str, trial: str):
+    assert _kind(baseline) == _kind(trial)
