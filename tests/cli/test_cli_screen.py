@@ -20,7 +20,7 @@ from measurements import measurement, record_of
 from rich.console import Console
 from thousand import write_sweep
 
-from sweeper.cli import app
+from sweeper.cli import app, screen
 from sweeper.cli.screen import prose, trial_line
 from sweeper.core.measurement import Quality
 
@@ -39,6 +39,17 @@ def test_a_file_gets_everything():
         assert part in line
     assert line.endswith("disturbed (other processes took cores)")
     assert "accuracy" not in trial_line(RECORD, NAME, 2.0, equal={"accuracy"})
+
+
+@pytest.mark.parametrize(("quiet", "expected"), [(0.0, ["one", "  (two)", "  (three)"]), (60.0, ["one"])])
+def test_a_file_gets_the_status_when_nothing_else_comes(monkeypatch, quiet: float, expected: list[str]):
+    monkeypatch.setattr(screen, "QUIET_SECONDS", quiet)
+    out = io.StringIO()
+    with screen.LiveScreen(Console(file=out)) as shown:
+        shown.line("one")
+        shown.live("two")
+        shown.live("three")
+    assert out.getvalue().splitlines() == expected
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 90, 100, 120, 150])

@@ -198,6 +198,9 @@ def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, m
     assert "no winner is confirmed: " in out
     assert "x your baseline, but its 95% interval is [0." in out
     assert "nothing is better" not in out
+    # Measured in the rounds, but not confirmed.
+    assert "confirmed in interleaved rounds" not in out
+    assert "*" not in out
 
 
 def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):

@@ -255,6 +255,35 @@ def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkey
     assert len(result_of(bench)["rounds"]) == ran
 
 
+def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch):
+    """Of 240 s, a fifth is 48. But the six processes take 19 s each, and two for the winner's loss 16."""
+
+    def clock() -> float:
+        return 20.0 * sum(job.plan.repeats > 0 for job in bench.launcher.jobs)
+
+    monkeypatch.setattr(bootstrap, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    spec = spec_of(search={"trials": 100, "minutes": 4}, confirm={"rounds": 3, "top": 3}, also_try=[])
+    bench.run(spec, lambda config: dataclasses.replace(surface(config), startup_seconds=15.0))
+    assert result_of(bench)["reason"] == "the time is up after 4 trials"
+    # One candidate, so that it has three rounds.
+    assert [len(each) for each in result_of(bench)["rounds"]] == [2, 2, 2]
+
+
+def test_runs_of_the_confirmation_that_fail_are_named(bench):
+    def answer(config: TrialConfig) -> Measurement | Failure:
+        confirming = [job for job in bench.launcher.jobs if job.stage == "confirm"]
+        if confirming and config.loader.kind != "rows":
+            return Failure(kind=FailureKind.TIMEOUT, message="it took 30 s")
+        return surface(config)
+
+    bench.run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
+    said = [line for line in bench.watcher.lines if line.startswith("A confirmation run of ")]
+    assert len(said) >= 3
+    assert said[0].endswith(" failed (timeout: it took 30 s).")
+
+
 def test_the_baseline_has_to_run(bench):
     def broken(config: TrialConfig) -> Failure:
         return Failure(kind=FailureKind.USER_ERROR, message="ValueError: no such layer (toy_pipeline.py:7)")
