@@ -298,6 +298,13 @@ class _Trial:
             effective["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
         if found := self._listener.disagreement():
             effective["speed"] = found
+        watched = self._listener.watched
+        if watched.failures:
+            effective["script.watch"] = f"watching it ended ({watched.failures[0]})"
+        elif script.watch and not watched.programs:
+            effective["script.watch"] = (
+                "no torch was seen in its processes: the speed is as it reports itself"
+            )
         self._process.stop()
         return Measurement(
             throughput=throughput,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -77,6 +78,28 @@ def test_a_broken_sitecustomize_is_reported_as_ever(tmp_path, script):
 )
 def test_ways_in(command, script):
     filled = [each.replace("{script}", str(script)).replace("{python}", sys.executable) for each in command]
+    assert steps(run(filled, folder=script.parent)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["uv", "run", "--no-project", "--python", sys.executable, "{script}"],
+        ["accelerate", "launch", "--cpu", "{script}"],
+        ["jupyter", "nbconvert", "--to", "notebook", "--execute", "tiny.ipynb", "--output", "ran.ipynb"],
+    ],
+    ids=["uv", "accelerate", "notebook"],
+)
+def test_ways_in_of_other_tools(command, script, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    cell = {"cell_type": "code", "metadata": {}, "source": TINY, "outputs": [], "execution_count": None}
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python", "language": "python"}}
+    notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    script.with_suffix(".ipynb").write_text(json.dumps(notebook))
+    filled = [each.replace("{script}", str(script)) for each in command]
     assert steps(run(filled, folder=script.parent)) == 5
 
 

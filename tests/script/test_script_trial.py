@@ -111,7 +111,9 @@ def test_a_script_is_asked_to_stop_and_may_say_good_bye(run, tmp_path):
 def test_a_script_has_the_users_environment_and_its_own(run, tmp_path, monkeypatch):
     script = dataclasses.replace(EVIL, env={"OWN": "{batch_size}"}, keep=True)
     job = job_of(script, {"how": "environment", "batch_size": 32})
-    assert isinstance(run(job), Measurement)
+    found = run(job)
+    assert isinstance(found, Measurement)
+    assert "no torch was seen in its processes" in found.effective["script.watch"]
     said = (tmp_path / "trial" / "worker.log").read_text()
     # What sweeper sets for its own processes is not among it.
     assert "'OMP_NUM_THREADS': None, 'CUDA_VISIBLE_DEVICES': '', 'OWN': '32'" in said

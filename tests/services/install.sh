@@ -38,9 +38,10 @@ if ! "$python" -c 'import dask_jobqueue, distributed, psycopg2, ray' 2>/dev/null
     --editable '.[dask,ray]' psycopg2-binary ||
     echo "pip does not install dask, ray and psycopg2-binary here; tests that need them will be skipped."
 fi
-if ! "$python" -c 'import accelerate, lightning, tensorboard, transformers, wandb' 2>/dev/null; then
+if ! "$python" -c 'import accelerate, ipykernel, lightning, nbconvert, tensorboard, transformers, uv, wandb' 2>/dev/null; then
   "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    accelerate lightning tensorboard transformers wandb ||
-    echo "pip does not install accelerate, lightning, tensorboard, transformers and wandb here; tests that need them will be skipped."
+    accelerate ipykernel lightning nbconvert tensorboard transformers uv wandb ||
+    echo "pip does not install all of accelerate, ipykernel, lightning, nbconvert, tensorboard, transformers, uv" \
+      "and wandb here; tests that need them will be skipped."
 fi
 exit 0
