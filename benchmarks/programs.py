@@ -235,11 +235,10 @@ def swept(name: str, program: Program, folder: Path) -> Iterator[Figure]:
         minutes = (time.monotonic() - began) / 60
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
         shown = json.loads(run("show", name, f"--home={home}", "--json").stdout)
-        ratio = shown.get("ratio") or {}
-        value = ratio.get("ratio", 1.0)
-        low, high = ratio.get("low", value), ratio.get("high", value)
-        rounds = len(ratio.get("rounds", ()))
-        yield Figure(figure=f"{name}: winner / its command", value=value, low=low, high=high, repeats=rounds)
+        winner = shown["winner"] or {}
+        value = winner.get("ratio", 1.0)
+        low, high = winner.get("ratio_low", value), winner.get("ratio_high", value)
+        yield Figure(figure=f"{name}: winner / its command", value=value, low=low, high=high, repeats=1)
         yield Figure(
             figure=f"{name}: minutes", value=minutes, low=minutes, high=minutes, bar="<= 3.3", repeats=1
         )
