@@ -11,7 +11,7 @@ from hearing import TRAININGS, run, training
 FAST = ("plain", "cut")
 KINDS = (
     *("plain", "workers", "careless", "accumulation", "scaler", "lbfgs", "gan", "folds", "by_hand", "cut"),
-    *("time_first", "compiled", "stream", "ahead", "pictures", "rough"),
+    *("time_first", "compiled", "stream", "tars", "ahead", "pictures", "rough"),
 )
 
 
@@ -33,7 +33,15 @@ def test_steps_samples_and_losses_are_right_and_nothing_changes(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "module"), [("trainer", "transformers"), ("lightning", "lightning")])
+@pytest.mark.parametrize(
+    ("kind", "module"),
+    [
+        ("trainer", "transformers"),
+        ("accelerated", "accelerate"),
+        ("lightning", "lightning"),
+        ("fabric", "lightning"),
+    ],
+)
 def test_the_loops_of_libraries(kind, module, tmp_path):
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed (`make services`)")

@@ -7,9 +7,12 @@ of all losses, to be held against what the hook saw.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import sys
+import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -411,6 +414,88 @@ def lightning(truth: Truth) -> None:
     options = {"enable_progress_bar": False, "logger": False, "enable_checkpointing": False}
     run = framework.Trainer(max_epochs=EPOCHS, accelerator="cpu", **options)
     run.fit(Module(), DataLoader(rows(), BATCH, shuffle=True), DataLoader(rows(), BATCH))
+
+
+def accelerated(truth: Truth) -> None:
+    """accelerate's loop, with accumulation: its loader reads ahead, its optimizer skips steps."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    raw = mlp()
+    model, optimizer, loader = accelerator.prepare(
+        raw, torch.optim.Adam(raw.parameters()), DataLoader(rows(1024), BATCH, shuffle=True)
+    )
+    for _ in range(EPOCHS):
+        losses = []
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                loss = nn.functional.mse_loss(model(x), y)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.detach())
+            if len(losses) == 2:
+                truth.step(2 * BATCH, sum(losses) / 2)
+                losses.clear()
+        model.eval()
+        with torch.no_grad():
+            model(x)
+        model.train()
+
+
+def fabric(truth: Truth) -> None:
+    """Lightning Fabric's loop: it wraps model, optimizer and loader."""
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    raw = mlp()
+    model, optimizer = fabric.setup(raw, torch.optim.Adam(raw.parameters()))
+    loader = fabric.setup_dataloaders(DataLoader(rows(), BATCH, shuffle=True))
+    for _ in range(EPOCHS):
+        model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            fabric.backward(loss)
+            optimizer.step()
+            truth.step(len(x), loss)
+        model.eval()
+        with torch.no_grad():
+            model(x)
+
+
+class Shards(IterableDataset[Any]):
+    """Samples in tar files, as webdataset has them: one stream a worker."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        mine = self._paths[worker.id :: worker.num_workers] if worker else self._paths
+        for path in mine:
+            with tarfile.open(path) as shard:
+                for member in shard:
+                    file = shard.extractfile(member)
+                    assert file is not None
+                    values = torch.frombuffer(bytearray(file.read()), dtype=torch.float32)
+                    yield values[:20], values[20:]
+
+
+def tars(truth: Truth) -> None:
+    """A stream of samples from tar files, by two workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [f"{folder}/{i}.tar" for i in range(4)]
+        for path in paths:
+            with tarfile.open(path, "w") as shard:
+                for i in range(250):
+                    data = torch.randn(21).numpy().tobytes()
+                    member = tarfile.TarInfo(f"{i}.bin")
+                    member.size = len(data)
+                    shard.addfile(member, io.BytesIO(data))
+        model = mlp()
+        loader = DataLoader(Shards(paths), BATCH, num_workers=2)
+        loop(truth, loader, model, torch.optim.Adam(model.parameters()))
 
 
 def _hog(model: nn.Module) -> None:
