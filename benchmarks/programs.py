@@ -253,7 +253,7 @@ PARTS = {"watch": watched, "sweep": swept}
 def main() -> None:
     """Runs the parts asked for on the programs that are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--programs", type=Path, required=True)
+    parser.add_argument("--programs", type=Path, nargs="?", const=Path(), default=Path())
     parser.add_argument("--python", type=Path, help="the folder of the `python` that runs them")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[*PARTS])

@@ -1,13 +1,15 @@
 """What it costs a script to be watched: the same steps with the hook and without, in fresh processes.
 
-python benchmarks/watch.py [millisecond tiny]    writes benchmarks/results/<device>/watch.json
+python benchmarks/watch.py [millisecond tiny verdicts]    writes benchmarks/results/<device>/watch.json
 
 millisecond  steps of about 1 ms from a DataLoader: the ratio of their speeds
 tiny         the smallest step that has a loader, a backward and an optimizer: the difference in microseconds
+verdicts     scripts whose bottleneck is known: the verdict, the line
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -15,12 +17,19 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+from bottlenecks import CASES
 from common import Figure, chosen, publish, spread
 
 from sweeper import inject, metering
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.trial_card import card
+from sweeper.core.progress import Silent
+from sweeper.script.watch import NO_PARAMETERS, watch
 
 PAIRS = {"millisecond": 40, "tiny": 12}
 WIDTH = {"millisecond": 208, "tiny": 1}
@@ -130,7 +139,33 @@ def tiny(drain: Drain) -> Iterator[Figure]:
     )
 
 
-PARTS = {"millisecond": millisecond, "tiny": tiny}
+def verdicts(_: Drain) -> Iterator[Figure]:
+    """How many bottlenecks are named, and the lines that cause them."""
+    named = lines = 0
+    for title, case in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "train.py").write_text(case.script, encoding="utf-8")
+            with (
+                (Path(folder) / "output").open("w", encoding="utf-8") as out,
+                contextlib.redirect_stdout(out),
+            ):
+                found = watch((sys.executable, "train.py"), Path(folder), Silent())
+        verdict = verdict_of(found, NO_PARAMETERS)
+        shown = "\n".join(card(found, NO_PARAMETERS))
+        is_line = not case.line_number or f"train.py:{case.line_number}" in shown
+        named, lines = named + (verdict.kind == case.verdict), lines + is_line
+        print(
+            f"{title}: {verdict.kind}, for {case.verdict}; line {'' if is_line else 'not '}named", flush=True
+        )
+        print(shown, flush=True)
+    for what, count in (("bottlenecks named", named), ("lines named", lines)):
+        value = count / len(CASES)
+        yield Figure(
+            figure=what, value=value, low=value, high=value, bar=">= 0.9", unit="share", repeats=len(CASES)
+        )
+
+
+PARTS = {"millisecond": millisecond, "tiny": tiny, "verdicts": verdicts}
 
 
 def main() -> None:
@@ -138,7 +173,7 @@ def main() -> None:
     drain = Drain()
     parts = chosen(PARTS)
     figures = [figure for part in parts.values() for figure in part(drain)]
-    assert drain.messages
+    assert drain.messages or [*parts] == ["verdicts"]
     publish("watch", figures, f"python benchmarks/watch.py {' '.join(parts)}")
 
 

@@ -61,6 +61,7 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "kuairand_csv": lambda module: replace(module, ROWS=5000, USERS=20),
     "overhead": lambda module: replace(module, TRIALS=4, FRESH=2, fresh_python=lambda: 1.0),
     "production": replace_parts,
+    "programs": lambda module: replace(module, PROGRAMS={}),
     "real": lambda module: None,
     "scale": replace_parts,
     "search": lambda module: [replace_parts(module), replace(module, SEEDS=1, NAMES=("mlp",))],
@@ -68,7 +69,10 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "telemetry": lambda module: replace(module, costs=numbers, reading_ms=numbers),
     "trainer": lambda module: replace(module, PARTS={name: lambda: list(figures()) for name in module.PARTS}),
     "verdicts": replace_parts,
-    "watch": lambda module: replace(module, PAIRS={"millisecond": 2, "tiny": 2}, SECONDS=0.1),
+    "watch": lambda module: [
+        replace(module, PAIRS={"millisecond": 2, "tiny": 2}, SECONDS=0.1),
+        module.PARTS.update(verdicts=figures),
+    ],
 }
 
 

@@ -45,7 +45,8 @@ def tried_lines(tried: Tried) -> Iterator[str]:
         yield from (f"    {line}" for line in heard["last_lines"])
         if pattern := suggest_pattern(heard["last_lines"]):
             yield "  If this counts steps, add it (or call the group `samples`):"
-            yield f"    script: {{patterns: ['{pattern}']}}"
+            quoted = pattern.replace("'", "''")
+            yield f"    script: {{patterns: ['{quoted}']}}"
     if isinstance(outcome, Failure):
         yield f"{outcome.kind}: {outcome.message}"
         if heard.get("understood"):

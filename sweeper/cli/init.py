@@ -19,8 +19,9 @@ from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
 from sweeper.scaffold.pipeline_options import pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched
-from sweeper.script.command_line import parted
+from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.first_look import FirstLook, look_at
+from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.store.catalog import cannot_write
 from sweeper.system.files import write_atomic
 
@@ -104,11 +105,7 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
             f" {str(Path.cwd())!r}. Change to its folder, or give its path."
         )
     path = _free(out or Path(f"{propose(line).name}.yaml"), force=force)
-    look = None
-    if watch:
-        Console(stderr=True, highlight=False).print("Watching it for some seconds ...")
-        words = [*line.start, *(word for group in line.options for word in group)]
-        look = look_at(words, Path.cwd(), line.env)
+    look = _look(line) if watch else None
     proposal = propose(line, help_of(line), look)
     if not _written(path, rendered(proposal)):
         return
@@ -117,6 +114,16 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
     if proposal.undecided:
         said.append(f"Commented out, for you to decide: {_names(each.name for each in proposal.undecided)}.")
     _say(path, said)
+
+
+def _look(line: CommandLine) -> FirstLook | None:
+    said = Console(stderr=True, highlight=False)
+    words = [*line.start, *(word for group in line.options for word in group)]
+    if reason := leads_elsewhere(words):
+        said.print(Text(f"It is not watched, because {reason}."))
+        return None
+    said.print("Watching it for some seconds ...")
+    return look_at(words, Path.cwd(), line.env)
 
 
 def _seen(look: FirstLook) -> str:

@@ -72,7 +72,7 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
         folder, end = path.rpartition("/")[0], "SWEEPER"
         while end in text.splitlines():
             end += "_"
-        make = f"mkdir -p {shlex.quote(folder)} && " if folder else ""
+        make = f"mkdir -p -- {shlex.quote(folder)} && " if folder else ""
         lines += [f"( set -C; {make}cat > {shlex.quote(path)} ) <<'{end}' &&", text.removesuffix("\n"), end]
     own = [f"{name}={shlex.quote(text)}" for name, text in value["env"].items()]
     return "\n".join([*lines, " ".join([*own, shlex.join(value["command"])])]) + "\n"

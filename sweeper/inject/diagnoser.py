@@ -166,6 +166,7 @@ class Diagnoser(Observer):
                     "part": part,
                     "steps": self._steps - self._steps_before,
                     "samples": self._samples - self._samples_before,
+                    "seconds": time.perf_counter() - self._began_s,
                     "wall": self._laps.wall,
                     "cpu": self._laps.cpu,
                     "waited": _longest_wait(self._waits_before),

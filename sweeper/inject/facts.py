@@ -11,6 +11,8 @@ from typing import Any
 
 from .points import Points
 
+_OTHER_PRECISIONS = ("apex", "deepspeed", "transformer_engine")
+"""Modules that compute in another precision without autocast."""
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 
@@ -43,11 +45,13 @@ class Facts:
         found["compiled"] = bool(stats.get("unique_graphs"))
         for group in getattr(optimizer, "param_groups", ())[:1]:
             found["optimizer"] = type(optimizer).__name__
-            found["fused"] = bool(group.get("fused"))
+            found["fused"] = bool(group.get("fused")) or "Fused" in type(optimizer).__name__
             for parameter in group["params"][:1]:
                 found["device"] = parameter.device.type
-                self._autocast = self._autocast or parameter.dtype
-        if self._autocast is not None:
+                if type(parameter).__name__ not in ("FlatParameter", "DTensor"):
+                    self._autocast = self._autocast or parameter.dtype
+        is_wrapped = any(name in sys.modules for name in _OTHER_PRECISIONS)
+        if self._autocast is not None and not is_wrapped:
             name = str(self._autocast).rpartition(".")[2]
             found["precision"] = _PRECISIONS.get(name, name)
         return found
@@ -55,9 +59,9 @@ class Facts:
 
 def of_loader(iterator: Any) -> dict[str, Any]:
     """Returns what a loader's iterator says of itself."""
-    workers = getattr(iterator, "_num_workers", 0)
+    workers = int(getattr(iterator, "_num_workers", 0) or 0)
     found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
     if workers:
-        found["prefetch_factor"] = getattr(iterator, "_prefetch_factor", None)
+        found["prefetch_factor"] = int(getattr(iterator, "_prefetch_factor", None) or 2)
         found["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
     return found

@@ -55,6 +55,7 @@ class Observer:
         self._batches = self._new_samples()
         self._watched = Facts(self._torch, self.points)
         self._facts: dict[str, Any] = {}
+        self._last_samples = 0
         self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._send)
         self._steps = self._samples = self._backwards = 0
@@ -199,9 +200,11 @@ class Observer:
         self._losses.step_ended(self._steps, self._backwards // num_steps)
         if not self._facts and self._steps >= FACTS_AT:
             self._facts = self._watched.take(optimizer, self._batches.loader)
-            accumulated = max(1, self._backwards // num_steps)
-            self._facts["accumulate_steps"] = accumulated
-            self._facts["batch_size"] = samples // accumulated
+            self._facts["accumulate_steps"] = max(1, self._backwards // num_steps)
+        if self._facts and samples == self._last_samples > 0:
+            # The first that are counted may be of several steps.
+            self._facts.setdefault("batch_size", samples // self._facts["accumulate_steps"])
+        self._last_samples = samples
         self._backwards = 0
         if now - self._sent_at_s >= INTERVAL_SECONDS or self._steps == 1:
             self._send()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 SUBMITTERS = frozenset({"sbatch", "srun", "salloc", "qsub", "bsub", "kubectl", "ssh"})
 """Programs that start work elsewhere, where a sweep cannot end it."""
 
-MAX_REPORTS = 20
+MAX_REPORTS, MAX_CHARACTERS = 20, 300
 _WRITES = os.O_WRONLY | os.O_RDWR
+_TRIAL_FILE = re.compile("[a-z0-9_]{8}")
 _LOCAL = frozenset({"", "localhost", "::1", "0.0.0.0", "::"})
+_SHARED = "/dev/shm/"
+_SHARED_MEMORY = tuple(_SHARED + name for name in ("pym-", "torch_", "sem.", "psm_"))
 _TEMPORARY = ("tmp", "pymp-", "torchinductor_", "torchelastic_", "wandb", "sweeper-")
 """How the names of temporary files begin that libraries make."""
 
@@ -32,7 +35,8 @@ class Outside:
 
     def __init__(self, folder: str, tell: Callable[[], None]) -> None:
         self._own = (os.path.realpath(folder), os.path.realpath(sys.prefix), "/proc", "/sys")
-        self._temporary = os.path.realpath(tempfile.gettempdir())
+        # `tempfile.gettempdir` would keep it, before the script may set it.
+        self._temporary = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
         self._local = {*_LOCAL, socket.gethostname()}
         self._tell = tell
         self.found: list[str] = []
@@ -51,13 +55,15 @@ class Outside:
     def install(self, torch: Any) -> None:
         """Begins to listen."""
         # torch writes files without Python.
-        save = torch.serialization._open_zipfile_writer_file.__init__
+        file = getattr(torch.serialization, "_open_zipfile_writer_file", None)
+        if file is not None:
+            original = file.__init__
 
-        def open_file(writer: Any, name: Any) -> None:
-            self._report(lambda _: self._changes(name), ())
-            save(writer, name)
+            def open_file(writer: Any, name: Any) -> None:
+                self._report(lambda _: self._changes(name), ())
+                original(writer, name)
 
-        torch.serialization._open_zipfile_writer_file.__init__ = open_file
+            file.__init__ = open_file
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: Any) -> None:
@@ -68,8 +74,8 @@ class Outside:
     def _report(self, find: Callable[[Any], str], args: Any) -> None:
         try:
             text = find(args)
-            if text and text not in self.found and len(self.found) < MAX_REPORTS:
-                self.found.append(text)
+            if text and text[:MAX_CHARACTERS] not in self.found and len(self.found) < MAX_REPORTS:
+                self.found.append(text[:MAX_CHARACTERS])
                 self._tell()
         except Exception:
             # Whatever it opens, it opens: only the report is lost.
@@ -83,12 +89,14 @@ class Outside:
         if not isinstance(name, (str, bytes, os.PathLike)):
             return ""
         path = str(os.path.realpath(os.fsdecode(name)))
-        if path.startswith("/dev/") and not path.startswith("/dev/shm/"):
+        if path.startswith("/dev/") and (not path.startswith(_SHARED) or path.startswith(_SHARED_MEMORY)):
             return ""
         if any(path == own or path.startswith(own + os.sep) for own in self._own):
             return ""
         temporary = self._temporary + os.sep
-        if path.startswith(temporary) and path[len(temporary) :].startswith(_TEMPORARY):
+        name = path[len(temporary) :] if path.startswith(temporary) else ""
+        # `tempfile` tries a folder with a file that has a name of eight letters.
+        if name.startswith(_TEMPORARY) or _TRIAL_FILE.fullmatch(name):
             return ""
         # Caches and settings of libraries are hidden.
         if any(part.startswith(".") or part == "__pycache__" for part in path.split(os.sep)):
@@ -101,6 +109,11 @@ class Outside:
 
 
 def _starts(executable: Any, args: Any) -> str:
-    words = [executable, *(args if isinstance(args, (list, tuple)) else [args])]
-    names = (os.path.basename(os.fsdecode(word)) for word in words[:2] if word)
+    words = [os.fsdecode(word) for word in (args if isinstance(args, (list, tuple)) else [args])]
+    if "-c" in words[:-1]:
+        # Each word of a shell's command line may be a program.
+        words = words[words.index("-c") + 1].split()
+    else:
+        words = [os.fsdecode(executable or ""), *words[:1]]
+    names = (os.path.basename(word) for word in words)
     return next(("starts `" + name + "`" for name in names if name in SUBMITTERS), "")

@@ -133,10 +133,12 @@ def observed(found: Dimension, facts: Mapping[str, Any]) -> Dimension:
         is_number = isinstance(value, int) and isinstance(found.choices[0], int)
         choices = tuple(sorted((*found.choices, value))) if is_number else ()
         return replace(found, value=value, choices=choices) if choices else found
-    if not isinstance(value, int) or value < found.low > 1:
+    if not isinstance(value, int) or isinstance(value, bool):
         return found
-    if found.name == BATCH and value:
+    if found.name == BATCH and value > 0:
         return replace(found, value=value, low=max(1, value // 4), high=16 * value)
+    if value < found.low:
+        return found
     return replace(found, value=value, high=max(found.high, value))
 
 

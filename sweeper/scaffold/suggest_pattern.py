@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 MIN_LINES = 3
 """Lines of one form that make it a form."""
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_STAMP = re.compile(r"(?:\d{2,4}[-/.]\d{1,2}[-/.]\d{1,4})?[T ]*\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?")
+"""A date or a time of day, which only grows as well."""
+_CUT = "\0"
 _GAP = r"\S+"
 
 
@@ -19,7 +22,7 @@ def suggest_pattern(lines: Sequence[str]) -> str:
     A count is a whole number that only grows from line to line.
     """
     forms: dict[str, list[list[str]]] = defaultdict(list)
-    for line in lines:
+    for line in (_STAMP.sub(_CUT, each) for each in lines):
         forms[_NUMBER.sub("0", line.strip())].append(_NUMBER.findall(line.strip()))
     for form, numbers in sorted(forms.items(), key=lambda each: -len(each[1])):
         columns = list(zip(*numbers, strict=True))
@@ -37,7 +40,10 @@ def _counts(column: Sequence[str]) -> bool:
 
 
 def _pattern(form: str, place: int) -> str:
-    """Returns the text up to the number at `place`, with any number for those before it."""
-    parts = form.split("0")[: place + 1]
-    before = _GAP.join(re.escape(part).replace(r"\ ", " ") for part in parts)
-    return rf"{before}(?P<step>[\d,]+)"
+    """Returns the text up to the number at `place`, with any number for those before it.
+
+    A time, which is not part of it, ends what came before.
+    """
+    before = "0".join(form.split("0")[: place + 1]).rpartition(_CUT)[2]
+    text = _GAP.join(re.escape(part).replace(r"\ ", " ") for part in before.split("0"))
+    return rf"{text}(?P<step>[\d,]+)"

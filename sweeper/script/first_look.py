@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
                 return _look(job)
         except TrialFailedError as error:
             return FirstLook(failure=Failure(kind=FailureKind(error.kind), message=str(error)))
-        except UserError as error:
+        except (UserError, OSError) as error:
             return FirstLook(failure=Failure(kind=FailureKind.USER_ERROR, message=str(error)))
 
 
@@ -89,11 +90,13 @@ def _look(job: Job) -> FirstLook:
             stretches, now = listener.timeline.stretches, time.perf_counter()
             if not stretches and now - process.started_s > START_SECONDS:
                 return FirstLook(failure=_silent(listener, f"it has not trained after {START_SECONDS:.0f} s"))
-            if len(stretches) >= MIN_STRETCHES and now - stretches[0].start_s > LOOK_SECONDS:
+            looked = now - stretches[0].start_s if stretches else 0.0
+            if looked > LOOK_SECONDS and (len(stretches) >= MIN_STRETCHES or looked > START_SECONDS):
                 break
         stretches = listener.timeline.stretches
         if not stretches:
-            return FirstLook(failure=_silent(listener, f"it exited ({process.status}) without a step"))
+            code = os.waitstatus_to_exitcode(process.status or 0)
+            return FirstLook(failure=_silent(listener, f"it exited with status {code}, without a step"))
         late = stretches[len(stretches) // 2 :]
         has_loss = False
         with contextlib.suppress(TrialFailedError):

@@ -41,6 +41,8 @@ OFFLINE = {
 }
 """A trial sends nothing to a tracker or a hub, whatever the user's own runs do."""
 WANDB_FOLDER = "WANDB_DIR"
+QUIET = ("disabled", "dryrun")
+"""Modes of W&B that send nothing, either."""
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
 
 
@@ -78,12 +80,17 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     command = arguments(script.command, values)
     if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
         raise UserError(
-            "`command` must not contain a relative path out of its repository or farther than beside its"
-            f" folder, but has {path!r}. Write the absolute path, or set `script.workdir: here`."
+            "`command` must not contain a relative path that leads farther up than the folder around its"
+            f" repository, or into what a mirror leaves out, but has {path!r}. Write the absolute path, or"
+            " set `script.workdir: here`."
         )
     if is_trial:
         progress.stage("build")
     workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
+    program = Path(script.folder).resolve() / command[0]
+    if "/" in command[0] and not (workplace.folder / command[0]).exists() and program.exists():
+        # An environment's own python, which a mirror leaves out.
+        command[0] = str(program)
     listener = Listener(script, job.config, place, job.source)
     own = script.own_environment(values)
     files = {path: render(text, values) for path, text in script.files.items()}
@@ -125,7 +132,10 @@ def _trackers(place: Path) -> Iterator[dict[str, str]]:
     folder = place / "trackers"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        yield {**OFFLINE, WANDB_FOLDER: str(folder.resolve())}
+        found = {**OFFLINE, WANDB_FOLDER: str(folder.resolve())}
+        if os.environ.get("WANDB_MODE") in QUIET:
+            del found["WANDB_MODE"]
+        yield found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

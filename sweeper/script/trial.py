@@ -69,9 +69,9 @@ def run(job: Job, progress: Progress) -> Measurement:
             diagnosis = parts.diagnosis(trial.folder, on_gpu=found.device.kind != "cpu")
         breakdown = parts.breakdown()
         if breakdown is not None:
-            found = dataclasses.replace(
-                found, breakdown=breakdown, diagnosis=diagnosis, finished_at=time.time()
-            )
+            found = dataclasses.replace(found, breakdown=breakdown)
+        if breakdown is not None or diagnosis.outside:
+            found = dataclasses.replace(found, diagnosis=diagnosis, finished_at=time.time())
     return found
 
 
@@ -222,8 +222,8 @@ class _Trial:
         elif self._is_not_understood(now):
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
-                f"nothing was understood in {self._listener.num_lines} lines of output, and torch reports no"
-                f" step after {now - self._process.started_s:.0f} s",
+                f"nothing was understood in {self._listener.num_lines} lines of output, and no torch was seen"
+                f" in its processes after {now - self._process.started_s:.0f} s",
             )
         return runs
 
@@ -359,7 +359,7 @@ class _Trial:
         lines = [line for line in listener.last_lines if line.strip()]
         if status == 0 and (missing := listener.missing_setting()):
             raise UserError(missing)
-        if other := listener.other_source():
+        if status == 0 and (other := listener.other_source()):
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
                 f"its speed is reported by {other}, and not by {self._job.source} as the baseline's is: the"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +67,11 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
         _mirror(found, source, found.folder, own, copies=script.workdir == "copy")
     for path, text in script.files.items():
         target = found.folder / path
+        if found._place is not None and not target.parent.resolve().is_relative_to(found.folder.resolve()):
+            raise UserError(
+                f"`script.files` must be below the script's folder, but {path!r} leads through a link to"
+                f" {str(target.parent.resolve())!r}. Write it elsewhere."
+            )
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             # Never through a link into the user's own file.
@@ -86,12 +93,20 @@ def _linked_around(source: Path, place: Path, own: Path) -> Path:
     around, folder = _around(source), place
     folder.mkdir(parents=True)
     for part in source.relative_to(around).parts:
-        for path in around.iterdir() if not _is_data(around) else ():
+        for path in _few(around):
             if path.name != part and path.name not in LEFT_OUT and not own.is_relative_to(path):
                 (folder / path.name).symlink_to(path)
         around, folder = around / part, folder / part
         folder.mkdir()
     return folder
+
+
+def _few(folder: Path) -> Iterator[Path]:
+    """Yields what is in a folder, unless it is data or cannot be listed."""
+    # Above a home, folders may often not be listed.
+    with contextlib.suppress(PermissionError):
+        if not _is_data(folder):
+            yield from folder.iterdir()
 
 
 def _around(source: Path) -> Path:
@@ -141,7 +156,9 @@ def leads_out(arguments: list[str], folder: Path) -> str:
     depth = len(folder.resolve().relative_to(_around(folder.resolve())).parts)
     for argument in arguments:
         path = argument.partition("=")[2] or argument
-        out = os.path.normpath(path).split("/")[: depth + 1] == [".."] * (depth + 1)
-        if out and (folder / path).exists():
+        parts = os.path.normpath(path).split("/")
+        is_beyond = parts[: depth + 1] == [".."] * (depth + 1)
+        is_left_out = parts[0] == ".." and not LEFT_OUT.isdisjoint(parts)
+        if (is_beyond or is_left_out) and (folder / path).exists():
             return argument
     return ""

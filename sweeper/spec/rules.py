@@ -49,7 +49,17 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
 
 
 def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each value unknown to its registry, such as a missing loader."""
+    """Yields a mistake for each value unknown to its registry, such as a missing loader.
+
+    And for a command that starts work elsewhere without consent: a sweep that was made may go on.
+    """
+    words = [word for word in _list(tree.get("command")) if isinstance(word, str)]
+    if (reason := leads_elsewhere(words)) and _mapping(tree.get("script")).get("elsewhere") is not True:
+        text = (
+            f"`command` must train on this machine alone, but {reason}: sweeper could not end it. Add"
+            " `script: {elsewhere: true}` if every trial may do that."
+        )
+        yield Mistake(("command",), text)
     places: list[tuple[Path, str, Any]] = [
         (("space", name, "choices", i), name, choice)
         for name, parameter in _mapping(tree.get("space")).items()
@@ -88,6 +98,7 @@ _NODES: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "torch.distributed.run": (("--nnodes",), ("1", "1:1")),
     "accelerate": (("--num-machines",), ("1",)),
     "deepspeed": (("--num-nodes", "--hostfile", "-H"), ("1",)),
+    "torch.distributed.launch": (("--nnodes",), ("1", "1:1")),
     "mpirun": (("--hostfile", "--host", "-H"), ("localhost",)),
     "mpiexec": (("--hostfile", "--host", "-H"), ("localhost",)),
 }
@@ -128,13 +139,6 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     files = _mapping(options.get("files"))
     templates += [(("script", "files", name), text) for name, text in files.items()]
     templates.append((("script", "samples_per_step"), options.get("samples_per_step")))
-    words = [word for word in _list(tree.get("command")) if isinstance(word, str)]
-    if (reason := leads_elsewhere(words)) and options.get("elsewhere") is not True:
-        text = (
-            f"`command` must train on this machine alone, but {reason}: sweeper could not end it. Add"
-            " `script: {elsewhere: true}` if every trial may do that."
-        )
-        yield Mistake(("command",), text)
     used = {name: path for path, text in templates if isinstance(text, str) for name in names_in(text)}
     base, fixed = _mapping(tree.get("baseline")), _mapping(tree.get("fix"))
     searched = _mapping(tree.get("space"))
@@ -169,8 +173,11 @@ def leads_elsewhere(words: Sequence[str]) -> str:
     for launcher, (options, alone) in _NODES.items():
         if not any(_base(word) == launcher for word in words[:3]):
             continue
-        for option, value in itertools.pairwise([part for word in words for part in word.split("=", 1)]):
-            if option.replace("_", "-") in options and value not in alone:
+        before = itertools.takewhile(lambda word: not word.endswith(".py"), words)
+        for option, value in itertools.pairwise([part for word in before for part in word.split("=", 1)]):
+            # mpirun's hosts may have a number of slots.
+            is_alone = value in alone or ("localhost" in alone and value.partition(":")[0] == "localhost")
+            if option.replace("_", "-") in options and not is_alone:
                 return f"`{option} {value}` is for several machines"
     return ""
 

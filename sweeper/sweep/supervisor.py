@@ -116,8 +116,7 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
     found = record.measurement.diagnosis if record.measurement else None
     if found is not None and found.outside:
         context.observer.line(
-            f"Outside of its folder, the script {', '.join(found.outside)}. So does every trial:"
-            " they may overwrite or read what another one left there."
+            f"Outside of its folder, the script {', '.join(found.outside)}. So does every trial."
         )
 
 

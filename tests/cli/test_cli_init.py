@@ -100,8 +100,14 @@ def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatc
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("print('no training here')", "it exited (0) without a step; its last line: no training here"),
-        ("raise OSError('no disk')", "without a step; its last line: OSError: no disk"),
+        (
+            "print('no training here')",
+            "it exited with status 0, without a step; its last line: no training here",
+        ),
+        (
+            "raise OSError('no disk')",
+            "it exited with status 1, without a step; its last line: OSError: no disk",
+        ),
         ("import time; time.sleep(60)", "it has not trained after 1 s"),
     ],
 )
@@ -111,6 +117,12 @@ def test_a_command_that_does_not_train_is_said_so(here, monkeypatch, capsys, tex
     init_command(f"{sys.executable} train.py --batch-size 8", None, force=False)
     assert words in capsys.readouterr().out
     assert load(Path("train.yaml")).baseline == {"batch_size": 8}
+
+
+def test_a_command_that_submits_a_job_is_not_run(here, capsys):
+    Path("job.sh").touch()
+    init_command("sbatch job.sh", None, force=False)
+    assert "not watched, because `sbatch` starts it elsewhere" in capsys.readouterr().err
 
 
 def test_a_command_need_not_run(here, capsys):

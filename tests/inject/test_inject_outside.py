@@ -11,7 +11,7 @@ from hearing import run
 from sweeper import inject
 
 SCRIPT = """
-import os, pathlib, socket, subprocess, sys, tempfile
+import multiprocessing, os, pathlib, socket, subprocess, sys, tempfile
 import torch
 
 outside = pathlib.Path(sys.argv[1])
@@ -37,6 +37,8 @@ for command in (["sbatch-not-there"], ["/not/there/sbatch", "job.sh"]):
         subprocess.run(command)
     except OSError:
         pass
+subprocess.run("exit 0; ssh node1 true", shell=True)
+multiprocessing.Array("d", 3)
 print("done")
 """
 
@@ -76,6 +78,7 @@ def test_writes_hosts_and_jobs_are_reported(folders: tuple[Path, Path]) -> None:
         f"writes to {outside}/in_data.txt",
         "connects to tracker.invalid",
         "starts `sbatch`",
+        "starts `ssh`",
     ]
 
 

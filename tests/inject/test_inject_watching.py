@@ -67,6 +67,23 @@ def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
     assert per_step == found.truth["samples"] / found.truth["steps"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("plain", {"batch_size": 32, "num_workers": 0, "optimizer": "Adam", "precision": "fp32"}),
+        ("cut", {"batch_size": 32, "accumulate_steps": 1}),
+        pytest.param("by_hand", {"batch_size": 32}, marks=pytest.mark.slow),
+        pytest.param("workers", {"num_workers": 2, "prefetch_factor": 2}, marks=pytest.mark.slow),
+        pytest.param("accumulation", {"accumulate_steps": 4, "batch_size": 32}, marks=pytest.mark.slow),
+        pytest.param("scaler", {"precision": "bf16"}, marks=pytest.mark.slow),
+        pytest.param("compiled", {"compiled": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_training_uses_is_known(kind, expected):
+    facts = training(kind).last["facts"]
+    assert {name: facts.get(name) for name in expected} == expected
+
+
 @pytest.mark.slow
 def test_without_a_loader_a_compiled_model_is_left_alone():
     found = training("compiled_step")

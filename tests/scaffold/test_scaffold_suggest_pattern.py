@@ -13,6 +13,8 @@ from sweeper.script.patterns import Patterns
     [
         ("[epoch 3] <{count}> cost=0.{count}1", [10, 20, 30]),
         ("n={count} t=0.5 (gpu 0)", [1, 2, 3, 4]),
+        ("2026-01-05 12:00:{count:02d},123 INFO it is {count} now", [1, 2, 3]),
+        ("[09:{count:02d}:00] <{count}>", [10, 20, 30]),
         ("2026-01-01 done {count:,} of 90,000 | 0.93", [1000, 2000, 30000]),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sweeper.core.script import Script
+from sweeper.errors import UserError
 from sweeper.script import workspace
 from sweeper.script.workspace import leads_out, make
 
@@ -140,6 +142,28 @@ def test_what_is_in_its_repository_is_around_the_mirror(tmp_path: Path):
     assert not (mirror / "../../.git").exists()
     assert leads_out(["--data", "../../data"], folder) == ""
     assert leads_out(["../../../../" + tmp_path.name], folder) != ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list everything")
+def test_a_folder_that_cannot_be_listed_is_not(source: Path):
+    source.parent.chmod(0o311)
+    try:
+        assert (made(source).folder / "train.py").exists()
+    finally:
+        source.parent.chmod(0o755)
+
+
+def test_files_are_never_written_through_a_linked_folder(source: Path):
+    (source.parent / "shared").mkdir()
+    (source / "configs").symlink_to(source.parent / "shared")
+    with pytest.raises(UserError, match="leads through a link"):
+        made(source, files={"configs/run.yaml": "3"})
+    assert not any((source.parent / "shared").iterdir())
+
+
+def test_what_a_mirror_leaves_out_is_not_there(source: Path):
+    (source.parent / ".venv").mkdir()
+    assert leads_out(["../.venv"], source) == "../.venv"
 
 
 def test_many_things_beside_the_folder_are_not_linked(source: Path):

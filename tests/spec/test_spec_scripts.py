@@ -85,6 +85,8 @@ def test_other_machines_need_consent(words: list[str], reason: str):
     with pytest.raises(UserError, match=reason):
         spec_of(command=command)
     assert spec_of(command=command, script={"elsewhere": True}).script.elsewhere
+    # A sweep that was made before there was such a rule can still be read.
+    assert SweepSpec.from_dict({**TREE, "command": command}, is_stored=True).command == tuple(command)
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkey
 
 
 def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch):
-    """Of 240 s, a fifth is 48. But the six processes take 19 s each, and two for the winner's loss 16."""
+    """Six processes of 19 s and two of 16 s for the winner's loss need more than a fifth, and get half."""
 
     def clock() -> float:
         return 20.0 * sum(job.plan.repeats > 0 for job in bench.launcher.jobs)
@@ -266,7 +266,7 @@ def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     spec = spec_of(search={"trials": 100, "minutes": 4}, confirm={"rounds": 3, "top": 3}, also_try=[])
     bench.run(spec, lambda config: dataclasses.replace(surface(config), startup_seconds=15.0))
-    assert result_of(bench)["reason"] == "the time is up after 4 trials"
+    assert result_of(bench)["reason"] == "the time is up after 5 trials"
     # One candidate, so that it has three rounds.
     assert [len(each) for each in result_of(bench)["rounds"]] == [2, 2, 2]
 

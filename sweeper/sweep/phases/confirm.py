@@ -25,8 +25,7 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.failing_values import choices_of
-from sweeper.sweep.phases.idle_values import idle_values
+from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.stopping import StopAskedError
@@ -54,14 +53,25 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     spec, chosen = context.spec, _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
-    left = trials.budget.seconds_left
-    while left is not None and len(chosen) > 1 and confirm_seconds(trials, spec, chosen) > left:
-        # Fewer, rather than too few rounds of each.
-        chosen.pop()
+    chosen = chosen[: _num_candidates(context, trials, chosen)]
     rounds = Rounds(context, trials, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
     unfit = _unfit(context, trials, rounds)
     return rounds.result(unfit)
+
+
+def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:
+    """Returns how many candidates have time for the fewest rounds: rather few than too few rounds of each.
+
+    A confirmation that continues has as many as it began with.
+    """
+    begun = (entry.job.params.get("among") for entry in context.journal.rounds("confirm"))
+    if (number := next((each for each in begun if isinstance(each, int)), None)) is not None:
+        return number
+    left, number = trials.budget.seconds_left, len(chosen)
+    while left is not None and number > 1 and confirm_seconds(trials, context.spec, chosen[:number]) > left:
+        number -= 1
+    return number
 
 
 def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
@@ -119,14 +129,9 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
 
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     table, needs_loss = trials.table, bool(trials.table.quality_samples)
-    idle = idle_values(table.finished(), context.spec.space) if context.spec.command else {}
-    among = [
-        record
-        for record in table.finished()
-        if not any(
-            value in idle.get(name, ()) for name, value in choices_of(record.config, context.spec.space)
-        )
-    ]
+    among = table.finished()
+    if context.spec.command:
+        among = without_idle(among, context.spec)
     return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 
 
@@ -142,10 +147,9 @@ class Rounds:
     ) -> None:
         self._context, self._trials = context, trials
         self._place, self._window_seconds, self._wanted = place, window_seconds, wanted
-        self._folders = {
-            (entry.job.params["round"], entry.job.params["trial"]): entry.folder
-            for entry in context.journal.rounds(place)
-        }
+        stored = {(e.job.params["round"], e.job.params["trial"]): e for e in context.journal.rounds(place)}
+        self._folders = {key: entry.folder for key, entry in stored.items()}
+        self._ended = {key for key, entry in stored.items() if entry.outcome is not None}
         self.speeds: list[Speeds] = []
         self._kept = False
         self._numbers: list[int] = []
@@ -176,7 +180,9 @@ class Rounds:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
         for index in range(MAX_ROUNDS * self._wanted):
-            done, left = len(self.speeds), budget.seconds_left
+            # Rounds of an earlier process cost nothing, and decide what they decided then.
+            is_stored = all((index, number) in self._ended for number in (BASELINE, *among))
+            done, left = len(self.speeds), None if is_stored else budget.seconds_left
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
                 self.ended = "the intervals are narrow enough"
                 return
@@ -224,7 +230,8 @@ class Rounds:
 
     def _job(self, record: TrialRecord, index: int) -> Job:
         measure = self._context.spec.measure
-        job = self._trials.job("confirm", record.config, {"round": index, "trial": record.number})
+        params = {"round": index, "trial": record.number, "among": len(self._numbers) - 1}
+        job = self._trials.job("confirm", record.config, params)
         plan = MeasurePlan(
             window_seconds=self._window_seconds,
             repeats=1,

@@ -33,7 +33,8 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
             seconds = min(seconds, QUALITY_SHARE * spec.search.minutes * 60)
         samples = auto_quality_samples(baseline.measurement, baseline.config.batch_size, seconds)
         if spec.command:
-            samples = trained_samples(baseline.measurement)
+            usual = spec.measure.repeats * spec.measure.window_seconds
+            samples = trained_samples(baseline.measurement, usual)
     else:
         samples = int(asked)
     spec, lines = with_enough_steps(spec, samples)
@@ -88,10 +89,13 @@ def looks_at_loss(spec: SweepSpec) -> bool:
     return any(metric_row(name).rests_on_loss for name in spec.metrics())
 
 
-def trained_samples(baseline: Measurement) -> int:
-    """Returns how many samples a script had trained on after its windows, for its loss."""
-    warm = baseline.throughput * baseline.warmup_seconds
-    return max(1, int(sum(window.samples for window in baseline.windows) + warm))
+def trained_samples(baseline: Measurement, seconds: float) -> int:
+    """Returns how many samples a script had trained on after `seconds` of windows, for its loss.
+
+    As many as any trial trains on to be timed; disturbed windows of the baseline do not count.
+    """
+    timed = min(seconds, sum(window.seconds for window in baseline.windows))
+    return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, seconds))))
 
 
 def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator
 
 from sweeper.analysis.regret import expected_regret
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
@@ -20,13 +20,13 @@ from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.confirm import confirm_seconds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
-from sweeper.sweep.phases.idle_values import idle_values
+from sweeper.sweep.phases.idle_values import Idle, idle_values
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
-CONFIRM_SHARE = 0.2
+CONFIRM_SHARE, MAX_CONFIRM_SHARE = 0.2, 0.5
 MAX_IN_A_ROW = 20
 """Configurations passed over in a row before the next one runs, whatever is expected of it."""
 MAX_OFFERS = 3
@@ -70,8 +70,8 @@ class Search:
         for record in self._table.finished():
             self._failing.add(record)
             self._fix_result(record)
-        self._left: Mapping[str, Mapping[Scalar, str]] = {}
-        self._idle: Mapping[str, Mapping[Scalar, str]] = {}
+        self._left: Idle = {}
+        self._idle: Idle = {}
         self._searcher = self._new_searcher()
         context.mirror.tell(self._table.results)
         self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
@@ -83,6 +83,7 @@ class Search:
 
         The table keeps the whole space: a search result has a value for each of its parameters.
         """
+        said = {*self._left_values(self._left), *self._left_values(self._idle)}
         self._left, self._idle = self._failing.left(), self._idle_values()
         self._spec = self._whole
         for left, why in (
@@ -91,11 +92,18 @@ class Search:
         ):
             for name, gone in left.items():
                 self._spec = self._spec.without({name: list(gone)})
-                self._context.observer.line(left_line(name, gone, why))
+                if not said.issuperset(self._left_values({name: gone})):
+                    self._context.observer.line(left_line(name, gone, why))
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
-    def _idle_values(self) -> Mapping[str, Mapping[Scalar, str]]:
-        return idle_values(self._table.finished(), self._whole.space) if self._whole.command else {}
+    def _idle_values(self) -> Idle:
+        if not self._whole.command:
+            return {}
+        return idle_values(self._table.finished(), self._whole, self._failing.left())
+
+    @staticmethod
+    def _left_values(left: Idle) -> Iterator[tuple[str, Scalar]]:
+        return ((name, value) for name, gone in left.items() for value in gone)
 
     def _hints(self) -> Hints:
         base = self._table.yardstick
@@ -205,7 +213,8 @@ class Search:
             return f"all {count} trials are done"
         left = budget.seconds_left
         if left is not None and self._spec.confirm.rounds:
-            left -= max(CONFIRM_SHARE * (search.minutes or 0.0) * 60, self._confirm_seconds())
+            total = (search.minutes or 0.0) * 60
+            left -= max(CONFIRM_SHARE * total, min(MAX_CONFIRM_SHARE * total, self._confirm_seconds()))
         if left is not None and left < budget.usual_seconds / 2:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):

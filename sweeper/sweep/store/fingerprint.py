@@ -20,7 +20,7 @@ from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
 
 MAX_BYTES_OF_CODE = 1024 * 1024
 _DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
-_DEFAULTS["script.watch"] = ScriptOptions.model_fields["watch"].default
+_DEFAULTS |= {f"script.{name}": ScriptOptions.model_fields[name].default for name in ("watch", "elsewhere")}
 
 
 def import_paths() -> tuple[str, ...]:

@@ -177,3 +177,9 @@ def test_a_newer_setting_of_measure_counts_as_absent_while_it_has_its_default():
         "measure.trace: absent -> false"
     ]
     assert differences(old, {"measure": {"repeats": 3}, "seed": 0, "code": "a"}) == ['code: absent -> "a"']
+
+
+def test_a_newer_setting_of_a_script_counts_as_absent_while_it_has_its_default():
+    old = {"script": {"keep": False}}
+    assert differences(old, {"script": {"keep": False, "watch": True, "elsewhere": False}}) == []
+    assert len(differences(old, {"script": {"keep": False, "watch": False, "elsewhere": True}})) == 2

@@ -1,0 +1,50 @@
+"""A step taken apart: its phases are all of the wall, and every part is reported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hearing import run
+
+from sweeper import inject
+
+SCRIPT = """
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
+optimizer = torch.optim.Adam(model.parameters())
+data = TensorDataset(torch.randn(6400, 32), torch.randn(6400, 1))
+end = time.perf_counter() + {seconds}
+while time.perf_counter() < end:
+    for x, y in DataLoader(data, 64, shuffle=True):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep({pause})
+    model.eval()
+    with torch.no_grad():
+        model(data.tensors[0])
+    model.train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0, 0.002])
+def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(seconds=9, pause=pause))
+    found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)
+    assert found.status == 0, found.errors
+    parts = {each["part"]: each for each in found.messages if "part" in each}
+    assert [*parts] == ["as it is", "lines", "one batch", "loader", "halves", "done"]
+    whole = parts["as it is"]
+    assert sum(whole["wall"].values()) == pytest.approx(whole["seconds"], rel=0.03)
+    if pause:
+        # Nearly all of it is the script's own.
+        assert whole["wall"]["rest"] > 0.5 * whole["seconds"]
+    assert whole["wall"]["evaluation"] > 0
+    assert parts["one batch"]["samples"] == 64 * parts["one batch"]["steps"]
