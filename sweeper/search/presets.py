@@ -100,9 +100,11 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
 
 def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     """Returns a script's baseline with one value changed, the most promising first."""
-    base = spec.params_of(spec.baseline_config()) if spec.command else None
-    if base is None:
+    if not spec.command:
         return []
+    own = spec.baseline_config().flatten()
+    # The baseline may lie outside of the space: more workers than this machine has cores.
+    base = {name: _kept(parameter, own.get(name)) for name, parameter in spec.space.items()}
     found: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
         if isinstance(parameter, CategoricalParameter) and name.partition(".")[0] not in OPEN_SECTIONS:
@@ -182,6 +184,13 @@ def _chosen(
         if value is not None and parameter.contains(value):
             return parameter.like(value)
     return parameter.first()
+
+
+def _kept(parameter: Parameter, value: Scalar) -> Scalar:
+    """Returns a value of the parameter: this one, or the nearest to it."""
+    if value is not None and parameter.contains(value):
+        return parameter.like(value)
+    return _nearest(parameter, value) if isinstance(value, int | float) else parameter.first()
 
 
 def _at(parameter: Parameter, share: float) -> Scalar:
