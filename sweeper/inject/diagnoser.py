@@ -78,7 +78,7 @@ class Diagnoser(Observer):
         folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
         self._outside = Outside(folder, lambda: self.tell({}))
         super().__init__(torch, channel)
-        self._begin(WARM_UP)
+        self._begin_part(WARM_UP)
 
     def begin(self) -> None:
         """Everything is watched from now on."""
@@ -88,7 +88,7 @@ class Diagnoser(Observer):
         """Sends a message, with what was found outside: a lost one costs nothing."""
         super().tell({"outside": self._outside.found, **message})
 
-    def _new_samples(self) -> Samples:
+    def _new_sample_counter(self) -> Samples:
         return Samples(self._torch, self.points, self._model_begins)
 
     # -- phases ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Diagnoser(Observer):
     def _model_begins(self) -> None:
         # What came before prepared the batch that the loader gave, or updated and cut one by hand.
         before = OPTIMIZER if self._is_by_hand else DATA
-        self._lap(COPY if self._batches.has_loader else before)
+        self._lap(COPY if self._sample_counter.has_loader else before)
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward is about to run."""
@@ -136,19 +136,19 @@ class Diagnoser(Observer):
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         super()._step_ended(optimizer, num_steps)
         if self._part == WARM_UP:
-            self._batches.watch_model(optimizer)
+            self._sample_counter.watch_model(optimizer)
         elif self._part == HALVES:
             self._arithmetic.setdefault(self._is_half, []).append(self._laps.arithmetic_s)
             self._laps.clear()
         steps, seconds = self._steps - self._steps_before, time.perf_counter() - self._began_s
         if (steps >= MIN_STEPS and seconds >= MIN_SECONDS) or seconds >= MAX_SECONDS:
-            self._end()
+            self._end_part()
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _begin(self, part: str) -> None:
+    def _begin_part(self, part: str) -> None:
         self._part = part
-        self._steps_before, self._samples_before = self._steps, self._samples
+        self._steps_before, self._samples_before = self._steps, self._num_samples
         self._began_s = time.perf_counter()
         self._waits_before = _waits()
         self._laps.clear()
@@ -157,7 +157,7 @@ class Diagnoser(Observer):
         elif part == DONE:
             self.tell({"part": DONE})
 
-    def _end(self) -> None:
+    def _end_part(self) -> None:
         """Reports a part and begins the next that is possible."""
         part = self._part
         if part in (AS_IT_IS, ONE_BATCH):
@@ -165,7 +165,7 @@ class Diagnoser(Observer):
                 {
                     "part": part,
                     "steps": self._steps - self._steps_before,
-                    "samples": self._samples - self._samples_before,
+                    "samples": self._num_samples - self._samples_before,
                     "seconds": time.perf_counter() - self._began_s,
                     "wall": self._laps.wall,
                     "cpu": self._laps.cpu,
@@ -182,29 +182,29 @@ class Diagnoser(Observer):
         if part == DONE:
             return
         following = PARTS[PARTS.index(part) + 1]
-        has_loader = self._batches.has_loader and self._world_size == 1
-        self._begin(following if following in (AS_IT_IS, LINES) or has_loader else DONE)
+        has_loader = self._sample_counter.has_loader and self._world_size == 1
+        self._begin_part(following if following in (AS_IT_IS, LINES) or has_loader else DONE)
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Gives the script its next batch, which may be the one that it had before."""
-        if not self._batches.trains(iterator) or self._part in (WARM_UP, AS_IT_IS, LINES, DONE):
+        if not self._sample_counter.trains(iterator) or self._part in (WARM_UP, AS_IT_IS, LINES, DONE):
             return original(iterator)
         if self._held is None:
             self._held = original(iterator)
         if self._part == LOADER:
             self._loader_alone(original, iterator)
-            self._end()
+            self._end_part()
         if self._part == HALVES and self._half is None:
-            self._half = _half_of(self._held, self._batches.reader(iterator, self._held))
+            self._half = _half_of(self._held, self._sample_counter.reader(iterator, self._held))
             if self._half is None:
-                self._begin(DONE)
+                self._begin_part(DONE)
         self._is_half = self._part == HALVES and not self._is_half
         return _copied(self._half if self._is_half else self._held)
 
     def _loader_alone(self, original: Callable[[Any], Any], iterator: Any) -> None:
         # The batches of a data set of whole batches do not say how many samples they have.
-        per_batch = self._samples // self._steps if self._batches.has_single else 0
-        reader = None if per_batch else self._batches.reader(iterator, self._held)
+        per_batch = self._num_samples // self._steps if self._sample_counter.has_single else 0
+        reader = None if per_batch else self._sample_counter.reader(iterator, self._held)
         ready = getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0)
         samples, seconds = 0, 0.0
         self._sampler.phase(REST)

@@ -16,7 +16,7 @@ _OTHER_PRECISIONS = ("apex", "deepspeed", "transformer_engine")
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 
-class Facts:
+class FactFinder:
     """Watches the first steps for what can be read from no object: autocast."""
 
     def __init__(self, torch: Any, points: Points) -> None:

@@ -58,10 +58,10 @@ def _wrap(torch: Any, observer: Observer) -> None:
 
     def after_step(optimizer: Any, *_: Any) -> None:
         if fast.is_on:
-            if fast.ahead and id(optimizer) == fast.optimizer:
+            if fast.samples_ahead and id(optimizer) == fast.optimizer:
                 fast.steps += 1
-                fast.samples += fast.ahead
-                fast.ahead = fast.backwards = 0
+                fast.samples += fast.samples_ahead
+                fast.samples_ahead = fast.backwards = 0
                 fast.moment_s = now = clock()
                 if now >= fast.due_s:
                     send_counted()
@@ -77,10 +77,10 @@ def _wrap(torch: Any, observer: Observer) -> None:
     def fetch(original: Function) -> Function:
         def fetch_watched(iterator: Any) -> Any:
             if fast.is_on:
-                if iterator.__dict__.get(PASS) is fast.source and has_grad():
+                if iterator.__dict__.get(PASS) is fast.feeding_pass and has_grad():
                     batch = original(iterator)
                     try:
-                        fast.ahead += fast.source.read(batch)
+                        fast.samples_ahead += fast.feeding_pass.read(batch)
                     except Exception:
                         # Not like the batches before.
                         leave_fast_path()

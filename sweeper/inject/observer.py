@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..metering import Channel, finite
-from .facts import Facts
+from .facts import FactFinder
 from .fast_path import FastPath
 from .losses import StepLosses
 from .pauses import Pauses
@@ -52,13 +52,13 @@ class Observer:
         """Forgets everything, in a process that was forked: its parent's training is not its own."""
         self.fast.end()
         self.fast.clear()
-        self._batches = self._new_samples()
-        self._watched = Facts(self._torch, self.points)
+        self._sample_counter = self._new_sample_counter()
+        self._fact_finder = FactFinder(self._torch, self.points)
         self._facts: dict[str, Any] = {}
         self._last_samples = 0
         self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._send)
-        self._steps = self._samples = self._backwards = 0
+        self._steps = self._num_samples = self._backwards = 0
         self._optimizers: set[int] = set()
         self._unstepped = 0
         self._has_optimizer = self._is_by_hand = self._is_stepping = self._has_closure = False
@@ -67,7 +67,7 @@ class Observer:
         self._world_size: int | None = None
         self._source = ""
 
-    def _new_samples(self) -> Samples:
+    def _new_sample_counter(self) -> Samples:
         return Samples(self._torch, self.points)
 
     # -- what torch reports ------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class Observer:
     def fetching(self, iterator: Any) -> None:
         """A loader's iterator is asked for a batch."""
         self._fetch_began_s = now = time.perf_counter()
-        pauses, trains = self._pauses, self._batches.trains(iterator)
+        pauses, trains = self._pauses, self._sample_counter.trains(iterator)
         if not trains or pauses.is_evaluating or pauses.began_s is not None:
             pauses.fetching(trains, now, self._steps)
 
@@ -85,7 +85,7 @@ class Observer:
 
     def fetched(self, iterator: Any, batch: Any) -> None:
         """A loader's iterator gave a batch."""
-        self._batches.fetched(iterator, batch, self._pauses.is_evaluating)
+        self._sample_counter.fetched(iterator, batch, self._pauses.is_evaluating)
 
     def evaluates(self, module: Any) -> None:
         """A module was put into evaluation mode."""
@@ -99,10 +99,10 @@ class Observer:
             if self._backwards:
                 # LBFGS computes the loss of its batch again and again.
                 return
-        is_news = self._batches.backward()
+        is_news = self._sample_counter.backward()
         if self._pauses.began_s is not None:
             self._pauses.backward(self._fetch_began_s, is_news)
-        if self._batches.has_loader and not self._batches.has_new and not self._backwards:
+        if self._sample_counter.has_loader and not self._sample_counter.has_new and not self._backwards:
             # Another optimizer's loss, on the batch of the step before: a GAN's second.
             return
         self._backwards += 1
@@ -129,7 +129,7 @@ class Observer:
         """An optimizer has stepped."""
         self._is_stepping, self._is_by_hand, self._has_optimizer = False, False, True
         key = id(optimizer)
-        if self._optimizers and key not in self._optimizers and not self._batches.has_new:
+        if self._optimizers and key not in self._optimizers and not self._sample_counter.has_new:
             # Another one, for the same batch.
             self._optimizers.add(key)
             return
@@ -139,7 +139,7 @@ class Observer:
         is_usual = (
             self.HAS_FAST_PATH
             and is_only
-            and self._batches.are_usual
+            and self._sample_counter.are_usual
             and self._backwards > 0
             and not self._has_closure
             and not self._losses.are_scaled
@@ -147,7 +147,7 @@ class Observer:
         )
         self._has_closure = False
         self._step_ended(optimizer)
-        self.fast.step(key, self._batches.current, is_usual=is_usual)
+        self.fast.step(key, self._sample_counter.current, is_usual=is_usual)
 
     # -- the fast path ----------------------------------------------------------------------------
 
@@ -170,9 +170,9 @@ class Observer:
         if fast.steps:
             self._moment_s = fast.moment_s
         self._steps += fast.steps
-        self._samples += fast.samples
+        self._num_samples += fast.samples
         self._backwards = fast.backwards
-        self._batches.add(fast.ahead)
+        self._sample_counter.add(fast.samples_ahead)
         self._losses.add(fast.loss, fast.num_losses)
         fast.clear()
 
@@ -195,11 +195,11 @@ class Observer:
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         self._moment_s = now = time.perf_counter()
         self._steps += num_steps
-        samples = self._batches.of_step(optimizer, num_steps)
-        self._samples += samples
+        samples = self._sample_counter.of_step(optimizer, num_steps)
+        self._num_samples += samples
         self._losses.step_ended(self._steps, self._backwards // num_steps)
         if not self._facts and self._steps >= FACTS_AT:
-            self._facts = self._watched.take(optimizer, self._batches.loader)
+            self._facts = self._fact_finder.take(optimizer, self._sample_counter.loader)
             self._facts["accumulate_steps"] = max(1, self._backwards // num_steps)
         if self._facts and samples == self._last_samples > 0:
             # The first that are counted may be of several steps.
@@ -222,7 +222,7 @@ class Observer:
         message: dict[str, Any] = {
             "t": self._moment_s,
             "steps": self._steps,
-            "samples": self._samples * self._world_size,
+            "samples": self._num_samples * self._world_size,
             "paused": self._pauses.total_s,
             "pausing": self._pauses.began_s is not None,
         }
@@ -231,7 +231,7 @@ class Observer:
         loss = self._losses.taken()
         if loss is not None:
             message["loss"] = finite(loss)
-        source = f"{'backwards' if self._is_by_hand else 'optimizer steps'}, {self._batches.source}"
+        source = f"{'backwards' if self._is_by_hand else 'optimizer steps'}, {self._sample_counter.source}"
         if source != self._source:
             self._source = source
             message["source"] = source[:-2] if source.endswith(", ") else source

@@ -14,7 +14,8 @@ SUBMITTERS = frozenset({"sbatch", "srun", "salloc", "qsub", "bsub", "kubectl", "
 
 MAX_REPORTS, MAX_CHARACTERS = 20, 300
 _WRITES = os.O_WRONLY | os.O_RDWR
-_TRIAL_FILE = re.compile("[a-z0-9_]{8}")
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_PROBE_FILE = re.compile("[a-z0-9_]{8}")
 _LOCAL = frozenset({"", "localhost", "::1", "0.0.0.0", "::"})
 _SHARED = "/dev/shm/"
 _SHARED_MEMORY = tuple(_SHARED + name for name in ("pym-", "torch_", "sem.", "psm_"))
@@ -49,7 +50,7 @@ class Outside:
             "socket.getaddrinfo": self._looks_up,
             "subprocess.Popen": lambda args: _starts(args[0], args[1]),
             "os.posix_spawn": lambda args: _starts(args[0], args[1]),
-            "os.system": lambda args: _starts(None, os.fsdecode(args[0]).split()),
+            "os.system": lambda args: _starts(None, ["sh", "-c", args[0]]),
         }
 
     def install(self, torch: Any) -> None:
@@ -96,7 +97,7 @@ class Outside:
         temporary = self._temporary + os.sep
         name = path[len(temporary) :] if path.startswith(temporary) else ""
         # `tempfile` tries a folder with a file that has a name of eight letters.
-        if name.startswith(_TEMPORARY) or _TRIAL_FILE.fullmatch(name):
+        if name.startswith(_TEMPORARY) or _PROBE_FILE.fullmatch(name):
             return ""
         # Caches and settings of libraries are hidden.
         if any(part.startswith(".") or part == "__pycache__" for part in path.split(os.sep)):
@@ -110,10 +111,8 @@ class Outside:
 
 def _starts(executable: Any, args: Any) -> str:
     words = [os.fsdecode(word) for word in (args if isinstance(args, (list, tuple)) else [args])]
-    if "-c" in words[:-1]:
-        # Each word of a shell's command line may be a program.
-        words = words[words.index("-c") + 1].split()
-    else:
-        words = [os.fsdecode(executable or ""), *words[:1]]
-    names = (os.path.basename(word) for word in words)
-    return next(("starts `" + name + "`" for name in names if name in SUBMITTERS), "")
+    programs = [os.path.basename(word) for word in (os.fsdecode(executable or ""), *words[:1])]
+    if programs[-1] in _SHELLS and "-c" in words[:-1]:
+        # Each word of its command line may be a program.
+        programs += map(os.path.basename, words[words.index("-c") + 1].split())
+    return next(("starts `" + name + "`" for name in programs if name in SUBMITTERS), "")

@@ -59,8 +59,7 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
     """
     own = {name: literal(value) for name, value in (env or {}).items()}
     script = Script(command=tuple(map(literal, command)), folder=str(folder), env=own)
-    with contextlib.ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="sweeper-"))
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         job = Job(
             uid="look",
             folder=name,
@@ -69,11 +68,9 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
             config=NO_PARAMETERS,
             device=",".join(gpu_names()) or "cpu",
         )
+        output = (Path(name) / "output").open("w", encoding="utf-8")
         try:
-            with (
-                (Path(name) / "output").open("w", encoding="utf-8") as output,
-                contextlib.redirect_stdout(output),
-            ):
+            with output, contextlib.redirect_stdout(output):
                 return _look(job)
         except TrialFailedError as error:
             return FirstLook(failure=Failure(kind=FailureKind(error.kind), message=str(error)))
@@ -89,14 +86,16 @@ def _look(job: Job) -> FirstLook:
         while process.listen(LISTEN_SECONDS):
             stretches, now = listener.timeline.stretches, time.perf_counter()
             if not stretches and now - process.started_s > START_SECONDS:
-                return FirstLook(failure=_silent(listener, f"it has not trained after {START_SECONDS:.0f} s"))
+                return FirstLook(
+                    failure=_no_speed(listener, f"it has not trained after {START_SECONDS:.0f} s")
+                )
             looked = now - stretches[0].start_s if stretches else 0.0
             if looked > LOOK_SECONDS and (len(stretches) >= MIN_STRETCHES or looked > START_SECONDS):
                 break
         stretches = listener.timeline.stretches
         if not stretches:
             code = os.waitstatus_to_exitcode(process.status or 0)
-            return FirstLook(failure=_silent(listener, f"it exited with status {code}, without a step"))
+            return FirstLook(failure=_no_speed(listener, f"it exited with status {code}, without a step"))
         late = stretches[len(stretches) // 2 :]
         has_loss = False
         with contextlib.suppress(TrialFailedError):
@@ -110,7 +109,7 @@ def _look(job: Job) -> FirstLook:
         )
 
 
-def _silent(listener: Listener, why: str) -> Failure:
+def _no_speed(listener: Listener, why: str) -> Failure:
     last = next((line.strip() for line in reversed(listener.last_lines) if line.strip()), "")
     return Failure(
         kind=FailureKind.NO_RESULT, message=f"{why}{f'; its last line: {last[:200]}' if last else ''}"

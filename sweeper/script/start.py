@@ -21,7 +21,7 @@ from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
-from sweeper.script.workspace import Workplace, leads_out, make
+from sweeper.script.workspace import Workspace, leads_out, make
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
 from sweeper.system.files import write_json
@@ -57,7 +57,7 @@ class Started:
 
     process: ScriptProcess
     listener: Listener
-    workplace: Workplace
+    workspace: Workspace
     device: DeviceInfo
     oom_kills: int
 
@@ -86,15 +86,15 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
         )
     if is_trial:
         progress.stage("build")
-    workplace = make(script, values, place / ("work" if is_trial else "diagnosis"))
+    workspace = make(script, values, place / ("work" if is_trial else "diagnosis"))
     program = Path(script.folder).resolve() / command[0]
-    if "/" in command[0] and not (workplace.folder / command[0]).exists() and program.exists():
+    if "/" in command[0] and not (workspace.folder / command[0]).exists() and program.exists():
         # An environment's own python, which a mirror leaves out.
         command[0] = str(program)
     listener = Listener(script, job.config, place, job.source)
     own = script.own_environment(values)
     files = {path: render(text, values) for path, text in script.files.items()}
-    record = {"command": command, "folder": str(workplace.folder), "env": own, "files": files}
+    record = {"command": command, "folder": str(workspace.folder), "env": own, "files": files}
     kills = failures.oom_kills()
     try:
         with reserved_port() as port, _trackers(place) as trackers:
@@ -102,7 +102,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
             hidden = secrets(environment)
             if is_trial:
                 write_json(place / RECORD, struck_tree(record, hidden))
-            process = ScriptProcess(command, workplace.folder, environment, listener)
+            process = ScriptProcess(command, workspace.folder, environment, listener)
             try:
                 device = _described(job.device)
                 if is_trial:
@@ -111,7 +111,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
                 yield Started(
                     process=process,
                     listener=listener,
-                    workplace=workplace,
+                    workspace=workspace,
                     device=device,
                     oom_kills=kills,
                 )
@@ -123,7 +123,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     finally:
         listener.close()
         if not (script.keep and is_trial):
-            workplace.remove()
+            workspace.remove()
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ class _Trial:
     def __init__(self, job: Job, progress: Progress, started: Started) -> None:
         assert job.script is not None
         self._job, self._script, self._progress = job, job.script, progress
-        self._process, self._listener, self._workplace = started.process, started.listener, started.workplace
+        self._process, self._listener, self._workspace = started.process, started.listener, started.workspace
         self._device, self._kills = started.device, started.oom_kills
         self._last_heard_s = 0.0
         self._is_short = False
@@ -131,7 +131,7 @@ class _Trial:
     @property
     def folder(self) -> Path:
         """Where the script runs."""
-        return self._workplace.folder
+        return self._workspace.folder
 
     @property
     def is_watched(self) -> bool:
@@ -294,7 +294,7 @@ class _Trial:
         began = timeline.began_s or self._process.started_s
         steps = timed.steps or 1
         effective: dict[str, str] = {}
-        if changed := self._workplace.overwritten():
+        if changed := self._workspace.overwritten():
             effective["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
         if found := self._listener.disagreement():
             effective["speed"] = found
@@ -352,7 +352,8 @@ class _Trial:
         """Raises the failure that the script's exit status and last lines indicate.
 
         Raises:
-            TrialFailedError: Always.
+            TrialFailedError: It failed, or reported no speed.
+            UserError: A setting is missing to make use of what it reported.
         """
         status, listener = self._process.status, self._listener
         assert status is not None

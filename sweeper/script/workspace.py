@@ -27,7 +27,7 @@ LEFT_OUT = frozenset(
 
 
 @dataclass(slots=True)
-class Workplace:
+class Workspace:
     """The working directory of one trial.
 
     Attributes:
@@ -35,20 +35,20 @@ class Workplace:
     """
 
     folder: Path
-    _place: Path | None
-    _links: dict[Path, int] = field(default_factory=dict)
+    mirror_root: Path | None
+    links: dict[Path, int] = field(default_factory=dict)
 
     def overwritten(self) -> list[Path]:
         """Returns the user's files that the script has changed through a link."""
-        return [path for path, changed_ns in self._links.items() if _changed_ns(path) != changed_ns]
+        return [path for path, changed_ns in self.links.items() if _changed_ns(path) != changed_ns]
 
     def remove(self) -> None:
         """Removes the mirror; links are not followed."""
-        if self._place is not None:
-            shutil.rmtree(self._place, ignore_errors=True)
+        if self.mirror_root is not None:
+            shutil.rmtree(self.mirror_root, ignore_errors=True)
 
 
-def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
+def make(script: Script, values: dict[str, Scalar], place: Path) -> Workspace:
     """Returns a working directory with the script's files written.
 
     Args:
@@ -59,15 +59,17 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workplace:
     """
     source = Path(script.folder)
     if script.workdir == "here":
-        found = Workplace(source, None)
+        found = Workspace(source, None)
     else:
         shutil.rmtree(place, ignore_errors=True)
         source, own = source.resolve(), place.resolve()
-        found = Workplace(_linked_around(source, place, own), place)
+        found = Workspace(_linked_around(source, place, own), place)
         _mirror(found, source, found.folder, own, copies=script.workdir == "copy")
     for path, text in script.files.items():
         target = found.folder / path
-        if found._place is not None and not target.parent.resolve().is_relative_to(found.folder.resolve()):
+        if found.mirror_root is not None and not target.parent.resolve().is_relative_to(
+            found.folder.resolve()
+        ):
             raise UserError(
                 f"`script.files` must be below the script's folder, but {path!r} leads through a link to"
                 f" {str(target.parent.resolve())!r}. Write it elsewhere."
@@ -115,7 +117,7 @@ def _around(source: Path) -> Path:
     return repository.parent
 
 
-def _mirror(found: Workplace, source: Path, target: Path, own: Path, *, copies: bool) -> None:
+def _mirror(found: Workspace, source: Path, target: Path, own: Path, *, copies: bool) -> None:
     with os.scandir(source) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
     for entry in entries:
@@ -136,7 +138,7 @@ def _mirror(found: Workplace, source: Path, target: Path, own: Path, *, copies: 
                 shutil.copy2(path, copy)
             else:
                 copy.symlink_to(path)
-                found._links[path] = _changed_ns(path)
+                found.links[path] = _changed_ns(path)
 
 
 def _is_data(folder: Path) -> bool:

@@ -32,7 +32,7 @@ for host in ("localhost", "tracker.invalid"):
         socket.getaddrinfo(host, 443)
     except OSError:
         pass
-for command in (["sbatch-not-there"], ["/not/there/sbatch", "job.sh"]):
+for command in (["sbatch-not-there"], ["/not/there/sbatch", "-c", "8", "job.sh"]):
     try:
         subprocess.run(command)
     except OSError:

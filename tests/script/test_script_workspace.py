@@ -37,7 +37,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made(source: Path, **changes) -> workspace.Workplace:
+def made(source: Path, **changes) -> workspace.Workspace:
     script = Script(command=("x",), folder=str(source), **changes)
     return make(script, {"size": 3}, source / "home" / "sweeps" / "trial" / "work")
 
