@@ -25,8 +25,8 @@ NUMBER = "sweeper.number"
 class StudyFile:
     """A study in a file, with one trial for each result.
 
-    It is a projection of the results, and the search never depends on it: if it disagrees with
-    them (after a crash, or with a torn line), it is rebuilt.
+    It is a projection of the results: if it disagrees with them (after a crash, or with a torn
+    line), it is rebuilt. Only the state that a sampler such as CMA-ES keeps in it is lost then.
     """
 
     def __init__(self, path: Path, spec: SweepSpec, results: Mapping[int, SearchResult]) -> None:
@@ -121,7 +121,7 @@ def _agrees(study: Study, results: Mapping[int, SearchResult]) -> bool:
     found: dict[int, FrozenTrial] = {}
     for trial in study.get_trials(deepcopy=False):
         if NUMBER not in trial.user_attrs:
-            # A repeat that was drawn and discarded.
+            # A repeat that version 0.1.0 drew and discarded.
             if trial.state != TrialState.FAIL:
                 return False
             continue
