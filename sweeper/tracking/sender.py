@@ -52,9 +52,9 @@ class Sender:
 
     `send` raises `StorageError` if the server is away. The key's pause before its next try doubles
     with each of its failures, and the pause for all keys with each further key that fails in a row,
-    up to five minutes. A `RejectedError` sets only this key aside until it is put again
-    or everything is drained. A `RefusedError` ends all attempts, since the user has to act first. Any other exception counts as
-    a rejection.
+    up to five minutes. A `RejectedError` sets only this key aside until it is put again, or all are
+    drained. A `RefusedError` ends all attempts, since the user has to act first. Any other exception
+    counts as a rejection.
     """
 
     def __init__(self) -> None:
