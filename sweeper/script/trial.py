@@ -215,8 +215,11 @@ class _Trial:
             # The median comes last: this runs for every message, inside windows too.
             if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
                 self._stall(silent)
-        elif now - self._process.started_s > PATIENCE_SECONDS and (
-            missing := self._listener.missing_setting()
+        elif (
+            now - self._process.started_s > PATIENCE_SECONDS
+            # torch will report its steps, however late.
+            and not self._listener.watched.programs
+            and (missing := self._listener.missing_setting())
         ):
             raise UserError(missing)
         elif self._is_not_understood(now):

@@ -136,6 +136,34 @@ def test_steps_of_an_unknown_size_ask_for_it(tmp_path, monkeypatch):
         under_test.run(job, Silent())
 
 
+SLOW_START = """
+import time, torch
+for step in range(5):
+    print("step", step)
+    time.sleep(0.4)
+model = torch.nn.Linear(20, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(3200, 20)), batch_size=32)
+while True:
+    for (x,) in loader:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_steps_in_the_output_ask_for_nothing_where_torch_will_report(tmp_path, monkeypatch, capfd):
+    """Their size is unknown, and until the first real step they are all that is heard."""
+    monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.5)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.py").write_text(SLOW_START)
+    job = job_of(Script(command=(sys.executable, "train.py")), {}, folder=str(tmp_path / "trial"))
+    assert job.script is not None
+    script = dataclasses.replace(job.script, folder=str(tmp_path / "own"))
+    found = under_test.run(dataclasses.replace(job, script=script), Silent())
+    assert found.reported_by == "torch (optimizer steps, the loader's batches)"
+
+
 def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(under_test, "STALL_RATIO", 1.0)
     job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)
