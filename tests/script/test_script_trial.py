@@ -152,6 +152,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_steps_in_the_output_ask_for_nothing_where_torch_will_report(tmp_path, monkeypatch, capfd):
     """Their size is unknown, and until the first real step they are all that is heard."""
     monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.5)

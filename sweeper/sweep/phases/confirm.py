@@ -53,8 +53,9 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     spec, chosen = context.spec, _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
-    chosen = chosen[: _num_candidates(context, trials, chosen)]
+    whole, chosen = len(chosen), chosen[: _num_candidates(context, trials, chosen)]
     rounds = Rounds(context, trials, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
+    rounds.among = len(chosen) if len(chosen) < whole else None
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
     unfit = _unfit(context, trials, rounds)
     return rounds.result(unfit)
@@ -65,9 +66,9 @@ def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence
 
     A confirmation that continues has as many as it began with.
     """
-    begun = (entry.job.params.get("among") for entry in context.journal.rounds("confirm"))
-    if (number := next((each for each in begun if isinstance(each, int)), None)) is not None:
-        return number
+    begun = [entry.job.params.get("among") for entry in context.journal.rounds("confirm")]
+    if begun:
+        return begun[0] if isinstance(begun[0], int) else len(chosen)
     left, number = trials.budget.seconds_left, len(chosen)
     while left is not None and number > 1 and confirm_seconds(trials, context.spec, chosen[:number]) > left:
         number -= 1
@@ -140,6 +141,7 @@ class Rounds:
 
     Attributes:
         speeds: The measurements, round by round, by trial number.
+        among: The number of candidates, where there was no time for more; None where there was.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Rounds:
         self._folders = {key: entry.folder for key, entry in stored.items()}
         self._ended = {key for key, entry in stored.items() if entry.outcome is not None}
         self.speeds: list[Speeds] = []
+        self.among: int | None = None
         self._kept = False
         self._numbers: list[int] = []
         self.ended = ""
@@ -230,7 +233,9 @@ class Rounds:
 
     def _job(self, record: TrialRecord, index: int) -> Job:
         measure = self._context.spec.measure
-        params = {"round": index, "trial": record.number, "among": len(self._numbers) - 1}
+        params = {"round": index, "trial": record.number}
+        if self.among is not None:
+            params["among"] = self.among
         job = self._trials.job("confirm", record.config, params)
         plan = MeasurePlan(
             window_seconds=self._window_seconds,
