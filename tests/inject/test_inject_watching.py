@@ -8,7 +8,7 @@ import sys
 import pytest
 from hearing import TRAININGS, run, training
 
-FAST = ("plain", "cut")
+FAST = ("plain",)
 KINDS = (
     *("plain", "workers", "careless", "accumulation", "scaler", "lbfgs", "gan", "folds", "by_hand", "cut"),
     *("time_first", "compiled", "stream", "tars", "ahead", "pictures", "rough"),

@@ -54,8 +54,9 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
     whole, chosen = len(chosen), chosen[: _num_candidates(context, trials, chosen)]
-    rounds = Rounds(context, trials, "confirm", spec.measure.window_seconds, spec.confirm.rounds)
-    rounds.among = len(chosen) if len(chosen) < whole else None
+    among = len(chosen) if len(chosen) < whole else None
+    window, wanted = spec.measure.window_seconds, spec.confirm.rounds
+    rounds = Rounds(context, trials, "confirm", window, wanted, among)
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
     unfit = _unfit(context, trials, rounds)
     return rounds.result(unfit)
@@ -141,19 +142,31 @@ class Rounds:
 
     Attributes:
         speeds: The measurements, round by round, by trial number.
-        among: The number of candidates, where there was no time for more; None where there was.
     """
 
     def __init__(
-        self, context: SweepContext, trials: TrialRunner, place: str, window_seconds: float, wanted: int
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        place: str,
+        window_seconds: float,
+        wanted: int,
+        among: int | None = None,
     ) -> None:
+        """Looks up the rounds so far.
+
+        Args:
+            place: Name of the folder.
+            wanted: Rounds to run, and more while the intervals are wide.
+            among: The number of candidates, where there was no time for more.
+        """
         self._context, self._trials = context, trials
         self._place, self._window_seconds, self._wanted = place, window_seconds, wanted
         stored = {(e.job.params["round"], e.job.params["trial"]): e for e in context.journal.rounds(place)}
         self._folders = {key: entry.folder for key, entry in stored.items()}
         self._ended = {key for key, entry in stored.items() if entry.outcome is not None}
         self.speeds: list[Speeds] = []
-        self.among: int | None = None
+        self._among = among
         self._kept = False
         self._numbers: list[int] = []
         self.ended = ""
@@ -234,8 +247,8 @@ class Rounds:
     def _job(self, record: TrialRecord, index: int) -> Job:
         measure = self._context.spec.measure
         params = {"round": index, "trial": record.number}
-        if self.among is not None:
-            params["among"] = self.among
+        if self._among is not None:
+            params["among"] = self._among
         job = self._trials.job("confirm", record.config, params)
         plan = MeasurePlan(
             window_seconds=self._window_seconds,
