@@ -256,8 +256,10 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, nargs="?", const=Path(), default=Path())
     parser.add_argument("--python", type=Path, help="the folder of the `python` that runs them")
     parser.add_argument("--only", default="", help="names, separated by commas")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[*PARTS])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     asked = parser.parse_args()
+    if unknown := {*asked.parts} - {*PARTS}:
+        parser.error(f"a part must be one of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
     if asked.python:
         os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
     names = asked.only.split(",") if asked.only else [*PROGRAMS]

@@ -44,7 +44,7 @@ def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
     whole = parts["as it is"]
     assert sum(whole["wall"].values()) == pytest.approx(whole["seconds"], rel=0.03)
     if pause:
-        # Nearly all of it is the script's own.
-        assert whole["wall"]["rest"] > 0.5 * whole["seconds"]
+        # The script's own time, in every step.
+        assert whole["wall"]["rest"] > 0.9 * pause * whole["steps"]
     assert whole["wall"]["evaluation"] > 0
     assert parts["one batch"]["samples"] == 64 * parts["one batch"]["steps"]
