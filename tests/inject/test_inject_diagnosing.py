@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
 optimizer = torch.optim.Adam(model.parameters())
-data = TensorDataset(torch.randn(6400, 32), torch.randn(6400, 1))
+data = TensorDataset(torch.randn(640, 32), torch.randn(640, 1))
 end = time.perf_counter() + {seconds}
 while time.perf_counter() < end:
     for x, y in DataLoader(data, 64, shuffle=True):
