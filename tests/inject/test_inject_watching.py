@@ -72,7 +72,7 @@ def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
     [
         ("plain", {"batch_size": 32, "num_workers": 0, "optimizer": "Adam", "precision": "fp32"}),
         pytest.param("cut", {"batch_size": 32, "accumulate_steps": 1}, marks=pytest.mark.slow),
-        pytest.param("by_hand", {"batch_size": 32}, marks=pytest.mark.slow),
+        pytest.param("by_hand", {"batch_size": 8}, marks=pytest.mark.slow),
         pytest.param("workers", {"num_workers": 2, "prefetch_factor": 2}, marks=pytest.mark.slow),
         pytest.param("accumulation", {"accumulate_steps": 4, "batch_size": 32}, marks=pytest.mark.slow),
         pytest.param("scaler", {"precision": "bf16"}, marks=pytest.mark.slow),
