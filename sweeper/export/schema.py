@@ -18,7 +18,7 @@ SCHEMA = 2
 _OPTIONAL: Mapping[str, bool] = {"optional": True}
 """Metadata of a field whose key is left out where it is None."""
 _FLAT: Mapping[str, bool] = {"flat": True}
-"""Metadata of a field whose keys are written in place of its own."""
+"""Metadata of a field that is written as its own keys, without its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

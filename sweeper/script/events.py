@@ -114,7 +114,7 @@ class EventStream:
                     return
 
     def _epoch_seconds(self, printed: float, moment: float) -> float:
-        """Returns the time of an epoch; 0 if unknown.
+        """Returns how long an epoch took, in seconds.
 
         A few whole seconds are a range: the time since the previous line counts if it lies in that.
         """

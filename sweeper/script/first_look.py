@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.job import SCRIPT_RUNNER, Job
+from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
@@ -20,8 +20,7 @@ from sweeper.errors import UserError
 from sweeper.script.output import Listener
 from sweeper.script.start import started
 from sweeper.script.timeline import Stretch
-from sweeper.script.watch import NO_PARAMETERS
-from sweeper.telemetry.nvml.devices import gpu_names
+from sweeper.script.watch import job_outside_a_sweep
 
 START_SECONDS = 60.0
 """A script that has not trained by then is not waited for."""
@@ -60,14 +59,7 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
     own = {name: literal(value) for name, value in (env or {}).items()}
     script = Script(command=tuple(map(literal, command)), folder=str(folder), env=own)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        job = Job(
-            uid="look",
-            folder=name,
-            runner=SCRIPT_RUNNER,
-            script=script,
-            config=NO_PARAMETERS,
-            device=",".join(gpu_names()) or "cpu",
-        )
+        job = job_outside_a_sweep(script, name)
         output = (Path(name) / "output").open("w", encoding="utf-8")
         try:
             with output, contextlib.redirect_stdout(output):

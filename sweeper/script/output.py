@@ -111,8 +111,11 @@ class Listener:
         return (torch, *others) if self.watched.knows_samples else (*others, torch)
 
     def _best(self) -> tuple[str, Timeline]:
-        sources = [each for each in self._sources() if self._only in ("", _kind(each[0]))]
-        return next((each for each in sources if each[1].stretches), ("", self._nothing))
+        for name, timeline in self._sources():
+            # The name last: this runs for every message.
+            if timeline.stretches and (not self._only or _kind(name) == self._only):
+                return name, timeline
+        return "", self._nothing
 
     def other_source(self) -> str:
         """Returns who reports a speed although another source counts; empty if nobody does."""

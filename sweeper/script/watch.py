@@ -23,6 +23,23 @@ NO_PARAMETERS = TrialConfig(args={})
 PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_seconds=30.0)
 
 
+def job_outside_a_sweep(script: Script, folder: str, plan: MeasurePlan | None = None) -> Job:
+    """Returns the job that runs a script as it is, on all devices.
+
+    Args:
+        folder: Where the job's files go.
+    """
+    return Job(
+        uid="watch",
+        folder=folder,
+        runner=SCRIPT_RUNNER,
+        script=script,
+        config=NO_PARAMETERS,
+        plan=plan or MeasurePlan(),
+        device=",".join(gpu_names()) or "cpu",
+    )
+
+
 def watch(command: Sequence[str], folder: Path, progress: Progress, *, in_place: bool = False) -> Measurement:
     """Runs a command until it is measured, and once more to take its steps apart.
 
@@ -39,19 +56,10 @@ def watch(command: Sequence[str], folder: Path, progress: Progress, *, in_place:
         folder=str(folder),
         workdir="here" if in_place else "link",
     )
-    device = ",".join(gpu_names()) or "cpu"
     sampler = Sampler(make_probes())
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        job = Job(
-            uid="watch",
-            folder=name,
-            runner=SCRIPT_RUNNER,
-            script=script,
-            config=NO_PARAMETERS,
-            plan=PLAN,
-            device=device,
-        )
-        sampler.start(os.getpid(), "" if device == "cpu" else full_uuid(device.partition(",")[0]))
+        job = job_outside_a_sweep(script, name, PLAN)
+        sampler.start(os.getpid(), "" if job.device == "cpu" else full_uuid(job.device.partition(",")[0]))
         try:
             found = trial.run(job, progress)
         finally:

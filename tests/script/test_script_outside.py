@@ -83,7 +83,8 @@ def test_a_script_that_logs_and_resumes_leaves_nothing_behind(folder, tmp_path, 
     assert seen == []
 
 
-def test_a_script_may_be_online_where_it_says_so(run, tmp_path):
+def test_a_script_may_be_online_where_it_says_so(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.invalid:5000")
     own = {"WANDB_MODE": "online", "HF_HUB_OFFLINE": "0"}
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "names.py").write_text(
@@ -91,10 +92,11 @@ def test_a_script_may_be_online_where_it_says_so(run, tmp_path):
         f"print({{name: os.environ.get(name) for name in {[*OFFLINE, 'MLFLOW_TRACKING_URI']!r}}})\n"
         "for step in range(1, 200): print('step', step); time.sleep(0.02)\n"
     )
-    job = job_of(Script(command=(sys.executable, "names.py"), env=own), {"batch_size": 32})
+    place = str(tmp_path / "trial")
+    job = job_of(Script(command=(sys.executable, "names.py"), env=own), {"batch_size": 32}, folder=place)
     assert job.script is not None
     script = dataclasses.replace(job.script, folder=str(tmp_path / "own"), samples_per_step="32")
-    assert isinstance(run(dataclasses.replace(job, script=script)), Measurement)
-    said = (tmp_path / "trial" / "worker.log").read_text()
+    assert isinstance(trial.run(dataclasses.replace(job, script=script), Silent()), Measurement)
+    said = capfd.readouterr().out
     assert "'WANDB_MODE': 'online', 'HF_HUB_OFFLINE': '0', 'CLEARML_OFFLINE_MODE': '1'" in said
     assert "'MLFLOW_TRACKING_URI': None" in said
