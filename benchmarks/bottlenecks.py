@@ -1,12 +1,15 @@
-"""Scripts whose bottleneck is known, for `benchmarks/watch.py verdicts`: the verdict, and the line to name.
+"""Workloads whose bottleneck is known, for `benchmarks/watch.py`: the verdict, and the line to name.
 
-Each is an ordinary training program; the line to be named is marked by `# here`.
+Each is an ordinary training program, and most are a pipeline as well; the line to be named is marked by
+`# here`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from sweeper.core.config import Scalar
 
 _USUAL = """
 import random, time
@@ -29,6 +32,37 @@ for epoch in range(10000):
         loss.backward()
         optimizer.step(){stepped}
         {after}
+"""
+_PIPELINE = """
+import time
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from sweeper.trainer.pipeline import Pipeline, Prepared, Samples
+
+WIDTH = {width}
+Rows = None
+{before}
+
+def prepare(_):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20000, WIDTH)).astype(np.float32)
+    return Prepared(arrays={{"x": x, "y": x[:, :1].copy()}}, synthetic=True)
+
+def build(config, prepared):
+    global data, labels
+    data, labels = (torch.from_numpy(np.asarray(prepared.arrays[name])) for name in "xy")
+    rows = Rows() if Rows else None
+
+    def loss(model, batch):
+        x, y = batch["x"], batch["y"]
+        loss = nn.functional.mse_loss(model(x), y){forward}
+        return loss
+
+    row = (lambda i: dict(zip("xy", rows[i]))) if rows else None
+    samples = Samples(tensors={{"x": data, "y": labels}}, length=len(data), row=row)
+    return Pipeline(model={model}, train=samples, val=samples, loss=loss)
 """
 _ROWS = """
 class Rows(Dataset):
@@ -56,21 +90,28 @@ _BATCHES = "[(data[:256], labels[:256])] * 1000"
 
 @dataclass(frozen=True)
 class Case:
-    """A script with a known bottleneck.
+    """A workload with a known bottleneck.
 
     Attributes:
         verdict: What it has to be called.
-        line: Text in the line that has to be named; empty where the whole step is.
+        line: Text in the script's line that has to be named; empty where the whole step is.
+        config: Settings with which a pipeline does the same; None where only a script can.
     """
 
     changes: Mapping[str, str]
     verdict: str
     line: str = "# here"
+    config: Mapping[str, Scalar] | None = None
 
     @property
     def script(self) -> str:
-        """Its text."""
+        """The workload as a script."""
         return _USUAL.format(**{**_DEFAULTS, **self.changes})
+
+    @property
+    def pipeline(self) -> str:
+        """The same as a pipeline."""
+        return _PIPELINE.format(**{**_DEFAULTS, **self.changes})
 
     @property
     def line_number(self) -> int:
@@ -83,8 +124,12 @@ def _rows(*lines: str) -> str:
     return _ROWS.format(getitem="\n".join(f"        {line}" for line in lines))
 
 
+_SGD = {"optimizer.name": "sgd"}
+_BY_ROW = {"loader.kind": "rows", "loader.num_workers": 0, "batch_size": 256, **_SGD}
+_IN_MEMORY = {"loader.kind": "resident", "loader.num_workers": 0, **_SGD}
+
 CASES: Mapping[str, Case] = {
-    "rows": Case({}, "input-bound", ""),
+    "rows": Case({}, "input-bound", "", _BY_ROW),
     "transform": Case(
         {
             "before": _rows(
@@ -95,6 +140,7 @@ CASES: Mapping[str, Case] = {
             "dataset": "Rows()",
         },
         "input-bound",
+        config=_BY_ROW,
     ),
     "slow storage": Case(
         {
@@ -102,6 +148,7 @@ CASES: Mapping[str, Case] = {
             "dataset": "Rows()",
         },
         "input-bound",
+        config=_BY_ROW,
     ),
     "one worker": Case(
         {
@@ -111,9 +158,23 @@ CASES: Mapping[str, Case] = {
             "fetched": "  # here",
         },
         "input-bound",
+        config={**_BY_ROW, "loader.num_workers": 1},
     ),
     "tiny batch": Case(
-        {"dataset": "[(data[i], labels[i]) for i in range(2000)]", "batch": "1"}, "launch-bound", ""
+        {"dataset": "[(data[i], labels[i]) for i in range(2000)]", "batch": "1"},
+        "launch-bound",
+        "",
+        {**_IN_MEMORY, "batch_size": 1},
+    ),
+    "many layers": Case(
+        {
+            "model": "nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(60)), nn.Linear(WIDTH, 1))",
+            "dataset": "[(data[:8], labels[:8])] * 1000",
+            "batch": "None",
+        },
+        "launch-bound",
+        "",
+        {**_IN_MEMORY, "batch_size": 8},
     ),
     "arithmetic": Case(
         {
@@ -124,6 +185,17 @@ CASES: Mapping[str, Case] = {
         },
         "compute-bound",
         "",
+        {**_IN_MEMORY, "batch_size": 256},
+    ),
+    "memory": Case(
+        {
+            "model": "nn.Sequential(nn.Linear(WIDTH, 4096), nn.ReLU(), nn.Linear(4096, 1))",
+            "dataset": "[(data[:4096], labels[:4096])] * 1000",
+            "batch": "None",
+        },
+        "bandwidth-bound",
+        "",
+        {**_IN_MEMORY, "batch_size": 4096, "device.malloc": "default"},
     ),
     "optimizer": Case(
         {
@@ -134,6 +206,12 @@ CASES: Mapping[str, Case] = {
             "stepped": "  # here",
         },
         "launch-bound",
+        config={**_IN_MEMORY, "batch_size": 4, "optimizer.name": "adam"},
+    ),
+    "wait": Case(
+        {"dataset": _BATCHES, "batch": "None", "forward": "\n        time.sleep(0.004)  # here"},
+        "sync-bound",
+        config={**_IN_MEMORY, "batch_size": 256},
     ),
     "logging": Case(
         {
@@ -144,11 +222,7 @@ CASES: Mapping[str, Case] = {
         "host-bound",
     ),
     "metrics": Case(
-        {
-            "dataset": _BATCHES,
-            "batch": "None",
-            "after": "sum(float(v) for v in x[:, 0])  # here",
-        },
+        {"dataset": _BATCHES, "batch": "None", "after": "sum(float(v) for v in x.flatten())  # here"},
         "host-bound",
     ),
     "preparation": Case(
@@ -159,5 +233,17 @@ CASES: Mapping[str, Case] = {
             "\n        x = torch.from_numpy(sorted_rows[:, :WIDTH].copy())",
         },
         "input-bound",
+    ),
+    "evaluation": Case(
+        {
+            "dataset": _BATCHES,
+            "batch": "None",
+            "after": """if step % 10 == 0:
+            model.eval()
+            with torch.no_grad():
+                nn.functional.mse_loss(model(data), labels)  # here
+            model.train()""",
+        },
+        "host-bound",
     ),
 }

@@ -88,12 +88,12 @@ class Bench:
         outcome = self.launcher.submit(place).result()
         return outcome
 
-    def prepared(self, pipeline: str, data: Mapping[str, Any]) -> Job:
-        """Returns the template of a pipeline's trials, its data prepared."""
+    def prepared(self, pipeline: str, data: Mapping[str, Any], *paths: Path) -> Job:
+        """Returns the template of a pipeline's trials, its data prepared; it may be in `paths`."""
         job = Job(
             uid="x",
             pipeline=pipeline,
-            import_paths=(str(ROOT), str(ROOT / "benchmarks")),
+            import_paths=(str(ROOT), str(ROOT / "benchmarks"), *map(str, paths)),
             device=self.device,
             data={"source": "synthetic", **data},
             prepared=str(self.folder / f"{pipeline}-data"),

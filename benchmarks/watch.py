@@ -1,10 +1,11 @@
 """What it costs a script to be watched: the same steps with the hook and without, in fresh processes.
 
-python benchmarks/watch.py [millisecond tiny verdicts]    writes benchmarks/results/<device>/watch.json
+python benchmarks/watch.py [millisecond tiny verdicts pipelines]   writes results/<device>/watch.json
 
 millisecond  steps of about 1 ms from a DataLoader: the ratio of their speeds
 tiny         the smallest step that has a loader, a backward and an optimizer: the difference in microseconds
 verdicts     scripts whose bottleneck is known: the verdict, the line
+pipelines    the same workload as a script and as a pipeline: whether the verdicts agree
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from bottlenecks import CASES
+from bottlenecks import CASES, Case
 from common import Figure, chosen, publish, spread
+from verdicts import Bench
 
 from sweeper import inject, metering
-from sweeper.analysis.bottleneck import verdict_of
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.bottleneck import verdict_of, verdict_on
+from sweeper.analysis.trial_card import card, trial_card
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.script.watch import NO_PARAMETERS, watch
 
@@ -139,33 +143,63 @@ def tiny(drain: Drain) -> Iterator[Figure]:
     )
 
 
+def watched(case: Case) -> Measurement:
+    """What watching a case's script finds."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.py").write_text(case.script, encoding="utf-8")
+        with (
+            (Path(folder) / "output").open("w", encoding="utf-8") as out,
+            contextlib.redirect_stdout(out),
+        ):
+            return watch((sys.executable, "train.py"), Path(folder), Silent())
+
+
 def verdicts(_: Drain) -> Iterator[Figure]:
     """How many bottlenecks are named, and the lines that cause them."""
-    named = lines = 0
+    named, lines = [], []
     for title, case in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "train.py").write_text(case.script, encoding="utf-8")
-            with (
-                (Path(folder) / "output").open("w", encoding="utf-8") as out,
-                contextlib.redirect_stdout(out),
-            ):
-                found = watch((sys.executable, "train.py"), Path(folder), Silent())
+        found = watched(case)
         verdict = verdict_of(found, NO_PARAMETERS)
         shown = "\n".join(card(found, NO_PARAMETERS))
-        is_line = not case.line_number or f"train.py:{case.line_number}" in shown
-        named, lines = named + (verdict.kind == case.verdict), lines + is_line
-        print(
-            f"{title}: {verdict.kind}, for {case.verdict}; line {'' if is_line else 'not '}named", flush=True
-        )
-        print(shown, flush=True)
-    for what, count in (("bottlenecks named", named), ("lines named", lines)):
-        value = count / len(CASES)
-        yield Figure(
-            figure=what, value=value, low=value, high=value, bar=">= 0.9", unit="share", repeats=len(CASES)
-        )
+        named.append(verdict.kind == case.verdict)
+        lines.append(not case.line_number or f"train.py:{case.line_number}" in shown)
+        line = "the line" if lines[-1] else "no line"
+        print(f"\n{title}: {verdict.kind}, for {case.verdict}; {line}\n{shown}", flush=True)
+    yield share("bottlenecks named", named)
+    yield share("lines named", lines)
 
 
-PARTS = {"millisecond": millisecond, "tiny": tiny, "verdicts": verdicts}
+def pipelines(_: Drain) -> Iterator[Figure]:
+    """How many workloads get the verdict as a pipeline that they get as a script."""
+    agree = []
+    plan = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=5)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        with contextlib.closing(bench.launcher):
+            for number, (title, case) in enumerate(CASES.items()):
+                if case.config is None:
+                    continue
+                module = f"case_{number}"
+                (Path(folder) / f"{module}.py").write_text(case.pipeline, encoding="utf-8")
+                record = bench.trial(bench.prepared(module, {}, Path(folder)), case.config, plan)
+                verdict = verdict_on(record)
+                assert verdict is not None, record
+                script = verdict_of(watched(case), NO_PARAMETERS)
+                agree.append(verdict.kind == script.kind)
+                card_lines = "\n".join(trial_card(record))
+                print(f"\n{title}: {verdict.kind}, as a script {script.kind}\n{card_lines}", flush=True)
+    yield share("the same verdict as a script and as a pipeline", agree)
+
+
+def share(what: str, found: list[bool]) -> Figure:
+    """How many of some answers are right."""
+    value = sum(found) / len(found)
+    return Figure(
+        figure=what, value=value, low=value, high=value, bar=">= 0.9", unit="share", repeats=len(found)
+    )
+
+
+PARTS = {"millisecond": millisecond, "tiny": tiny, "verdicts": verdicts, "pipelines": pipelines}
 
 
 def main() -> None:
@@ -173,7 +207,7 @@ def main() -> None:
     drain = Drain()
     parts = chosen(PARTS)
     figures = [figure for part in parts.values() for figure in part(drain)]
-    assert drain.messages or [*parts] == ["verdicts"]
+    assert drain.messages or not {"millisecond", "tiny"} & {*parts}
     publish("watch", figures, f"python benchmarks/watch.py {' '.join(parts)}")
 
 

@@ -71,7 +71,7 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "verdicts": replace_parts,
     "watch": lambda module: [
         replace(module, PAIRS={"millisecond": 2, "tiny": 2}, SECONDS=0.1),
-        module.PARTS.update(verdicts=figures),
+        module.PARTS.update(verdicts=figures, pipelines=figures),
     ],
 }
 

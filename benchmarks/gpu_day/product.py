@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day.steps import ROOT, Day, FailedError, count_of, counted
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.core.codec import decode
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Measurement
 
 PENDING = 7
 """Exit status of a command that did all but to tell MLflow."""
@@ -71,6 +75,35 @@ REHEARSED_SWEEP = (
 )
 
 
+SCRIPT = """\
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+width, layers, batch, waits = map(int, sys.argv[1:])
+model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)), nn.Linear(width, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+x = torch.randn(batch, width, device=device)
+loader = DataLoader([(x, x[:, :1])] * 1000, batch_size=None)
+while True:
+    for features, target in loader:
+        loss = nn.functional.mse_loss(model(features), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if waits:
+            loss.item()
+"""
+WATCHED = {
+    "launch-bound": (64, 60, 8, 0),
+    "compute-bound": (4096, 4, 4096, 0),
+    "sync-bound": (64, 60, 8, 1),
+}
+"""Width, layers, batch size and whether each step reads the loss, by the verdict that is expected."""
+
+
 def _sweeper(*arguments: str, ok: Sequence[int] = (0,), seconds: float = 600.0) -> str:
     """Runs a command of sweeper's, shows what it says on stderr, and returns what it prints.
 
@@ -108,6 +141,24 @@ def doctor(day: Day) -> str:
     if not found["ceilings"] and not day.rehearse:
         raise FailedError(said)
     return said
+
+
+def watch(day: Day) -> str:
+    """Watches scripts whose bottleneck is known; the verdicts and what they rest on are kept."""
+    said = []
+    for expected, sizes in list(WATCHED.items())[: 1 if day.rehearse else None]:
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "train.py"
+            script.write_text(SCRIPT, encoding="utf-8")
+            numbers = map(str, sizes)
+            found = json.loads(_sweeper("watch", "--json", "--", sys.executable, str(script), *numbers))
+        measured = decode(Measurement, found)
+        verdict = verdict_of(measured, TrialConfig(args={}))
+        day.found(kind="watched", expected=expected, verdict=verdict.kind, why=verdict.why, **found)
+        said.append(f"{verdict.kind} for {expected}")
+        if measured.device.kind == "cuda" and not (measured.diagnosis and measured.diagnosis.busy_s):
+            raise FailedError(f"the kernels of a script were not seen: {verdict.why}")
+    return ", ".join(said)
 
 
 def _measured(day: Day, name: str, value: float, unit: str) -> None:

@@ -67,6 +67,8 @@ class Rule:
 
 
 def _input_why(s: Signals) -> str:
+    if s.preparation > s.input / 2:
+        return f"what is done to a batch before the model sees it takes {percent(s.preparation)} of the step"
     if s.input > s.wait + 0.05:
         taken = percent(s.input - s.wait)
         text = (
@@ -173,6 +175,13 @@ WASTES: tuple[Rule, ...] = (
         lambda s: s.rest or 0.0,
         lambda s: f"{percent(s.rest or 0)} of the time passes between the steps, in the script's own code",
         "host",
+        "the breakdown",
+    ),
+    Rule(
+        Bottleneck.HOST,
+        lambda s: s.evaluation or 0.0,
+        lambda s: f"evaluation takes {percent(s.evaluation or 0)} of the time",
+        "",
         "the breakdown",
     ),
     Rule(Bottleneck.LAUNCH, _launch, _launch_why, "compute", "the device's and the host's time for a step"),

@@ -55,12 +55,17 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement) -> str:
     def at(phase: str) -> str:
         return f" (most of it at {lines[phase][0]})" if lines.get(phase) else ""
 
+    if kind is Bottleneck.INPUT and s.preparation > s.input / 2:
+        return f"do it in the data set or in `collate_fn`, ahead of the step{at('data')}"
+    if kind is Bottleneck.HOST and (s.evaluation or 0.0) > (s.rest or 0.0):
+        return f"evaluate less often, or on fewer samples{at('evaluation')}"
+    waits = f" (at {', '.join(s.sync_places)})" if s.sync_places else at("forward")
     crowded = s.cpu is not None and s.cpu >= SATURATED
     workers = "" if crowded or _cores(found) == 1 else "more loader workers, or "
     return {
         Bottleneck.INPUT: f"{workers}less work per sample: decode once, and fetch whole batches{at('data')}",
         Bottleneck.TRANSFER: "pinned memory and `non_blocking=True`, or types that are converted there",
-        Bottleneck.SYNC: f"read numbers every hundred steps, not at each one{at('forward')}",
+        Bottleneck.SYNC: f"read numbers every hundred steps, not at each one{waits}",
         Bottleneck.CAPACITY: "memory is full: mixed precision, or activation checkpointing",
         Bottleneck.LAUNCH: "a larger batch, or fewer and larger operations: a fused optimizer, torch.compile",
         Bottleneck.BANDWIDTH: "smaller types, fused operations; on a CPU, an allocator that keeps its memory",

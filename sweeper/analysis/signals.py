@@ -22,6 +22,7 @@ class Signals:
         step_s: Wall seconds of a step.
         input: Lost to the data path: waiting, gathering, and what its processes take away.
         wait: The part of `input` in which the step itself waits or gathers.
+        preparation: The part of `wait` in which a script changes its batch, in the training process.
         transfer: Copies to the device.
         compute: Forward, backward, optimiser.
         blocked: Waiting for something other than data or a core, from forward to optimiser.
@@ -35,6 +36,7 @@ class Signals:
         sync_places: Lines of the user's code that wait for the device in each step (CUDA).
         rest: What a script does between its steps: logging, metrics, its own Python; None for a
             pipeline, whose loop is not the user's.
+        evaluation: Share of a script's time that evaluations take, beside its steps.
         device_rate, loader_rate: Samples per second of each on its own.
         cpu: Use of the cores this trial may use.
     """
@@ -43,6 +45,7 @@ class Signals:
     step_s: float
     input: float
     wait: float
+    preparation: float = 0.0
     transfer: float
     compute: float
     blocked: float | None = None
@@ -55,6 +58,7 @@ class Signals:
     memory: float | None = None
     sync_places: tuple[str, ...] | None = None
     rest: float | None = None
+    evaluation: float | None = None
     device_rate: float | None = None
     loader_rate: float | None = None
     cpu: float | None = None
@@ -95,6 +99,7 @@ def signals_of(found: Measurement) -> Signals:
         step_s=step,
         input=lost,
         wait=wait,
+        preparation=((diagnosis and diagnosis.preparation_s) or 0.0) / step,
         transfer=parts.h2d_s / step,
         compute=parts.compute_s / step,
         blocked=blocked,
@@ -107,6 +112,7 @@ def signals_of(found: Measurement) -> Signals:
         memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
         sync_places=diagnosis.sync_places if diagnosis else None,
         rest=parts.host_gap_s / step if found.reported_by else None,
+        evaluation=diagnosis.evaluation_share if diagnosis else None,
         device_rate=diagnosis.device_samples_s if diagnosis else None,
         loader_rate=diagnosis.loader_samples_s if diagnosis else None,
         cpu=_share(found, "cpu_util_pct"),

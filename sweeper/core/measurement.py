@@ -106,6 +106,8 @@ class Diagnosis:
         fits_device: Whether the training data fits on the device.
         native_bf16: Whether the device computes in bf16 natively.
         usable_cpus: Cores that the trial may use.
+        preparation_s: Seconds of a step in which a script changes the batch that its loader gave; a
+            part of the breakdown's `data_s`.
         lines: For each phase of a script's step, the lines of the user's code that take most of it,
             as `file:line`.
         evaluation_share: Share of a script's time that evaluations take.
@@ -124,6 +126,7 @@ class Diagnosis:
     fits_device: bool | None = None
     native_bf16: bool | None = None
     usable_cpus: int = 1
+    preparation_s: float | None = None
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     evaluation_share: float | None = None
     outside: tuple[str, ...] = ()

@@ -2,66 +2,44 @@
 
 as it is | lines | one batch, again and again | the loader alone | the batch and its half, in turns
 
+On a GPU, after the lines: the lines that wait for it, and the kernels alone.
+
+A batch of one has no half: it is taken in turns with one of two.
+
 Each part lasts about a second, and is reported at its end: a script that cannot take half a batch has
 told everything else by then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..metering import Channel
 from . import FOLDER_VARIABLE
 from .batches import LENGTH, VALUE, Reader
+from .gpu import KernelTime, Waits, copy_seconds
+from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, PREPARATION, REST, DeviceLaps, Laps
 from .lines import Sampler
 from .observer import Observer
 from .outside import Outside
 from .samples import Samples
 
-WARM_UP, AS_IT_IS, LINES, ONE_BATCH, LOADER, HALVES, DONE = PARTS = (
-    *("warm-up", "as it is", "lines", "one batch", "loader", "halves", "done"),
+WARM_UP, AS_IT_IS, LINES, WAITS, KERNELS, ONE_BATCH, LOADER, HALVES, DONE = PARTS = (
+    *("warm-up", "as it is", "lines", "waits", "kernels", "one batch", "loader", "halves", "done"),
 )
-DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, REST, EVALUATION = (
-    *("data", "copy", "forward", "backward", "optimizer", "rest", "evaluation"),
-)
-ARITHMETIC = (FORWARD, BACKWARD, OPTIMIZER)
+OF_A_GPU = (WAITS, KERNELS)
+OF_A_LOADER = (ONE_BATCH, LOADER, HALVES)
 
 MIN_STEPS, MIN_SECONDS, MAX_SECONDS = 8, 1.0, 4.0
-"""A part has at least so many steps and seconds, but never lasts longer than the last."""
+"""A part has at least so many steps and seconds, but never lasts longer than the last; one of a GPU
+only the steps."""
 DRAIN_SECONDS = 0.3
 """At most: batches that were ready say nothing of a loader's speed."""
-
-
-class Laps:
-    """Wall and processor seconds by phase; each lap waits until a GPU has finished."""
-
-    def __init__(self, torch: Any) -> None:
-        self._cuda = torch.cuda
-        self.clear()
-
-    def clear(self) -> None:
-        """Starts again, now."""
-        self.wall: dict[str, float] = {}
-        self.cpu: dict[str, float] = {}
-        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
-
-    def lap(self, name: str) -> None:
-        """Adds the time since the last lap to a phase."""
-        if self._cuda.is_initialized():
-            self._cuda.synchronize()
-        wall_s, cpu_s = time.perf_counter(), time.process_time()
-        self.wall[name] = self.wall.get(name, 0.0) + wall_s - self._wall_s
-        self.cpu[name] = self.cpu.get(name, 0.0) + cpu_s - self._cpu_s
-        self._wall_s, self._cpu_s = wall_s, cpu_s
-
-    @property
-    def arithmetic_s(self) -> float:
-        """Wall seconds of forward, backward and optimizer."""
-        return sum(self.wall.get(name, 0.0) for name in ARITHMETIC)
 
 
 class Diagnoser(Observer):
@@ -70,11 +48,15 @@ class Diagnoser(Observer):
     HAS_FAST_PATH = False
 
     def __init__(self, torch: Any, channel: Channel) -> None:
-        self._laps, self._sampler = Laps(torch), Sampler()
+        self._laps, self._sampler = Laps(), Sampler()
+        self._on_gpu = False
+        self._waits: Waits | None = None
+        self._kernels: KernelTime | None = None
+        self._latest: Any = None
         self._held: Any = None
-        self._half: Any = None
-        self._is_half = False
-        self._arithmetic: dict[bool, list[float]] = {}
+        self._other: Any = None
+        self._is_other = self._is_double = False
+        self._of_steps: dict[bool, list[Laps]] = {False: [], True: []}
         folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
         self._outside = Outside(folder, lambda: self.tell({}))
         super().__init__(torch, channel)
@@ -97,6 +79,9 @@ class Diagnoser(Observer):
         phase = EVALUATION if self._pauses.began_s is not None else name
         self._laps.lap(phase)
         self._sampler.phase(phase)
+        if self._waits is not None:
+            # A copy to the GPU that waits is part of the copy.
+            self._waits.take(phase != PREPARATION)
 
     def fetching(self, iterator: Any) -> None:
         """A loader's iterator is asked for a batch."""
@@ -107,20 +92,31 @@ class Diagnoser(Observer):
         """A loader's iterator gave a batch."""
         super().fetched(iterator, batch)
         self._lap(DATA)
+        if self._sample_counter.trains(iterator):
+            self._latest = batch
 
     def evaluates(self, module: Any) -> None:
         """A module was put into evaluation mode."""
         self._lap(REST)
         super().evaluates(module)
 
+    def _pause_changed(self) -> None:
+        if self._pauses.began_s is None:
+            self._laps.lap(EVALUATION)
+            self._sampler.phase(EVALUATION)
+        super()._pause_changed()
+
     def _model_begins(self) -> None:
         # What came before prepared the batch that the loader gave, or updated and cut one by hand.
         before = OPTIMIZER if self._is_by_hand else DATA
-        self._lap(COPY if self._sample_counter.has_loader else before)
+        self._lap(PREPARATION if self._sample_counter.has_loader else before)
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward is about to run."""
         self._lap(FORWARD)
+        if self._part == WARM_UP:
+            loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+            self._on_gpu = getattr(loss, "is_cuda", False) or self._facts.get("device") == "cuda"
         super().backward_begins(tensors)
 
     def backward_ended(self) -> None:
@@ -137,12 +133,19 @@ class Diagnoser(Observer):
         super()._step_ended(optimizer, num_steps)
         if self._part == WARM_UP:
             self._sample_counter.watch_model(optimizer)
+        elif self._part == KERNELS and self._kernels is not None:
+            self._kernels.step_ended()
         elif self._part == HALVES:
-            self._arithmetic.setdefault(self._is_half, []).append(self._laps.arithmetic_s)
-            self._laps.clear()
+            self._of_steps[self._is_other].append(self._laps)
+            self._laps = self._new_laps()
         steps, seconds = self._steps - self._steps_before, time.perf_counter() - self._began_s
-        if (steps >= MIN_STEPS and seconds >= MIN_SECONDS) or seconds >= MAX_SECONDS:
+        is_long = seconds >= MIN_SECONDS or self._part in OF_A_GPU
+        if (steps >= MIN_STEPS and is_long) or seconds >= MAX_SECONDS:
             self._end_part()
+
+    def _new_laps(self) -> Laps:
+        is_read = self._part in (AS_IT_IS, ONE_BATCH, HALVES)
+        return DeviceLaps(self._torch) if is_read and self._on_gpu else Laps()
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -151,55 +154,81 @@ class Diagnoser(Observer):
         self._steps_before, self._samples_before = self._steps, self._num_samples
         self._began_s = time.perf_counter()
         self._waits_before = _waits()
-        self._laps.clear()
+        self._laps = self._new_laps()
         if part == LINES:
             self._sampler.start()
+        elif part == WAITS:
+            self._waits = Waits(self._torch)
+        elif part == KERNELS:
+            # A script may have a profiler of its own, and torch none for this GPU.
+            with contextlib.suppress(Exception):
+                self._kernels = KernelTime(self._torch)
         elif part == DONE:
             self.tell({"part": DONE})
 
     def _end_part(self) -> None:
         """Reports a part and begins the next that is possible."""
-        part = self._part
+        part, steps = self._part, self._steps - self._steps_before
         if part in (AS_IT_IS, ONE_BATCH):
             self.tell(
                 {
                     "part": part,
-                    "steps": self._steps - self._steps_before,
+                    "steps": steps,
                     "samples": self._num_samples - self._samples_before,
-                    "seconds": time.perf_counter() - self._began_s,
                     "wall": self._laps.wall,
+                    "seconds": time.perf_counter() - self._began_s,
+                    "host": self._laps.host,
                     "cpu": self._laps.cpu,
                     "waited": _longest_wait(self._waits_before),
+                    "copy": self._copy_seconds(),
                 }
             )
         elif part == LINES:
             self._sampler.stop()
             self.tell({"part": part, "lines": self._sampler.lines()})
+        elif part == WAITS and self._waits is not None:
+            self.tell({"part": part, "lines": self._waits.stop(steps)})
+            self._waits = None
+        elif part == KERNELS:
+            self.tell({"part": part, "seconds": self._kernels and self._kernels.stop()})
         elif part == HALVES:
-            full, half = (self._arithmetic.get(is_half) for is_half in (False, True))
-            if full and half:
-                self.tell({"part": part, "full": statistics.median(full), "half": statistics.median(half)})
+            self._tell_halves()
         if part == DONE:
             return
-        following = PARTS[PARTS.index(part) + 1]
-        has_loader = self._sample_counter.has_loader and self._world_size == 1
-        self._begin_part(following if following in (AS_IT_IS, LINES) or has_loader else DONE)
+        skipped: tuple[str, ...] = () if self._on_gpu else OF_A_GPU
+        if not self._sample_counter.has_loader or self._world_size != 1:
+            skipped += OF_A_LOADER
+        following = PARTS[PARTS.index(part) + 1 :]
+        self._begin_part(next(each for each in following if each not in skipped))
+
+    def _copy_seconds(self) -> float:
+        return copy_seconds(self._torch, list(_tensors(self._torch, self._latest))) if self._on_gpu else 0.0
+
+    def _tell_halves(self) -> None:
+        steps, others = ([laps.arithmetic_s for laps in each] for each in self._of_steps.values())
+        if steps and others:
+            full, half = statistics.median(steps), statistics.median(others)
+            if self._is_double:
+                half = full - (half - full) / 2
+            self.tell({"part": HALVES, "full": full, "half": half})
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Gives the script its next batch, which may be the one that it had before."""
-        if not self._sample_counter.trains(iterator) or self._part in (WARM_UP, AS_IT_IS, LINES, DONE):
+        if not self._sample_counter.trains(iterator) or self._part not in OF_A_LOADER:
             return original(iterator)
         if self._held is None:
             self._held = original(iterator)
         if self._part == LOADER:
             self._loader_alone(original, iterator)
             self._end_part()
-        if self._part == HALVES and self._half is None:
-            self._half = _half_of(self._held, self._sample_counter.reader(iterator, self._held))
-            if self._half is None:
+        if self._part == HALVES and self._other is None:
+            self._is_double = self._num_samples == self._steps
+            reader = self._sample_counter.reader(iterator, self._held)
+            self._other = _of_other_size(self._held, reader, is_double=self._is_double)
+            if self._other is None:
                 self._begin_part(DONE)
-        self._is_half = self._part == HALVES and not self._is_half
-        return _copied(self._half if self._is_half else self._held)
+        self._is_other = self._part == HALVES and not self._is_other
+        return _copied(self._other if self._is_other else self._held)
 
     def _loader_alone(self, original: Callable[[Any], Any], iterator: Any) -> None:
         # The batches of a data set of whole batches do not say how many samples they have.
@@ -249,22 +278,35 @@ def _copied(part: Any) -> Any:
     return {key: _copied(each) for key, each in part.items()} if type(part) is dict else part
 
 
-def _half_of(batch: Any, reader: Reader | None) -> Any:
-    """Returns the first half of a batch; None if it cannot be cut."""
-    if reader is None or reader.what == VALUE or reader.read(batch) < 2:
+def _tensors(torch: Any, part: Any) -> Iterator[Any]:
+    """Yields the tensors of a batch."""
+    if torch.is_tensor(part):
+        yield part
+    elif isinstance(part, (Mapping, list, tuple)):
+        for each in part.values() if isinstance(part, Mapping) else part:
+            yield from _tensors(torch, each)
+
+
+def _of_other_size(batch: Any, reader: Reader | None, *, is_double: bool) -> Any:
+    """Returns the first half of a batch, or the batch twice; None if that is not possible."""
+    if reader is None or reader.what == VALUE or (not is_double and reader.read(batch) < 2):
         return None
     size, dimension = reader.read(batch), 0 if reader.what == LENGTH else int(reader.what)
 
-    def half(part: Any) -> Any:
+    def changed(part: Any) -> Any:
         shape = getattr(part, "shape", None)
         if shape is not None:
-            is_batch = len(shape) > dimension and shape[dimension] == size
-            return part.narrow(dimension, 0, size // 2).clone() if is_batch else part
+            if len(shape) <= dimension or shape[dimension] != size:
+                return part
+            if is_double:
+                return part.repeat_interleave(2, dimension)
+            return part.narrow(dimension, 0, size // 2).clone()
         if isinstance(part, Mapping):
-            return type(part)({key: half(each) for key, each in part.items()})  # type: ignore[call-arg]
+            return type(part)({key: changed(each) for key, each in part.items()})  # type: ignore[call-arg]
         if type(part) in (list, tuple):
-            is_samples = reader.what == LENGTH and len(part) == size
-            return type(part)(part[: size // 2] if is_samples else [half(each) for each in part])
+            if reader.what == LENGTH and len(part) == size:
+                return part * 2 if is_double else part[: size // 2]
+            return type(part)([changed(each) for each in part])
         return part
 
-    return half(batch)
+    return changed(batch)

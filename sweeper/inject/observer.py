@@ -57,7 +57,7 @@ class Observer:
         self._facts: dict[str, Any] = {}
         self._last_samples = 0
         self._losses = StepLosses(self._torch)
-        self._pauses = Pauses(self._torch, self.points, self._send)
+        self._pauses = Pauses(self._torch, self.points, self._pause_changed)
         self._steps = self._num_samples = self._backwards = 0
         self._optimizers: set[int] = set()
         self._unstepped = 0
@@ -91,6 +91,10 @@ class Observer:
         """A module was put into evaluation mode."""
         if self._steps:
             self._pauses.evaluates(module, time.perf_counter(), self._steps)
+
+    def _pause_changed(self) -> None:
+        """A pause has begun or ended."""
+        self._send()
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward is about to run."""

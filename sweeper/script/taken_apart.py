@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from sweeper.system.cpu import usable_cpus
 
 ARITHMETIC = ("forward", "backward", "optimizer")
 NOT_TRAINING = ("evaluation",)
+ON_THE_WAY = ("data", "preparation", *NOT_TRAINING)
+"""Phases that steps on a batch that is there already do without."""
 
 
 @dataclass(slots=True)
@@ -38,17 +40,15 @@ class TakenApart:
 
     def breakdown(self) -> Breakdown | None:
         """Returns the phases of a mean step; None if it was not reported."""
-        found = self.parts.get("as it is")
-        if found is None or not found["steps"]:
+        if not self._num_steps:
             return None
-        per_step = {name: seconds / found["steps"] for name, seconds in found["wall"].items()}
         return Breakdown(
-            data_s=per_step.get("data", 0.0),
-            h2d_s=per_step.get("copy", 0.0),
-            forward_s=per_step.get("forward", 0.0),
-            backward_s=per_step.get("backward", 0.0),
-            optimizer_s=per_step.get("optimizer", 0.0),
-            host_gap_s=per_step.get("rest", 0.0),
+            data_s=self._per_step("data") + self._preparation_s(),
+            h2d_s=self._per_step("preparation") - self._preparation_s(),
+            forward_s=self._per_step("forward"),
+            backward_s=self._per_step("backward"),
+            optimizer_s=self._per_step("optimizer"),
+            host_gap_s=self._per_step("rest"),
         )
 
     def diagnosis(self, folder: Path, *, on_gpu: bool) -> Diagnosis:
@@ -58,44 +58,80 @@ class TakenApart:
             folder: Where the script ran; its lines are named relative to it.
         """
         loader, halves = self.parts.get("loader"), self.parts.get("halves", {})
+        waits = self.parts.get("waits")
         return Diagnosis(
             device_samples_s=self._samples_per_second_of_one_batch(),
             loader_samples_s=loader["samples"] / loader["seconds"] if loader and loader["samples"] else None,
             half_step_s=halves.get("half"),
             full_step_s=halves.get("full"),
             blocked_s=None if on_gpu else self._blocked_s(),
+            busy_s=self.parts.get("kernels", {}).get("seconds"),
+            issue_s=self._issue_s() if on_gpu else None,
+            sync_places=tuple(_named(waits["lines"], folder)) if waits else None,
+            preparation_s=self._preparation_s(),
             usable_cpus=usable_cpus(),
             lines=self._lines(folder),
             evaluation_share=self._evaluation_share(),
             outside=tuple(self.outside),
         )
 
+    @property
+    def _as_it_is(self) -> Mapping[str, Any]:
+        return self.parts.get("as it is", {})
+
+    @property
+    def _num_steps(self) -> int:
+        return int(self._as_it_is.get("steps", 0))
+
+    def _per_step(self, phase: str) -> float:
+        return float(self._as_it_is["wall"].get(phase, 0.0) / self._num_steps) if self._num_steps else 0.0
+
+    def _preparation_s(self) -> float:
+        """Returns the seconds of a step in which the script changes its batch; a copy is no change."""
+        return max(0.0, self._per_step("preparation") - float(self._as_it_is.get("copy", 0.0)))
+
     def _evaluation_share(self) -> float | None:
-        wall = self.parts.get("as it is", {}).get("wall", {})
+        wall = self._as_it_is.get("wall", {})
         total = sum(wall.values())
         return sum(wall.get(name, 0.0) for name in NOT_TRAINING) / total if total else None
 
     def _lines(self, folder: Path) -> dict[str, tuple[str, ...]]:
         """Returns the user's lines by phase, the most frequent first."""
-        found = self.parts.get("lines", {}).get("lines", {})
-        base = str(folder.resolve())
+        found = dict(self.parts.get("lines", {}).get("lines", {}))
+        before_the_model = found.pop("preparation", [])
+        if self._preparation_s() > self._per_step("preparation") / 2:
+            both = [*found.get("data", []), *before_the_model]
+            found["data"] = sorted(both, key=lambda line: -line[2])
+        else:
+            found["copy"] = before_the_model
         return {
-            phase: tuple(f"{path.removeprefix(base + os.sep)}:{line}" for path, line, _ in lines)
+            phase: tuple(_named((line[:2] for line in lines), folder))
             for phase, lines in found.items()
             if lines
         }
+
+    def _issue_s(self) -> float | None:
+        """Returns the seconds in which the process launches a step, or waits to."""
+        if not self._num_steps:
+            return None
+        return float(sum(self._as_it_is["host"].get(name, 0.0) for name in ARITHMETIC) / self._num_steps)
 
     def _samples_per_second_of_one_batch(self) -> float | None:
         found = self.parts.get("one batch")
         if found is None or not found["samples"]:
             return None
-        seconds = sum(s for name, s in found["wall"].items() if name not in ("data", *NOT_TRAINING))
-        return float(found["samples"] / seconds)
+        return float(found["samples"] / sum(s for name, s in found["wall"].items() if name not in ON_THE_WAY))
 
     def _blocked_s(self) -> float | None:
-        found = self.parts.get("as it is")
-        if found is None or not found["steps"]:
+        if not self._num_steps:
             return None
-        wall, cpu = found["wall"], found["cpu"]
+        wall, cpu = self._as_it_is["wall"], self._as_it_is["cpu"]
         idle = sum(max(0.0, wall.get(name, 0.0) - cpu.get(name, 0.0)) for name in ARITHMETIC)
-        return float(max(0.0, idle - found["waited"]) / found["steps"])
+        return float(max(0.0, idle - self._as_it_is["waited"]) / self._num_steps)
+
+
+def _named(lines: Iterable[Sequence[Any]], folder: Path) -> Iterator[str]:
+    """Yields `file:line`, relative to a folder."""
+    base = str(folder.resolve()) + os.sep
+    for path, line in lines:
+        yield f"{path.removeprefix(base)}:{line}"

@@ -57,12 +57,17 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     alone = _seconds_per_call(step, device, PART_SECONDS, step_s)
     found = dataclasses.replace(found, device_samples_s=handed.size / alone)
     # For a compiler, half a batch would be another shape.
-    half = None
-    if stepper.compiled is stepper.model and stepper.captured is None and handed.size >= 2:
-        half = _step_on(stepper, loader, _half_of(handed))
+    other = None
+    if stepper.compiled is stepper.model and stepper.captured is None:
+        if handed.size > 1:
+            other = _step_on(stepper, loader, _half_of(handed))
+        elif _has_room_for_two(device, stepper.config.device.memory_fraction):
+            other = _step_on(stepper, loader, _twice(handed))
     if device.type == "cpu":
-        full_s, half_s = _in_turn(step, half) if half else (None, None)
-        return dataclasses.replace(found, full_step_s=full_s, half_step_s=half_s)
+        full_s, other_s = _in_turn(step, other) if other else (None, None)
+        return dataclasses.replace(
+            found, full_step_s=full_s, half_step_s=_half_seconds(handed, full_s, other_s)
+        )
     turn = stepper.config.accumulate_steps
     # A captured step cannot wait.
     places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))
@@ -73,9 +78,9 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
         if busy is not None and busy < alone and not places:
             # Nothing in the step waits, so the slower side sets its pace: the host.
             issue = alone
-    full_s, half_s = busy, queued(half, device, turn, alone)[0] if half and busy else None
+    half_s = _half_seconds(handed, busy, queued(other, device, turn, alone)[0] if other and busy else None)
     return dataclasses.replace(
-        found, busy_s=busy, issue_s=issue, sync_places=places, full_step_s=full_s, half_step_s=half_s
+        found, busy_s=busy, issue_s=issue, sync_places=places, full_step_s=busy, half_step_s=half_s
     )
 
 
@@ -140,6 +145,26 @@ def _step_on(stepper: Stepper, loader: Loader, handed: Handed) -> Callable[[], N
 def _half_of(handed: Handed) -> Handed:
     size = handed.size // 2
     return Handed({name: tensor[:size].clone() for name, tensor in handed.batch.items()}, size, handed.length)
+
+
+def _twice(handed: Handed) -> Handed:
+    batch = {name: torch.cat([tensor, tensor]) for name, tensor in handed.batch.items()}
+    return Handed(batch, 2 * handed.size, handed.length)
+
+
+def _has_room_for_two(device: torch.device, memory_fraction: float) -> bool:
+    """Returns whether a step could use twice the memory that steps have used."""
+    if device.type == "cuda":
+        used = torch.cuda.max_memory_allocated(device)
+        return used <= devices.free_bytes(device, memory_fraction)
+    return psutil.Process().memory_info().rss <= psutil.virtual_memory().available
+
+
+def _half_seconds(handed: Handed, full_s: float | None, other_s: float | None) -> float | None:
+    """Returns the seconds of half a batch; that of a batch of one is extrapolated from two of them."""
+    if full_s is None or other_s is None or handed.size > 1:
+        return other_s
+    return full_s - (other_s - full_s) / 2
 
 
 def _seconds_per_call(

@@ -6,15 +6,15 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from sweeper.core.modules import is_sweepers
+from sweeper.inject.gpu import covered, kernel_spans
 
 _TURNS = 4
 _HOLD_SECONDS = (0.1, 2.0)
@@ -92,24 +92,6 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
         return None
     first = max(end for _, end in spans) - 1e6 * elapsed
     return covered(spans, first) / 1e6 / _PROFILED_TURNS / turn
-
-
-def kernel_spans(found: profile) -> list[tuple[float, float]]:
-    """Returns start and end, in microseconds, of everything that ran on the device."""
-    return sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in found.events() or ()
-        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
-    )
-
-
-def covered(spans: Sequence[tuple[float, float]], since: float) -> float:
-    """Returns the length of the union of sorted `spans` after `since`."""
-    total, reached = 0.0, since
-    for begin, end in spans:
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
 
 
 def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
+from sweeper.inject.gpu import covered, kernel_spans
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.gpu_time import covered, kernel_spans
 from sweeper.trainer.group import Group
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.timing import Timing

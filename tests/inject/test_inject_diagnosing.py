@@ -10,6 +10,7 @@ from hearing import run
 
 from sweeper import inject
 
+EVALUATION_SECONDS = 0.01
 SCRIPT = """
 import time, torch
 from torch import nn
@@ -29,6 +30,7 @@ while time.perf_counter() < end:
     model.eval()
     with torch.no_grad():
         model(data.tensors[0])
+        time.sleep({evaluation})
     model.train()
 """
 
@@ -36,7 +38,7 @@ while time.perf_counter() < end:
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [0, 0.002])
 def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.format(seconds=9, pause=pause))
+    (tmp_path / "train.py").write_text(SCRIPT.format(seconds=9, pause=pause, evaluation=EVALUATION_SECONDS))
     found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)
     assert found.status == 0, found.errors
     parts = {each["part"]: each for each in found.messages if "part" in each}
@@ -46,5 +48,20 @@ def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
     if pause:
         # The script's own time, in every step.
         assert whole["wall"]["rest"] > 0.9 * pause * whole["steps"]
-    assert whole["wall"]["evaluation"] > 0
+    # After every ten steps.
+    assert whole["wall"]["evaluation"] > 0.9 * EVALUATION_SECONDS * (whole["steps"] // 10 - 1)
     assert parts["one batch"]["samples"] == 64 * parts["one batch"]["steps"]
+
+
+@pytest.mark.slow
+def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
+    script = SCRIPT.format(seconds=9, pause=0, evaluation=0).replace("(data, 64,", "(data, 1,")
+    # Its arithmetic is slept, for each sample.
+    script = script.replace("model(x), y)", "model(x), y); time.sleep(0.002 + 0.004 * len(x))")
+    (tmp_path / "train.py").write_text(script)
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    found = run([sys.executable, "train.py"], one_thread, mode=inject.DIAGNOSE, folder=tmp_path)
+    assert found.status == 0, found.errors
+    halves = next(each for each in found.messages if each.get("part") == "halves")
+    # As if half a sample took half of its 4 ms.
+    assert halves["full"] - halves["half"] == pytest.approx(0.002, rel=0.5)

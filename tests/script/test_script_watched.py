@@ -25,6 +25,7 @@ AS_IT_IS = {
         "rest": 0.05,
         "evaluation": 1.0,
     },
+    "host": {"data": 0.5, "forward": 0.1, "backward": 0.1, "optimizer": 0.04, "rest": 0.05},
     "cpu": {"forward": 0.15, "backward": 0.4, "optimizer": 0.05},
     "waited": 0.01,
 }
@@ -124,6 +125,42 @@ def test_the_parts_alone(tmp_path: Path):
     assert found.blocked_s == pytest.approx(0.004)
     assert found.lines == {"data": ("data.py:9",)}
     assert found.evaluation_share == pytest.approx(0.5)
+
+
+def test_what_changes_a_batch_belongs_to_the_data_and_its_copy_does_not(tmp_path: Path):
+    prepared = AS_IT_IS | {"wall": {**AS_IT_IS["wall"], "preparation": 0.4}}
+    at = {
+        name: [[f"{tmp_path.resolve()}/train.py", line, share]]
+        for name, line, share in (("data", 7, 0.1), ("preparation", 9, 0.4))
+    }
+    lines = {"part": "lines", "lines": at}
+    mostly = taken(prepared | {"copy": 0.01}, lines)
+    assert (mostly.breakdown().data_s, mostly.breakdown().h2d_s) == pytest.approx((0.05 + 0.03, 0.01))
+    found = mostly.diagnosis(tmp_path, on_gpu=True)
+    assert found.preparation_s == pytest.approx(0.03)
+    assert found.lines == {"data": ("train.py:9", "train.py:7")}
+    a_copy = taken(prepared | {"copy": 0.05}, lines)
+    assert (a_copy.breakdown().data_s, a_copy.breakdown().h2d_s) == pytest.approx((0.05, 0.04))
+    assert a_copy.diagnosis(tmp_path, on_gpu=True).lines == {"data": ("train.py:7",), "copy": ("train.py:9",)}
+
+
+def test_of_a_gpu_its_kernels_its_launches_and_the_lines_that_wait(tmp_path: Path):
+    kernels = {"part": "kernels", "seconds": 0.03}
+    waits = {"part": "waits", "lines": [[f"{tmp_path.resolve()}/train.py", 31]]}
+    found = taken(AS_IT_IS, waits, kernels).diagnosis(tmp_path, on_gpu=True)
+    assert (found.busy_s, found.issue_s) == (0.03, pytest.approx(0.024))
+    assert (found.sync_places, found.blocked_s) == (("train.py:31",), None)
+    # None that wait, and none that were looked for.
+    none = taken(AS_IT_IS, waits | {"lines": []}).diagnosis(tmp_path, on_gpu=True)
+    assert (none.sync_places, none.busy_s) == ((), None)
+    assert taken(AS_IT_IS).diagnosis(tmp_path, on_gpu=True).sync_places is None
+    assert taken(AS_IT_IS).diagnosis(tmp_path, on_gpu=False).issue_s is None
+
+
+def test_one_batch_again_and_again_needs_neither_its_loader_nor_its_preparation(tmp_path: Path):
+    wall = {"data": 9.0, "preparation": 5.0, "evaluation": 3.0, "forward": 0.4, "backward": 0.6}
+    one = {"part": "one batch", "samples": 320, "wall": wall}
+    assert taken(one).diagnosis(tmp_path, on_gpu=False).device_samples_s == 320
 
 
 def test_what_was_not_reported_is_unknown(tmp_path: Path):

@@ -306,14 +306,36 @@ def test_of_shapes_that_differ_one_batch_says_nothing():
     assert found.loader_samples_s > 0
 
 
-@pytest.mark.parametrize("why", ["compiled", "one sample"])
-def test_what_cannot_be_halved_is_not(why: str):
-    timing, samples = training({"batch_size": 1} if why == "one sample" else {})
+@pytest.mark.parametrize("why", ["compiled", "one sample, no memory for two"])
+def test_what_cannot_be_halved_is_not(monkeypatch, why: str):
+    timing, samples = training({} if why == "compiled" else {"batch_size": 1})
     if why == "compiled":
         timing.stepper.compiled = nn.Sequential(timing.stepper.model)
+    else:
+        monkeypatch.setattr(
+            under_test.psutil, "virtual_memory", lambda: SimpleNamespace(available=1, total=2**34)
+        )
+        monkeypatch.setattr(under_test, "_fits", lambda *_: False)
     found = diagnose(timing, samples, 1e-3)
     assert (found.half_step_s, found.full_step_s) == (None, None)
     assert found.device_samples_s > 0
+
+
+def test_a_batch_of_one_is_compared_with_two():
+    timing, samples = training({"batch_size": 1})
+    sizes, train = [], timing.stepper.train
+    timing.stepper.train = lambda batch, *rest: (sizes.append(len(batch["x"])), train(batch, *rest))[1]
+    found = diagnose(timing, samples, 1e-3)
+    assert set(sizes) == {1, 2}
+    # Two such samples take hardly longer than one: nearly all of a step is calls.
+    assert 0.6 * found.full_step_s < found.half_step_s <= found.full_step_s * 1.2
+
+
+def test_half_a_batch_of_one_is_extrapolated():
+    one = under_test.Handed({}, 1, 0)
+    assert under_test._half_seconds(one, 1.0, 1.2) == pytest.approx(0.9)
+    assert under_test._half_seconds(one, None, None) is None
+    assert under_test._half_seconds(under_test.Handed({}, 2, 0), 1.0, 0.7) == 0.7
 
 
 def test_of_several_ranks_only_what_all_of_them_take_part_in():

@@ -15,8 +15,9 @@ from torch.autograd import DeviceType
 from trainer_cuda import CUDA, FakeCuda
 
 from sweeper.core import modules
+from sweeper.inject.gpu import covered
 from sweeper.trainer import gpu_time
-from sweeper.trainer.gpu_time import covered, kernel_seconds, queued, sync_places
+from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
 
 # -- the device and the host apart ----------------------------------------------------------------------
 

@@ -1,0 +1,118 @@
+"""What a GPU does in a step, and where the script waits for it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .lines import line_of
+
+if TYPE_CHECKING:
+    from .lines import Line
+
+COPIES = 3
+
+
+class KernelTime:
+    """Seconds with a running kernel, from torch's profiler, which takes a second to start."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        profiler = torch.profiler
+        self._profile = profiler.profile(activities=[profiler.ProfilerActivity.CUDA])
+        self._profile.start()
+        self._steps = 0
+
+    def step_ended(self) -> None:
+        """A step has ended."""
+        if not self._steps:
+            # The first kernels may be lost.
+            self._torch.cuda.synchronize()
+            self._began_s = time.perf_counter()
+        self._steps += 1
+
+    def stop(self) -> float | None:
+        """Returns the seconds per step; None if no kernel was seen."""
+        self._torch.cuda.synchronize()
+        elapsed_s = time.perf_counter() - self._began_s
+        self._profile.stop()
+        spans = kernel_spans(self._profile)
+        if not spans or self._steps < 2:
+            return None
+        since = max(end for _, end in spans) - 1e6 * elapsed_s
+        return covered(spans, since) / 1e6 / (self._steps - 1)
+
+
+def kernel_spans(found: Any) -> list[tuple[float, float]]:
+    """Returns start and end, in microseconds, of everything that a profile saw on the device."""
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
+
+    return sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in found.events() or ()
+        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+    )
+
+
+def covered(spans: Sequence[tuple[float, float]], since: float) -> float:
+    """Returns the length of the union of sorted `spans` after `since`."""
+    total, reached = 0.0, since
+    for begin, end in spans:
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+class Waits:
+    """Notes the lines of the user's code that wait for the GPU, until it is stopped."""
+
+    def __init__(self, torch: Any) -> None:
+        self._cuda = torch.cuda
+        self._found: list[Line] = []
+        self._pending: list[Line] = []
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("always")
+        warnings.showwarning = self._note
+        self._synchronize = torch.cuda.synchronize
+        # Torch does not warn of this one.
+        torch.cuda.synchronize = self._waiting
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def _waiting(self, *args: Any, **kwargs: Any) -> None:
+        self._note("synchronizing")
+        self._synchronize(*args, **kwargs)
+
+    def _note(self, message: Any, *_: Any, **__: Any) -> None:
+        line = line_of(sys._getframe(1)) if "synchronizing" in str(message) else ("", 0)
+        if line[0]:
+            self._pending.append(line)
+
+    def take(self, is_wait: bool) -> None:
+        """Says whether what was noted since the last call counts."""
+        if is_wait:
+            self._found += self._pending
+        self._pending.clear()
+
+    def stop(self, steps: int) -> list[Line]:
+        """Returns the lines that wait in each of so many steps."""
+        self._cuda.set_sync_debug_mode("default")
+        self._cuda.synchronize = self._synchronize
+        self._warnings.__exit__(None, None, None)
+        return [line for line in dict.fromkeys(self._found) if self._found.count(line) >= steps]
+
+
+def copy_seconds(torch: Any, tensors: Sequence[Any]) -> float:
+    """Returns how long it takes to copy tensors to the GPU."""
+    found = []
+    for _ in range(COPIES):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        on_device = [tensor.to("cuda") for tensor in tensors]
+        torch.cuda.synchronize()
+        found.append(time.perf_counter() - began)
+        del on_device
+    return min(found)

@@ -1,0 +1,75 @@
+"""Seconds by phase: of the process, or of what its GPU does."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+DATA, PREPARATION, FORWARD, BACKWARD, OPTIMIZER, REST, EVALUATION = (
+    *("data", "preparation", "forward", "backward", "optimizer", "rest", "evaluation"),
+)
+ARITHMETIC = (FORWARD, BACKWARD, OPTIMIZER)
+
+
+class Laps:
+    """Wall and processor seconds by phase, since it was made.
+
+    Attributes:
+        host: Wall seconds of the process.
+        cpu: Seconds that it computed.
+    """
+
+    def __init__(self) -> None:
+        self.host: dict[str, float] = {}
+        self.cpu: dict[str, float] = {}
+        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+
+    def lap(self, name: str) -> None:
+        """Adds the time since the last lap to a phase."""
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        self.host[name] = self.host.get(name, 0.0) + wall_s - self._wall_s
+        self.cpu[name] = self.cpu.get(name, 0.0) + cpu_s - self._cpu_s
+        self._wall_s, self._cpu_s = wall_s, cpu_s
+
+    @property
+    def wall(self) -> dict[str, float]:
+        """Seconds of a training by phase."""
+        return self.host
+
+    @property
+    def arithmetic_s(self) -> float:
+        """Seconds of forward, backward and optimizer."""
+        wall = self.wall
+        return sum(wall.get(name, 0.0) for name in ARITHMETIC)
+
+
+class DeviceLaps(Laps):
+    """The same on the timeline of a GPU, whose gaps belong to the phase in which it has nothing to do.
+
+    The process is not made to wait: phases that it runs ahead of a busy GPU take no time.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__()
+        self._cuda = torch.cuda
+        self._marks = [("", self._mark())]
+
+    def lap(self, name: str) -> None:
+        """Adds the time since the last lap to a phase."""
+        super().lap(name)
+        if not self._cuda.is_current_stream_capturing():
+            self._marks.append((name, self._mark()))
+
+    def _mark(self) -> Any:
+        mark = self._cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    @property
+    def wall(self) -> dict[str, float]:
+        """Seconds of a training by phase; waits for the GPU."""
+        self._cuda.synchronize()
+        found: dict[str, float] = {}
+        for (_, before), (name, after) in zip(self._marks, self._marks[1:]):
+            found[name] = found.get(name, 0.0) + before.elapsed_time(after) / 1e3
+        return found
