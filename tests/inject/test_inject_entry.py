@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hearing import run
+from services.processes import free_ports
 
 from sweeper import inject
 
@@ -87,9 +88,11 @@ def test_ways_in(command, script):
     [
         ["uv", "run", "--no-project", "--python", sys.executable, "{script}"],
         ["accelerate", "launch", "--cpu", "{script}"],
+        ["deepspeed", "--num_gpus", "1", "--master_port", "{port}", "{script}"],
+        ["fabric", "run", "--accelerator", "cpu", "--devices", "1", "{script}"],
         ["jupyter", "nbconvert", "--to", "notebook", "--execute", "tiny.ipynb", "--output", "ran.ipynb"],
     ],
-    ids=["uv", "accelerate", "notebook"],
+    ids=["uv", "accelerate", "deepspeed", "fabric", "notebook"],
 )
 def test_ways_in_of_other_tools(command, script, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -99,8 +102,10 @@ def test_ways_in_of_other_tools(command, script, monkeypatch):
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python", "language": "python"}}
     notebook = {"cells": [cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
     script.with_suffix(".ipynb").write_text(json.dumps(notebook))
-    filled = [each.replace("{script}", str(script)) for each in command]
-    assert steps(run(filled, folder=script.parent)) == 5
+    filled = [
+        each.replace("{script}", str(script)).replace("{port}", str(free_ports(1)[0])) for each in command
+    ]
+    assert steps(run(filled, {"DS_ACCELERATOR": "cpu"}, folder=script.parent)) == 5
 
 
 @pytest.mark.slow

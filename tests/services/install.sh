@@ -44,4 +44,10 @@ if ! "$python" -c 'import accelerate, ipykernel, lightning, nbconvert, tensorboa
     echo "pip does not install all of accelerate, ipykernel, lightning, nbconvert, tensorboard, transformers, uv" \
       "and wandb here; tests that need them will be skipped."
 fi
+# It is built with the torch that is there, and none of its kernels are.
+if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("deepspeed") is None)'; then
+  DS_BUILD_OPS=0 "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+    --no-build-isolation deepspeed ||
+    echo "pip does not install deepspeed here; tests that need it will be skipped."
+fi
 exit 0
