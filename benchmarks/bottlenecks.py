@@ -193,7 +193,7 @@ CASES: Mapping[str, Case] = {
             "dataset": "[(data[:4096], labels[:4096])] * 1000",
             "batch": "None",
         },
-        "bandwidth-bound",
+        "memory-bandwidth-bound",
         "",
         {**_IN_MEMORY, "batch_size": 4096, "device.malloc": "default"},
     ),

@@ -13,6 +13,7 @@ from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
+from sweeper.core.record import BASELINE
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.export import exported
 from sweeper.sweep import bootstrap, budget, progress
@@ -354,6 +355,23 @@ def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
     rows = summarise(load_sweep(journal)).per_loader
     assert {row.title for row in rows} == measured
     assert any(row.record.quality is None for row in rows)
+
+
+def test_the_baseline_has_one_speed_in_all_tables(bench):
+    """The one of the rounds, where it was slower than in the search; it is the best of its kind."""
+    seen: list[TrialConfig] = []
+
+    def slower_later(config: TrialConfig) -> Measurement:
+        seen.append(config)
+        is_rival = config != seen[0] and config.loader.kind == seen[0].loader.kind
+        return made_up(throughput(config) / (10 if is_rival else 1 + (seen.count(config) > 1)))
+
+    bench.run(spec_of(search={"trials": 4}), slower_later)
+    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    assert summary.baseline_throughput
+    rows = [*summary.per_loader, *summary.per_size]
+    speeds = {row.throughput for row in rows if row.record.number == BASELINE}
+    assert speeds == {summary.baseline_throughput}
 
 
 # -- timings that are not clean -------------------------------------------------------------------------

@@ -203,13 +203,13 @@ def summarise(sweep: LoadedSweep) -> Summary:
     tried = next((each for number, each in ratios.items() if number not in found.unfit), None)
 
     def row(title: str, record: TrialRecord) -> Row:
-        ratio = ratios.get(record.number)
+        ratio, in_rounds = ratios.get(record.number), confirmed.get(record.number)
         return Row(
             title=title,
             name=sweep.name_of(record),
             record=record,
             x_baseline=ratio.ratio if ratio else table.x_baseline(record),
-            throughput=ratio.throughput if ratio else record.metric("throughput") or 0.0,
+            throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
             confirmed=ratio is not None and winner is not None,
             disturbed=bool(
                 found.disturbed.get(record.number)
