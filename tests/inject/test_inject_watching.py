@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from hearing import TRAININGS, run, training
+from hearing import TRAININGS, Run, run, training
+
+Bare = Callable[[str], dict[str, Any]]
 
 FAST = ("plain",)
 KINDS = (
@@ -19,9 +26,43 @@ def marked(names):
     return [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@functools.cache
+def watched(kind: str) -> Run:
+    """A kind of training with the hook, run once for all that is asked of it here."""
+    return training(kind)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Bare]:
+    """Runs a kind of training without the hook, and returns what it says of itself."""
+    # They are forks of one process, which has imported torch: that is most of what such a training takes.
+    # What imports more draws random numbers on the way, and has a process of its own, as with the hook.
+    process = subprocess.Popen(
+        [sys.executable, str(TRAININGS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(kind: str) -> dict[str, Any]:
+        process.stdin.write(f"{kind}\n")
+        process.stdin.flush()
+        said: list[dict[str, Any]] = []
+        for line in process.stdout:
+            if line.startswith("{"):
+                said.append(json.loads(line))
+                if "status" in said[-1]:
+                    break
+        assert said
+        assert said[-1] == {"status": 0}
+        return said[-2]
+
+    yield run
+    process.communicate()
+
+
 @pytest.mark.parametrize("kind", marked(KINDS))
-def test_steps_samples_and_losses_are_right_and_nothing_changes(kind):
-    found = training(kind)
+def test_steps_samples_and_losses_are_right_and_nothing_changes(kind, bare: Bare):
+    found = watched(kind)
     assert not found.watched.failures
     assert (sum_of_steps(found), found.watched.timeline.samples) == (
         found.truth["steps"],
@@ -29,7 +70,7 @@ def test_steps_samples_and_losses_are_right_and_nothing_changes(kind):
     )
     assert mean_loss(found) == pytest.approx(found.truth["loss"], rel=0.01)
     # Every loss, in every bit.
-    assert training(kind, with_hook=False).truth == found.truth
+    assert bare(kind) == found.truth
 
 
 @pytest.mark.slow
@@ -80,7 +121,7 @@ def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
     ],
 )
 def test_what_a_training_uses_is_known(kind, expected):
-    facts = training(kind).last["facts"]
+    facts = watched(kind).last["facts"]
     assert {name: facts.get(name) for name in expected} == expected
 
 
@@ -128,7 +169,7 @@ def test_of_several_ranks_the_first_reports_for_all(tmp_path):
 
 @pytest.mark.parametrize("kind", marked(("plain", "careless", "cut")))
 def test_evaluation_is_a_pause(kind):
-    found = training(kind)
+    found = watched(kind)
     if kind != "careless":
         assert found.last["paused"] > 0.09
         assert any(each["pausing"] for each in found.messages if "pausing" in each)

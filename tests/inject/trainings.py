@@ -1,4 +1,6 @@
-"""Training loops of many kinds, as people write them: python trainings.py KIND
+"""Training loops of many kinds, as people write them: python trainings.py [KIND]
+
+Without a kind it reads kinds from its input, and runs each in a fork of its own.
 
 Each prints, as its last line, what a person would say of it: steps, samples, the mean loss, and a digest
 of all losses, to be held against what the hook saw.
@@ -7,6 +9,7 @@ of all losses, to be held against what the hook saw.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -515,12 +518,32 @@ def hogwild(truth: Truth) -> None:
     truth.steps, truth.samples, truth.losses = 2 * EPOCHS * 32, 2 * EPOCHS * ROWS, [0.0]
 
 
-def main() -> None:
+def serve() -> None:
+    """Runs what is asked for, each in a child that need not import torch again; says how each ended."""
+    # The first optimizer imports it.
+    importlib.import_module("torch._dynamo")
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            train(line.strip())
+            return
+        _, status = os.waitpid(child, 0)
+        print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+def train(kind: str) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     truth = Truth()
-    globals()[sys.argv[1]](truth)
+    globals()[kind](truth)
     truth.tell()
+
+
+def main() -> None:
+    if sys.argv[1:]:
+        train(sys.argv[1])
+    else:
+        serve()
 
 
 if __name__ == "__main__":
