@@ -53,6 +53,18 @@ def numbers(*_: Any) -> list[float]:
     return [1.0, 2.0]
 
 
+def once(module: ModuleType, name: str) -> None:
+    """Has a part that several commands name run for the first of them; the others are given its figures."""
+    part, figures = module.PARTS[name], []
+
+    def replayed(*words: Any) -> Iterator[common.Figure]:
+        if not figures:
+            figures.extend(part(*words))
+        yield from figures
+
+    module.PARTS[name] = replayed
+
+
 CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "chaos": chaos,
     "confirm": lambda module: [replace_parts(module), replace(module, DRAWS=20)],
@@ -64,13 +76,17 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "programs": lambda module: replace(module, PROGRAMS={}),
     "real": lambda module: None,
     "scale": replace_parts,
-    "search": lambda module: [replace_parts(module), replace(module, SEEDS=1, NAMES=("mlp",))],
+    "search": lambda module: [
+        replace_parts(module),
+        replace(module, SEEDS=1, NAMES=("mlp",)),
+        once(module, "bars"),
+    ],
     "surfaces": lambda module: replace(module, measure=numbers, repeat=numbers),
     "telemetry": lambda module: replace(module, costs=numbers, reading_ms=numbers),
     "trainer": lambda module: replace(module, PARTS={name: lambda: list(figures()) for name in module.PARTS}),
     "verdicts": replace_parts,
     "watch": lambda module: [
-        replace(module, PAIRS={"millisecond": 2, "tiny": 2}, SECONDS=0.1),
+        replace(module, PAIRS={"millisecond": 1, "tiny": 1}, SECONDS=0.1),
         module.PARTS.update(verdicts=figures, pipelines=figures),
     ],
 }

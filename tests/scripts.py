@@ -57,7 +57,7 @@ def job_of(script: Script, params: Mapping[str, Any], plan: MeasurePlan = PLAN, 
 QUICK: dict[str, Any] = {
     "measure": {"window_seconds": 0.2, "repeats": 1, "warmup_cap_seconds": 1},
     "search": {"trials": 3, "minutes": None},
-    "confirm": {"top": 1, "rounds": 3, "precision": 0.5},
+    "confirm": {"top": 1, "rounds": 2, "precision": 0.5},
 }
 SIZES = {"type": "int", "low": 8, "high": 512, "log": True}
 LOSS = {"val_loss": {"max_ratio_to_baseline": 1.5}}

@@ -131,6 +131,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+# A whole sweep for the wheel; what is its own for the editable install is met by the pipelines built below.
+@pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_a_shipped_space_runs_by_its_name_and_leaves_nothing_in_the_folder(installed: Installed, here: Path):
     out = installed.sweeper("run", "quick", sets=SMALL)
     assert "quick" in out

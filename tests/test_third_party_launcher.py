@@ -139,6 +139,7 @@ def test_a_stored_sweep_outlives_the_distribution(installed, folder, monkeypatch
         SweepSpec.from_dict(tree)
 
 
+@pytest.mark.slow
 def test_the_suite_can_be_run_from_outside(folder, tmp_path):
     (tmp_path / "test_errand.py").write_text(SUITE)
     ran = run_in(tmp_path, folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_errand.py")

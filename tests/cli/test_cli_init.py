@@ -72,6 +72,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatch, capsys):
     monkeypatch.setattr(first_look, "LOOK_SECONDS", 0.3)
     Path("train.py").write_text(TRAINING)

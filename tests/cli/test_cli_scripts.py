@@ -114,6 +114,7 @@ def test_mistakes_are_told_with_their_place(wild: Path, in_process, changes: dic
     assert "with_overrides.yaml:" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_exported_command_is_trained_as_it_won(wild: Path, sweeper):
     command = ["python", "-c", "import os; print(open('c.yaml').read(), os.environ['OWN'])"]
     best = {"schema": 2, "command": command, "env": {"OWN": "3"}, "files": {"c.yaml": "size: 64"}}

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from productions import export_in, values_of
+from productions import SLOWER, export_in, values_of
 
 from sweeper.cli import train as training
 from sweeper.cli.train import Asked, train_command
@@ -150,6 +150,8 @@ def test_asked_to_end_it_leaves_a_checkpoint_and_goes_on(here: Path):
     export_in(here)
     # No checkpoint is due of itself.
     asked = ("--epochs", "12", *SLOWLY[:2])
+    # However late a signal comes on a busy machine, it meets it amid training.
+    (here / SLOWER).touch()
     reached = 0
     for number, code, said in (
         (signal.SIGTERM, 143, "sweeper: stopped (SIGTERM)."),
@@ -167,6 +169,7 @@ def test_asked_to_end_it_leaves_a_checkpoint_and_goes_on(here: Path):
         assert (stopped["ended"], f"{stopped['steps']:09d}") == ("stopped", left.name)
         assert reached < stopped["steps"] < 240
         reached = stopped["steps"]
+    (here / SLOWER).unlink()
     got, out, complaint = Program(*asked, "--json").end()
     assert got == 0
     assert "Resuming `lines-007`." in complaint

@@ -86,6 +86,7 @@ def test_a_timed_run_reports_none_of_it(folders: tuple[Path, Path]) -> None:
     assert reported(*folders, inject.WATCH) == []
 
 
+@pytest.mark.slow
 def test_reports_are_few(folders: tuple[Path, Path]) -> None:
     own, outside = folders
     (own / "train.py").write_text(

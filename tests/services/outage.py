@@ -156,10 +156,18 @@ def outage(seconds: float | None, *, mlflow_too: bool = True) -> dict[str, Any]:
 
 
 def through_outage(
-    sweep: Sweep, seconds: float | None, database: Postgres, server: MlflowServer | None = None
+    sweep: Sweep,
+    seconds: float | None,
+    database: Postgres,
+    server: MlflowServer | None = None,
+    tail: float = TAIL_SECONDS,
 ) -> dict[str, Any]:
-    """Does what `outage` tells with services that run; kills the database, and the server if given."""
-    sweep.lay_out((START_SECONDS + (seconds or 0.0) + TAIL_SECONDS) / 60)
+    """Does what `outage` tells with services that run; kills the database, and the server if given.
+
+    Args:
+        tail: For how long the sweep goes on after it.
+    """
+    sweep.lay_out((START_SECONDS + (seconds or 0.0) + tail) / 60)
     begun = time.monotonic()
     with sweep.running("run", "space.yaml") as process:
         wait_for(lambda: process.poll() is not None or sweep.shown() >= SHOWN, 60, sweep.output)

@@ -228,6 +228,7 @@ print(asked)
 """
 
 
+@pytest.mark.slow
 def test_the_server_asks_nothing_of_cuda_before_it_forks():
     """The driver would be initialised, and no trial that is forked could use it."""
     run = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)

@@ -103,20 +103,14 @@ def run(tmp_path: Path, name: str, **limits):
     return read_outcome(tmp_path / "job"), log, time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stage", "words"),
     [
         ("child", "warmup", ["in asleep_in_the_child", "in waiting_for_the_child"]),
-        pytest.param(
-            *(
-                "stopped",
-                "window",
-                ["which was stopped ---", "in stopping_itself", "in waiting_for_the_child"],
-            ),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("gil", "quality", ["in holding_the_gil"], marks=pytest.mark.slow),
-        pytest.param("blocked", "warmup", ["--- stacks of process"], marks=pytest.mark.slow),
+        ("stopped", "window", ["which was stopped ---", "in stopping_itself", "in waiting_for_the_child"]),
+        ("gil", "quality", ["in holding_the_gil"]),
+        ("blocked", "warmup", ["--- stacks of process"]),
     ],
 )
 def test_a_job_without_steps_has_stalled_and_its_log_says_where(tmp_path, name, stage, words):
