@@ -8,6 +8,10 @@ import pytest
 
 pytest_plugins = ["leftovers", "services.slurm", "services.postgres", "services.mlflow_server"]
 
+# Test processes share the cores, and threads of one that wait by spinning would keep the others from theirs.
+# It is read when torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 * 2**30
 
