@@ -18,7 +18,7 @@ PASS = "_sweeper_pass"
 """Attribute of a loader's iterator that has its `Pass`."""
 
 
-class Fed:
+class KnownLoader:
     """A loader, known by the sampler that it and all its iterators share.
 
     Attributes:
@@ -65,7 +65,7 @@ class Pass:
 
     __slots__ = ("is_training", "loader", "pending", "read")
 
-    def __init__(self, loader: Fed, is_training: bool) -> None:
+    def __init__(self, loader: KnownLoader, is_training: bool) -> None:
         self.loader, self.is_training, self.pending = loader, is_training, 0
         self.read = loader.read
 
@@ -87,7 +87,7 @@ class Samples:
     def __init__(self, torch: Any, points: Points, model_begins: Callable[[], None] | None = None) -> None:
         self._has_grad: Callable[[], bool] = torch.is_grad_enabled
         self._model = ModelInput(torch, points, model_begins)
-        self._loaders: dict[int, Fed] = {}
+        self._loaders: dict[int, KnownLoader] = {}
         self._has_training = False
         self.current: Pass | None = None
         self._fetched = 0
@@ -139,7 +139,7 @@ class Samples:
             found = self._loader_of(iterator._index_sampler)
         return found is not None and found.is_training and self._has_grad()
 
-    def _loader_of(self, sampler: Any) -> Fed | None:
+    def _loader_of(self, sampler: Any) -> KnownLoader | None:
         found = self._loaders.get(id(sampler))
         return found if found is not None and found.is_of(sampler) else None
 
@@ -167,7 +167,7 @@ class Samples:
         sampler = iterator._index_sampler
         loader = self._loader_of(sampler)
         if loader is None:
-            loader = self._loaders[id(sampler)] = Fed(iterator, batch)
+            loader = self._loaders[id(sampler)] = KnownLoader(iterator, batch)
             self.has_single = self.has_single or loader.batch_size == 1
         found = Pass(loader, loader.is_training and not is_evaluating)
         setattr(iterator, PASS, found)

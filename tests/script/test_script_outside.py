@@ -61,7 +61,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_script_that_logs_and_resumes_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("num_trials", [2, pytest.param(10, marks=pytest.mark.soak)])
+def test_a_script_that_logs_and_resumes_leaves_nothing_behind(folder, tmp_path, monkeypatch, num_trials: int):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.invalid:5000")
     monkeypatch.setenv("WANDB_MODE", "online")
     # In its place, files would be seen.
@@ -69,9 +70,11 @@ def test_a_script_that_logs_and_resumes_leaves_nothing_behind(folder, tmp_path, 
     (tmp_path / "home").mkdir()
     before = files(folder)
     script = Script(command=(sys.executable, "train.py"))
-    for number in range(2):
+    for number in range(num_trials):
         place = tmp_path / f"trial-{number}"
-        job = job_of(script, {}, dataclasses.replace(PLAN, diagnose=number == 1), folder=str(place))
+        job = job_of(
+            script, {}, dataclasses.replace(PLAN, diagnose=number == num_trials - 1), folder=str(place)
+        )
         job = dataclasses.replace(job, script=dataclasses.replace(script, folder=str(folder)))
         found = trial.run(job, Silent())
         assert isinstance(found, Measurement)
