@@ -50,7 +50,7 @@ STEPS = (
     Step("oom", 1, "alive", 60),
     Step("trials", 1, "alive", 400, 90),
     Step("doctor", 2, "product", 75, 75),
-    Step("watch", 2, "product", 100),
+    Step("watch", 2, "product", 180),
     Step("export", 2, "product", 90, 120),
     Step("train", 2, "product", 75, 90),
     Step("sweep", 2, "product", 420, 120),

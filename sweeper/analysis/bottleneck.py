@@ -22,6 +22,10 @@ MIN_COST = 0.2
 BUSY = 0.5
 """Least share of arithmetic in a step for the device to be the limit."""
 
+OVERHEAD = 0.3
+"""Least share of a CPU's arithmetic that has to be independent of the batch to be call overhead: large
+operations, too, are up to a quarter slower per sample on half of their batch."""
+
 FULL = 0.9
 FILLED = 0.5
 BANDWIDTH = 0.6
@@ -97,10 +101,18 @@ def _sync_why(s: Signals) -> str:
     return f"{percent(s.blocked or 0)} of the step is spent waiting, and not for data"
 
 
+def _evaluation(s: Signals) -> float:
+    """Evaluations come beside the steps; this is what they add to one."""
+    share = s.evaluation or 0.0
+    return min(1.0, share / (1 - share)) if share < 1 else 1.0
+
+
 def _launch(s: Signals) -> float | None:
     if not s.on_gpu:
+        if s.fixed is None:
+            return None
         # A wait does not depend on the batch either.
-        return None if s.fixed is None else max(0.0, s.fixed * s.compute - (s.blocked or 0.0))
+        return max(0.0, s.fixed * s.compute - (s.blocked or 0.0)) if s.fixed >= OVERHEAD else 0.0
     if s.idle is None or s.host_paced is None:
         return None
     # Idle time from the data path or a wait is not caused by launches.
@@ -179,7 +191,7 @@ WASTES: tuple[Rule, ...] = (
     ),
     Rule(
         Bottleneck.HOST,
-        lambda s: s.evaluation or 0.0,
+        _evaluation,
         lambda s: f"evaluation takes {percent(s.evaluation or 0)} of the time",
         "",
         "the breakdown",

@@ -70,8 +70,9 @@ def signals_of(found: Measurement) -> Signals:
     step = parts.step_s
     seconds = sum(window.seconds for window in found.windows)
     steps = sum(window.steps for window in found.windows)
-    on_gpu = found.device.kind == "cuda"
-    wait = parts.data_s / step
+    on_gpu = found.trains_on_gpu
+    wait, compute = parts.data_s / step, parts.compute_s / step
+    preparation = ((diagnosis and diagnosis.preparation_s) or 0.0) / step
     lost = wait
     fixed = idle = host_paced = blocked = None
     if diagnosis is not None:
@@ -90,7 +91,11 @@ def signals_of(found: Measurement) -> Signals:
             missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
             # A GPU that was cooler for a moment computes faster alone, but it is not idle either.
             lost = max(wait, missing if idle is None else min(missing, idle))
-    if idle is None and (utilisation := _share(found, "gpu_util_pct")) is not None:
+        if idle is not None and found.reported_by and lost > idle:
+            # What a script does to its batch on the GPU is arithmetic.
+            compute += lost - idle
+            lost, wait, preparation = idle, min(wait, idle), min(preparation, idle)
+    if idle is None and on_gpu and (utilisation := _share(found, "gpu_util_pct")) is not None:
         idle = 1 - utilisation
     faults = min(1.0, sum(window.minor_faults for window in found.windows) / steps * FAULT_SECONDS / step)
     gpu_memory = found.gpu_mem_peak_gib
@@ -99,9 +104,9 @@ def signals_of(found: Measurement) -> Signals:
         step_s=step,
         input=lost,
         wait=wait,
-        preparation=((diagnosis and diagnosis.preparation_s) or 0.0) / step,
+        preparation=preparation,
         transfer=parts.h2d_s / step,
-        compute=parts.compute_s / step,
+        compute=compute,
         blocked=blocked,
         fixed=fixed,
         idle=idle,

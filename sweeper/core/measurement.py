@@ -244,6 +244,11 @@ class Measurement:
     finished_at: float = 0.0
 
     @property
+    def trains_on_gpu(self) -> bool:
+        """Whether it trained on a GPU, and not on the cores of a machine that has one."""
+        return self.device.kind == "cuda" and self.observed.get("device", "cuda") == "cuda"
+
+    @property
     def contamination(self) -> tuple[str, ...]:
         """What disturbed its windows; empty if nothing did."""
         return tuple(dict.fromkeys(flag for window in self.windows for flag in window.flags))

@@ -38,6 +38,8 @@ OF_A_LOADER = (ONE_BATCH, LOADER, HALVES)
 MIN_STEPS, MIN_SECONDS, MAX_SECONDS = 8, 1.0, 4.0
 """A part has at least so many steps and seconds, but never lasts longer than the last; one of a GPU
 only the steps."""
+MIN_PROFILED = 3
+"""The first is not counted."""
 DRAIN_SECONDS = 0.3
 """At most: batches that were ready say nothing of a loader's speed."""
 
@@ -50,9 +52,11 @@ class Diagnoser(Observer):
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._laps, self._sampler = Laps(), Sampler()
         self._on_gpu = False
+        self._device: Any = None
         self._waits: Waits | None = None
         self._kernels: KernelTime | None = None
-        self._latest: Any = None
+        self._latest: list[Any] = []
+        self._has_begun = False
         self._held: Any = None
         self._other: Any = None
         self._is_other = self._is_double = False
@@ -81,7 +85,7 @@ class Diagnoser(Observer):
         self._sampler.phase(phase)
         if self._waits is not None:
             # A copy to the GPU that waits is part of the copy.
-            self._waits.take(phase != PREPARATION)
+            self._waits.take(phase not in (PREPARATION, EVALUATION))
 
     def fetching(self, iterator: Any) -> None:
         """A loader's iterator is asked for a batch."""
@@ -93,7 +97,10 @@ class Diagnoser(Observer):
         super().fetched(iterator, batch)
         self._lap(DATA)
         if self._sample_counter.trains(iterator):
-            self._latest = batch
+            self._has_begun = False
+            if self._on_gpu:
+                # Some scripts put the copies into the batch itself.
+                self._latest = list(_tensors(self._torch, batch))
 
     def evaluates(self, module: Any) -> None:
         """A module was put into evaluation mode."""
@@ -104,9 +111,24 @@ class Diagnoser(Observer):
         if self._pauses.began_s is None:
             self._laps.lap(EVALUATION)
             self._sampler.phase(EVALUATION)
+            if self._waits is not None:
+                self._waits.take(is_wait=False)
+        elif self._part == KERNELS:
+            # Those of an evaluation are no step's.
+            self._end_part()
         super()._pause_changed()
 
+    def _failed(self, why: str) -> None:
+        if self._waits is not None:
+            self._waits.stop(0)
+            self._waits = None
+        super()._failed(why)
+
     def _model_begins(self) -> None:
+        if self._has_begun:
+            # Again in the same step: another view, the next of a sequence, a recomputed activation.
+            return
+        self._has_begun = True
         # What came before prepared the batch that the loader gave, or updated and cut one by hand.
         before = OPTIMIZER if self._is_by_hand else DATA
         self._lap(PREPARATION if self._sample_counter.has_loader else before)
@@ -117,6 +139,7 @@ class Diagnoser(Observer):
         if self._part == WARM_UP:
             loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
             self._on_gpu = getattr(loss, "is_cuda", False) or self._facts.get("device") == "cuda"
+            self._device = loss.device if getattr(loss, "is_cuda", False) else None
         super().backward_begins(tensors)
 
     def backward_ended(self) -> None:
@@ -131,6 +154,10 @@ class Diagnoser(Observer):
 
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         super()._step_ended(optimizer, num_steps)
+        self._has_begun = False
+        if self._on_gpu and self._torch.cuda.is_current_stream_capturing():
+            # Nothing may be asked of the device now.
+            return
         if self._part == WARM_UP:
             self._sample_counter.watch_model(optimizer)
         elif self._part == KERNELS and self._kernels is not None:
@@ -140,12 +167,13 @@ class Diagnoser(Observer):
             self._laps = self._new_laps()
         steps, seconds = self._steps - self._steps_before, time.perf_counter() - self._began_s
         is_long = seconds >= MIN_SECONDS or self._part in OF_A_GPU
-        if (steps >= MIN_STEPS and is_long) or seconds >= MAX_SECONDS:
+        is_too_long = seconds >= MAX_SECONDS and (self._part != KERNELS or steps >= MIN_PROFILED)
+        if (steps >= MIN_STEPS and is_long) or is_too_long:
             self._end_part()
 
     def _new_laps(self) -> Laps:
         is_read = self._part in (AS_IT_IS, ONE_BATCH, HALVES)
-        return DeviceLaps(self._torch) if is_read and self._on_gpu else Laps()
+        return DeviceLaps(self._torch, self._device) if is_read and self._on_gpu else Laps()
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -159,10 +187,12 @@ class Diagnoser(Observer):
             self._sampler.start()
         elif part == WAITS:
             self._waits = Waits(self._torch)
-        elif part == KERNELS:
+        elif part == KERNELS and self._world_size:
             # A script may have a profiler of its own, and torch none for this GPU.
             with contextlib.suppress(Exception):
-                self._kernels = KernelTime(self._torch)
+                self._kernels = KernelTime(self._torch, self._device)
+            # It takes seconds to start.
+            self._began_s = time.perf_counter()
         elif part == DONE:
             self.tell({"part": DONE})
 
@@ -170,7 +200,7 @@ class Diagnoser(Observer):
         """Reports a part and begins the next that is possible."""
         part, steps = self._part, self._steps - self._steps_before
         if part in (AS_IT_IS, ONE_BATCH):
-            self.tell(
+            self._report(
                 {
                     "part": part,
                     "steps": steps,
@@ -185,32 +215,49 @@ class Diagnoser(Observer):
             )
         elif part == LINES:
             self._sampler.stop()
-            self.tell({"part": part, "lines": self._sampler.lines()})
+            self._report({"part": part, "lines": self._sampler.lines()})
         elif part == WAITS and self._waits is not None:
-            self.tell({"part": part, "lines": self._waits.stop(steps)})
+            self._report({"part": part, "lines": self._waits.stop(steps)})
             self._waits = None
         elif part == KERNELS:
-            self.tell({"part": part, "seconds": self._kernels and self._kernels.stop()})
+            busy = None
+            with contextlib.suppress(Exception):
+                busy = self._kernels and self._kernels.stop()
+            self._kernels = None
+            self._report({"part": part, "seconds": busy})
         elif part == HALVES:
             self._tell_halves()
         if part == DONE:
             return
         skipped: tuple[str, ...] = () if self._on_gpu else OF_A_GPU
+        if self._facts.get("accumulate_steps", 1) > 1:
+            # A step has several batches.
+            skipped += (HALVES,)
         if not self._sample_counter.has_loader or self._world_size != 1:
             skipped += OF_A_LOADER
         following = PARTS[PARTS.index(part) + 1 :]
         self._begin_part(next(each for each in following if each not in skipped))
 
+    def _report(self, message: dict[str, Any]) -> None:
+        # Ranks pass from part to part at moments of their own; the first one's parts are all of one process.
+        if self._world_size:
+            self.tell(message)
+
     def _copy_seconds(self) -> float:
-        return copy_seconds(self._torch, list(_tensors(self._torch, self._latest))) if self._on_gpu else 0.0
+        # There may be no room for another batch.
+        with contextlib.suppress(Exception):
+            return copy_seconds(self._torch, self._latest, self._device) if self._on_gpu else 0.0
+        return 0.0
 
     def _tell_halves(self) -> None:
         steps, others = ([laps.arithmetic_s for laps in each] for each in self._of_steps.values())
         if steps and others:
-            full, half = statistics.median(steps), statistics.median(others)
+            # A loader that reads ahead has given the next one before a step ends.
+            half, full = sorted((statistics.median(steps), statistics.median(others)))
             if self._is_double:
+                half, full = full, half
                 half = full - (half - full) / 2
-            self.tell({"part": HALVES, "full": full, "half": half})
+            self._report({"part": HALVES, "full": full, "half": half})
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Gives the script its next batch, which may be the one that it had before."""

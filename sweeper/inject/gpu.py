@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from .lines import Line
 
 COPIES = 3
+WAITS = "called a synchronizing"
+"""In torch's warnings of them."""
 
 
 class KernelTime:
     """Seconds with a running kernel, from torch's profiler, which takes a second to start."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._cuda, self._device = torch.cuda, device
         profiler = torch.profiler
+        if getattr(torch.autograd, "_profiler_enabled", lambda: False)():
+            raise RuntimeError("the script has a profiler of its own")
         self._profile = profiler.profile(activities=[profiler.ProfilerActivity.CUDA])
         self._profile.start()
         self._steps = 0
@@ -30,30 +34,36 @@ class KernelTime:
         """A step has ended."""
         if not self._steps:
             # The first kernels may be lost.
-            self._torch.cuda.synchronize()
+            self._cuda.synchronize(self._device)
             self._began_s = time.perf_counter()
         self._steps += 1
 
     def stop(self) -> float | None:
         """Returns the seconds per step; None if no kernel was seen."""
-        self._torch.cuda.synchronize()
+        self._cuda.synchronize(self._device)
         elapsed_s = time.perf_counter() - self._began_s
         self._profile.stop()
-        spans = kernel_spans(self._profile)
+        spans = kernel_spans(self._profile, with_copies=False)
         if not spans or self._steps < 2:
             return None
         since = max(end for _, end in spans) - 1e6 * elapsed_s
         return covered(spans, since) / 1e6 / (self._steps - 1)
 
 
-def kernel_spans(found: Any) -> list[tuple[float, float]]:
-    """Returns start and end, in microseconds, of everything that a profile saw on the device."""
+def kernel_spans(found: Any, *, with_copies: bool = True) -> list[tuple[float, float]]:
+    """Returns start and end, in microseconds, of everything that a profile saw on the device.
+
+    Args:
+        with_copies: Whether copies from the host are among it.
+    """
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
     return sorted(
         (event.time_range.start, event.time_range.end)
         for event in found.events() or ()
-        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        if event.device_type == DeviceType.CUDA
+        and not getattr(event, "is_user_annotation", False)
+        and (with_copies or not event.name.startswith("Memcpy HtoD"))
     )
 
 
@@ -83,18 +93,19 @@ class Waits:
         torch.cuda.set_sync_debug_mode("warn")
 
     def _waiting(self, *args: Any, **kwargs: Any) -> None:
-        self._note("synchronizing")
+        self._note(WAITS)
         self._synchronize(*args, **kwargs)
 
     def _note(self, message: Any, *_: Any, **__: Any) -> None:
-        line = line_of(sys._getframe(1)) if "synchronizing" in str(message) else ("", 0)
+        line = line_of(sys._getframe(1)) if WAITS in str(message) else ("", 0)
         if line[0]:
             self._pending.append(line)
 
     def take(self, is_wait: bool) -> None:
         """Says whether what was noted since the last call counts."""
         if is_wait:
-            self._found += self._pending
+            # Once for each phase, however often it waits there.
+            self._found += dict.fromkeys(self._pending)
         self._pending.clear()
 
     def stop(self, steps: int) -> list[Line]:
@@ -105,14 +116,14 @@ class Waits:
         return [line for line in dict.fromkeys(self._found) if self._found.count(line) >= steps]
 
 
-def copy_seconds(torch: Any, tensors: Sequence[Any]) -> float:
-    """Returns how long it takes to copy tensors to the GPU."""
+def copy_seconds(torch: Any, tensors: Sequence[Any], device: Any) -> float:
+    """Returns how long it takes to copy tensors to a GPU; None is torch's current one."""
     found = []
     for _ in range(COPIES):
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
         began = time.perf_counter()
-        on_device = [tensor.to("cuda") for tensor in tensors]
-        torch.cuda.synchronize()
+        on_device = [tensor.to(device or "cuda") for tensor in tensors]
+        torch.cuda.synchronize(device)
         found.append(time.perf_counter() - began)
         del on_device
     return min(found)

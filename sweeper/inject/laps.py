@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
+
+_WAIT_ASLEEP = "GOMP_SPINCOUNT" in os.environ or os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+cpu_seconds = time.process_time if _WAIT_ASLEEP else time.thread_time
+"""Seconds that a training computes. Threads that have nothing to do spin by default, while the one that
+trains may be asleep; where they do not, that one sleeps while they compute."""
 
 DATA, PREPARATION, FORWARD, BACKWARD, OPTIMIZER, REST, EVALUATION = (
     *("data", "preparation", "forward", "backward", "optimizer", "rest", "evaluation"),
@@ -16,17 +22,17 @@ class Laps:
 
     Attributes:
         host: Wall seconds of the process.
-        cpu: Seconds that it computed.
+        cpu: Seconds in which it computed.
     """
 
     def __init__(self) -> None:
         self.host: dict[str, float] = {}
         self.cpu: dict[str, float] = {}
-        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+        self._wall_s, self._cpu_s = time.perf_counter(), cpu_seconds()
 
     def lap(self, name: str) -> None:
         """Adds the time since the last lap to a phase."""
-        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        wall_s, cpu_s = time.perf_counter(), cpu_seconds()
         self.host[name] = self.host.get(name, 0.0) + wall_s - self._wall_s
         self.cpu[name] = self.cpu.get(name, 0.0) + cpu_s - self._cpu_s
         self._wall_s, self._cpu_s = wall_s, cpu_s
@@ -47,11 +53,15 @@ class DeviceLaps(Laps):
     """The same on the timeline of a GPU, whose gaps belong to the phase in which it has nothing to do.
 
     The process is not made to wait: phases that it runs ahead of a busy GPU take no time.
+
+    Args:
+        device: Where the loss is; None is torch's current one.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, device: Any) -> None:
         super().__init__()
-        self._cuda = torch.cuda
+        self._cuda, self._device = torch.cuda, device
+        self._stream = torch.cuda.current_stream(device)
         self._marks = [("", self._mark())]
 
     def lap(self, name: str) -> None:
@@ -62,13 +72,13 @@ class DeviceLaps(Laps):
 
     def _mark(self) -> Any:
         mark = self._cuda.Event(enable_timing=True)
-        mark.record()
+        mark.record(self._stream)
         return mark
 
     @property
     def wall(self) -> dict[str, float]:
         """Seconds of a training by phase; waits for the GPU."""
-        self._cuda.synchronize()
+        self._cuda.synchronize(self._device)
         found: dict[str, float] = {}
         for (_, before), (name, after) in zip(self._marks, self._marks[1:]):
             found[name] = found.get(name, 0.0) + before.elapsed_time(after) / 1e3

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Line = tuple[str, int]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOT_WRITTEN = ("-packages" + os.sep, "torchinductor_")
+"""In paths of what is installed, and of what a compiler has generated."""
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
 
@@ -22,7 +24,7 @@ def line_of(frame: Any) -> Line:
     """Returns the innermost line of the user's own code in a stack; ("", 0) if there is none."""
     while frame is not None:
         path = os.path.abspath(frame.f_code.co_filename)
-        is_library = "-packages" + os.sep in path or path.startswith((*_LIBRARIES, _OURS))
+        is_library = any(each in path for each in _NOT_WRITTEN) or path.startswith((*_LIBRARIES, _OURS))
         if not is_library and not frame.f_code.co_filename.startswith("<"):
             return path, frame.f_lineno
         frame = frame.f_back

@@ -71,7 +71,6 @@ class TakenApart:
             preparation_s=self._preparation_s(),
             usable_cpus=usable_cpus(),
             lines=self._lines(folder),
-            evaluation_share=self._evaluation_share(),
             outside=tuple(self.outside),
         )
 
@@ -89,11 +88,6 @@ class TakenApart:
     def _preparation_s(self) -> float:
         """Returns the seconds of a step in which the script changes its batch; a copy is no change."""
         return max(0.0, self._per_step("preparation") - float(self._as_it_is.get("copy", 0.0)))
-
-    def _evaluation_share(self) -> float | None:
-        wall = self._as_it_is.get("wall", {})
-        total = sum(wall.values())
-        return sum(wall.get(name, 0.0) for name in NOT_TRAINING) / total if total else None
 
     def _lines(self, folder: Path) -> dict[str, tuple[str, ...]]:
         """Returns the user's lines by phase, the most frequent first."""

@@ -43,8 +43,8 @@ from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
-DIAGNOSIS_SECONDS = 20.0
-"""After the start-up: more than its parts take together."""
+DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 20.0, 50.0
+"""After the start-up: more than its parts take together. A GPU has two more, and a profiler to start."""
 _OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been disabled")
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
 
@@ -59,14 +59,16 @@ def run(job: Job, progress: Progress) -> Measurement:
     with started(job, progress) as script:
         trial = _Trial(job, progress, script)
         found = trial.measured()
-        is_watched = trial.is_watched
+        is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
     # In the user's own folder, it would leave what it trained on a batch again and again.
     if job.plan.diagnose and is_watched and job.script is not None and job.script.workdir != "here":
         progress.stage("diagnose")
         with started(job, progress, inject.DIAGNOSE) as script:
             trial = _Trial(job, progress, script)
-            parts = trial.taken_apart(found.startup_seconds + DIAGNOSIS_SECONDS)
-            diagnosis = parts.diagnosis(trial.folder, on_gpu=found.device.kind != "cpu")
+            most = DIAGNOSIS_SECONDS_ON_GPU if found.trains_on_gpu else DIAGNOSIS_SECONDS
+            parts = trial.taken_apart(found.startup_seconds + most)
+            diagnosis = parts.diagnosis(trial.folder, on_gpu=found.trains_on_gpu)
+            diagnosis = dataclasses.replace(diagnosis, evaluation_share=evaluation_share)
         breakdown = parts.breakdown()
         if breakdown is not None:
             found = dataclasses.replace(found, breakdown=breakdown)
@@ -132,6 +134,13 @@ class _Trial:
     def folder(self) -> Path:
         """Where the script runs."""
         return self._workspace.folder
+
+    @property
+    def evaluation_share(self) -> float:
+        """The share of evaluations in the time since the first step."""
+        paused = sum(each.paused_seconds for each in self._timeline.stretches)
+        total = paused + sum(each.seconds for each in self._timeline.stretches)
+        return paused / total if total else 0.0
 
     @property
     def is_watched(self) -> bool:

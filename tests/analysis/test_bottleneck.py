@@ -9,7 +9,7 @@ import re
 import pytest
 from measurements import STEP_SECONDS, THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.bottleneck import MIN_COST, Verdict, verdict_of, verdict_on
+from sweeper.analysis.bottleneck import MIN_COST, OVERHEAD, Verdict, verdict_of, verdict_on
 from sweeper.analysis.signals import HELPERS_SHARE, Signals, signals_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Bottleneck, Diagnosis, Failure, FailureKind, Measurement
@@ -101,6 +101,54 @@ def test_calls_and_not_numbers_on_a_cpu():
     found = judged(data=0.1, fixed=0.6)
     assert (found.kind, found.share, found.phase) == (Bottleneck.LAUNCH, pytest.approx(0.54), "compute")
     assert found.why == "60% of the arithmetic does not depend on the batch: it is call overhead"
+
+
+def test_large_operations_are_slower_on_half_a_batch_without_being_overhead():
+    assert judged(fixed=OVERHEAD - 0.01).kind is Bottleneck.COMPUTE
+    assert judged(fixed=OVERHEAD + 0.01).kind is Bottleneck.LAUNCH
+
+
+def test_evaluation_costs_what_it_adds_to_a_step():
+    found = judged(fixed=0.7, evaluation_share=0.45, more={"reported_by": "torch"})
+    # 45 to 55.
+    assert (found.kind, found.share) == (Bottleneck.HOST, pytest.approx(0.818, abs=1e-3))
+    assert found.why == "evaluation takes 45% of the time"
+    assert found.next.startswith("evaluate less often")
+    assert judged(fixed=0.9, evaluation_share=0.45).kind is Bottleneck.LAUNCH
+    assert judged(fixed=1.0, evaluation_share=0.6).kind is Bottleneck.HOST
+    assert judged(evaluation_share=1.0).kind is Bottleneck.HOST
+    assert judged(evaluation_share=0.15).kind is Bottleneck.COMPUTE
+
+
+def test_a_batch_that_is_prepared_in_the_loop():
+    found = judged(
+        data=0.4,
+        preparation_s=0.3 * STEP_SECONDS,
+        lines={"data": ("train.py:7",)},
+        more={"reported_by": "torch"},
+    )
+    assert (found.kind, found.share) == (Bottleneck.INPUT, pytest.approx(0.4))
+    assert found.why == "what is done to a batch before the model sees it takes 30% of the step"
+    assert (
+        found.next == "do it in the data set or in `collate_fn`, ahead of the step (most of it at train.py:7)"
+    )
+    # Where the loader takes most of it, that is what is named.
+    assert judged(data=0.4, preparation_s=0.1 * STEP_SECONDS).why.startswith("waiting for data takes 40%")
+
+
+def test_what_a_script_does_to_its_batch_on_a_busy_gpu_is_arithmetic():
+    shares = {"gpu": True, "data": 0.4, "issue": 0.3, "sync_places": (), "more": {"reported_by": "torch"}}
+    busy = judged(**shares, idle=0.05, preparation_s=0.4 * STEP_SECONDS)
+    assert (busy.kind, busy.share) == (Bottleneck.COMPUTE, pytest.approx(0.95))
+    found = judged(**shares, idle=0.35, preparation_s=0.4 * STEP_SECONDS)
+    assert (found.kind, found.share) == (Bottleneck.INPUT, pytest.approx(0.35))
+
+
+def test_a_script_that_leaves_the_gpu_alone_is_judged_as_on_a_cpu():
+    telemetry = {"gpu_util_pct": 0.0}
+    own = {"reported_by": "torch", "observed": {"device": "cpu"}}
+    assert judged(gpu=True, fixed=0.6, telemetry=telemetry, more=own).kind is Bottleneck.LAUNCH
+    assert judged(gpu=True, fixed=0.6, telemetry=telemetry).kind is Bottleneck.INCONCLUSIVE
 
 
 def test_a_gpu_that_waits_for_launches():
@@ -227,7 +275,6 @@ def test_of_two_that_cost_the_same_the_first_of_the_table_is_named():
         ("data", Bottleneck.INPUT),
         ("h2d", Bottleneck.TRANSFER),
         ("blocked", Bottleneck.SYNC),
-        ("fixed", Bottleneck.LAUNCH),
         ("faults", Bottleneck.BANDWIDTH),
     ],
 )

@@ -101,7 +101,7 @@ def test_its_steps_are_taken_apart_on_its_timeline(tmp_path: Path) -> None:
 def test_phases_that_the_host_runs_ahead_of_a_busy_gpu_take_no_time() -> None:
     with StrictCuda():
         torch.cuda.init()
-        laps = DeviceLaps(torch)
+        laps = DeviceLaps(torch, None)
         torch.cuda._sleep(int(0.05 * CYCLES_PER_SECOND))
         laps.lap("forward")
         laps.lap("data")
@@ -124,9 +124,14 @@ class Profile:
     def events(self) -> list[SimpleNamespace]:
         kind = torch.autograd.DeviceType
         return [
-            SimpleNamespace(device_type=on, time_range=SimpleNamespace(start=start, end=end))
-            for start, end in self.spans
-            for on in (kind.CUDA, kind.CPU)
+            SimpleNamespace(device_type=on, name=name, time_range=SimpleNamespace(start=start, end=end))
+            for on, name, spans in (
+                (kind.CUDA, "gemm", self.spans),
+                (kind.CPU, "aten::mm", self.spans),
+                # A copy from the host is no work of the device's.
+                (kind.CUDA, "Memcpy HtoD (Pageable -> Device)", [(0.7e6, 0.9e6)]),
+            )
+            for start, end in spans
         ]
 
 
@@ -144,8 +149,10 @@ def test_a_steps_kernels_count_once_each(monkeypatch, spans, seconds) -> None:
     profiler = SimpleNamespace(
         profile=lambda activities: Profile(*spans), ProfilerActivity=SimpleNamespace(CUDA=1)
     )
-    fake = SimpleNamespace(profiler=profiler, cuda=SimpleNamespace(synchronize=lambda: None))
-    kernels = gpu.KernelTime(fake)
+    fake = SimpleNamespace(
+        profiler=profiler, cuda=SimpleNamespace(synchronize=lambda device: None), autograd=SimpleNamespace()
+    )
+    kernels = gpu.KernelTime(fake, None)
     for _ in range(3):
         kernels.step_ended()
     assert kernels.stop() == (None if seconds is None else pytest.approx(seconds))

@@ -124,7 +124,6 @@ def test_the_parts_alone(tmp_path: Path):
     # 0.2 - 0.15 of forward, none of backward, none of the optimizer, and 0.01 without a core.
     assert found.blocked_s == pytest.approx(0.004)
     assert found.lines == {"data": ("data.py:9",)}
-    assert found.evaluation_share == pytest.approx(0.5)
 
 
 def test_what_changes_a_batch_belongs_to_the_data_and_its_copy_does_not(tmp_path: Path):
@@ -167,12 +166,7 @@ def test_what_was_not_reported_is_unknown(tmp_path: Path):
     nothing = taken()
     assert nothing.breakdown() is None
     found = nothing.diagnosis(tmp_path, on_gpu=False)
-    assert (found.device_samples_s, found.blocked_s, found.evaluation_share, found.lines) == (
-        None,
-        None,
-        None,
-        {},
-    )
+    assert (found.device_samples_s, found.blocked_s, found.lines) == (None, None, {})
     assert taken(AS_IT_IS).diagnosis(tmp_path, on_gpu=True).blocked_s is None
 
 
