@@ -125,7 +125,7 @@ class TakenApart:
 
 
 def _named(lines: Iterable[Sequence[Any]], folder: Path) -> Iterator[str]:
-    """Yields `file:line`, relative to a folder."""
-    base = str(folder.resolve()) + os.sep
+    """Yields `file:line`, relative to a folder where that is shorter."""
+    base = folder.resolve()
     for path, line in lines:
-        yield f"{path.removeprefix(base)}:{line}"
+        yield f"{min(path, os.path.relpath(path, base), key=len)}:{line}"

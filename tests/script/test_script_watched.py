@@ -143,6 +143,13 @@ def test_what_changes_a_batch_belongs_to_the_data_and_its_copy_does_not(tmp_path
     assert a_copy.diagnosis(tmp_path, on_gpu=True).lines == {"data": ("train.py:7",), "copy": ("train.py:9",)}
 
 
+def test_lines_are_named_from_where_the_script_runs(tmp_path: Path):
+    paths = [tmp_path / "mine" / "train.py", tmp_path / "model" / "net.py", Path("/usr/lib/other.py")]
+    lines = {"part": "lines", "lines": {"forward": [[str(path.resolve()), 7, 0.3] for path in paths]}}
+    found = taken(AS_IT_IS, lines).diagnosis(tmp_path / "mine", on_gpu=False).lines
+    assert found == {"forward": ("train.py:7", "../model/net.py:7", "/usr/lib/other.py:7")}
+
+
 def test_of_a_gpu_its_kernels_its_launches_and_the_lines_that_wait(tmp_path: Path):
     kernels = {"part": "kernels", "seconds": 0.03}
     waits = {"part": "waits", "lines": [[f"{tmp_path.resolve()}/train.py", 31]]}
