@@ -45,7 +45,7 @@ FINE = ("measured", "unsupported")
 NO_TIME = "not run"
 PLAIN_SECONDS, COMPILED_SECONDS = 60.0, 120.0
 """Limits of a trial, by whether torch compiles it."""
-REHEARSED = 6
+REHEARSED = 4
 """Trials of a rehearsal: one of each pipeline, and one that compiles."""
 
 

@@ -226,8 +226,8 @@ def test_call_1_can_be_rehearsed(tmp_path):
     )
     assert done.returncode == 0
     outcomes = [row["outcome"] for row in rows if row["kind"] == "trial"]
-    assert len(outcomes) == 6
-    assert outcomes.count("measured") >= 4
+    assert len(outcomes) == 4
+    assert outcomes.count("measured") >= 3
     assert [row["outcome"] for row in rows if row["kind"] == "oom"] == ["oom"]
     assert not any(row["left_behind"] for row in rows if row["kind"] == "step")
     done = gpu("read", out, "--into", into)

@@ -27,9 +27,8 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
-from sweeper.sweep.phases.losses import losses_over_seeds
+from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.load import NUM_SEEDS
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
@@ -95,7 +94,7 @@ def _loss_seconds(trials: TrialRunner, spec: SweepSpec, record: TrialRecord) -> 
         # It is trained for as long as that takes.
         seconds = table.quality_samples / measured.throughput
     one = measured.startup_seconds + seconds + END_SECONDS
-    return one * (NUM_SEEDS - 1)
+    return one * (num_seeds(spec, table) - 1)
 
 
 def _run_seconds(measured: Measurement, spec: SweepSpec) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
@@ -17,6 +18,8 @@ from sweeper.sweep.trial_runner import TrialRunner
 
 QUALITY_SECONDS = 20.0
 QUALITY_SHARE = 1 / 60
+SEEDS_SHARE = 1 / 6
+"""Most of the sweep's time that a script's losses over several seeds may take, the first apart."""
 
 
 def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
@@ -61,12 +64,12 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
 def losses_over_seeds(
     context: SweepContext, trials: TrialRunner, config: TrialConfig, name: str
 ) -> tuple[list[float], Failure | None]:
-    """Returns the losses of `config` over `NUM_SEEDS` seeds, its own first, and why one is missing.
+    """Returns the losses of `config` over several seeds, its own first, and why one is missing.
 
     Each is a separate job in the folder `setup/<name>-<i>`, unless its loss is known.
     """
     losses, failure = [], None
-    for i in range(NUM_SEEDS):
+    for i in range(num_seeds(context.spec, trials.table)):
         # The first keeps its own seed: a script may have no such parameter.
         seeded = config.replace({"seed": config.seed + i}) if i else config
         known = trials.table.quality_of(seeded)
@@ -82,6 +85,15 @@ def losses_over_seeds(
             trials.table.enter_quality(known)
             losses.append(known.val_loss)
     return losses, failure
+
+
+def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
+    """Returns over how many seeds losses are taken: fewer of a script that takes long for one."""
+    baseline = table.records[BASELINE].measurement
+    if not spec.command or not spec.search.minutes or baseline is None:
+        return NUM_SEEDS
+    one = baseline.startup_seconds + table.quality_samples / baseline.throughput
+    return max(1, min(NUM_SEEDS, int(SEEDS_SHARE * 60 * spec.search.minutes / one)))
 
 
 def looks_at_loss(spec: SweepSpec) -> bool:

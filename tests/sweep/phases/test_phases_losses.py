@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from measurements import measurement
+from measurements import THROUGHPUT, measurement, record_of
+from replays import spec_of
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.measurement import Breakdown
-from sweeper.sweep.phases.losses import auto_quality_samples
+from sweeper.core.record import BASELINE
+from sweeper.sweep.phases.losses import auto_quality_samples, num_seeds
 
 
 @pytest.mark.parametrize("phase", ["forward_s", "graph_s"])
@@ -16,3 +19,18 @@ def test_the_loss_rests_on_what_the_baseline_computes_in_its_seconds(phase: str)
     """A captured step has one phase, which is all of its arithmetic."""
     found = dataclasses.replace(measurement(), breakdown=Breakdown(data_s=0.008, **{phase: 0.002}))
     assert auto_quality_samples(found, 64, 20.0) == 640_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "seeds"),
+    # A sixth of three minutes are 30 s.
+    [(9, 3, 3), (14, 3, 2), (16, 3, 1), (100, 3, 1), (100, 60, 3), (100, None, 3)],
+)
+def test_the_losses_of_a_script_leave_time_for_its_search(seconds: int, minutes: int | None, seeds: int):
+    pipeline = spec_of(search={"trials": 4, "minutes": minutes})
+    table = TrialTable(pipeline)
+    table.enter(record_of(measurement(), number=BASELINE))
+    table.measure_loss_after(round((seconds - 0.5) * THROUGHPUT))
+    script = pipeline.model_copy(update={"command": ("python", "train.py"), "pipeline": None})
+    assert num_seeds(script, table) == seeds
+    assert num_seeds(pipeline, table) == 3
