@@ -187,14 +187,14 @@ class Diagnoser(Observer):
             self._sampler.start()
         elif part == WAITS:
             self._waits = Waits(self._torch)
-        elif part == KERNELS and self._world_size:
+        elif part == KERNELS and self._world_size != 0:
             # A script may have a profiler of its own, and torch none for this GPU.
             with contextlib.suppress(Exception):
                 self._kernels = KernelTime(self._torch, self._device)
             # It takes seconds to start.
             self._began_s = time.perf_counter()
         elif part == DONE:
-            self.tell({"part": DONE})
+            self._report({"part": DONE})
 
     def _end_part(self) -> None:
         """Reports a part and begins the next that is possible."""
@@ -240,7 +240,7 @@ class Diagnoser(Observer):
 
     def _report(self, message: dict[str, Any]) -> None:
         # Ranks pass from part to part at moments of their own; the first one's parts are all of one process.
-        if self._world_size:
+        if self._world_size != 0:
             self.tell(message)
 
     def _copy_seconds(self) -> float:
@@ -253,10 +253,10 @@ class Diagnoser(Observer):
         steps, others = ([laps.arithmetic_s for laps in each] for each in self._of_steps.values())
         if steps and others:
             # A loader that reads ahead has given the next one before a step ends.
-            half, full = sorted((statistics.median(steps), statistics.median(others)))
+            shorter, longer = sorted((statistics.median(steps), statistics.median(others)))
+            full, half = longer, shorter
             if self._is_double:
-                half, full = full, half
-                half = full - (half - full) / 2
+                full, half = shorter, shorter - (longer - shorter) / 2
             self._report({"part": HALVES, "full": full, "half": half})
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
