@@ -495,7 +495,7 @@ def _profile_of(seconds: float) -> Any:
 
         def events(self) -> list[Any]:
             span = types.SimpleNamespace(start=0.0, end=1e6 * seconds)
-            return [types.SimpleNamespace(time_range=span, device_type=gpu_time.DeviceType.CUDA)]
+            return [types.SimpleNamespace(time_range=span, device_type=torch.autograd.DeviceType.CUDA)]
 
     return Profile
 
