@@ -34,7 +34,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.script.watch import NO_PARAMETERS, watch
 
-PAIRS = {"millisecond": 60, "tiny": 20}
+PAIRS = {"millisecond": 40, "tiny": 12}
 WIDTH = {"millisecond": 208, "tiny": 1}
 SECONDS = 2.0
 SCRIPT = """
@@ -82,7 +82,7 @@ class Drain:
     """The sweep's end of the channel, which reads what comes."""
 
     def __init__(self) -> None:
-        self.name = f"sweeper-bench-{os.getpid()}"
+        self.name = f"sweeper-bench-{os.getpid()}-{id(self)}"
         self.messages = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(b"\0" + self.name.encode())

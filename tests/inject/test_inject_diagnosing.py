@@ -38,7 +38,7 @@ while time.perf_counter() < end:
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [0, 0.002])
 def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.format(seconds=9, pause=pause, evaluation=EVALUATION_SECONDS))
+    (tmp_path / "train.py").write_text(SCRIPT.format(seconds=8, pause=pause, evaluation=EVALUATION_SECONDS))
     found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)
     assert found.status == 0, found.errors
     parts = {each["part"]: each for each in found.messages if "part" in each}
@@ -55,7 +55,7 @@ def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
 
 @pytest.mark.slow
 def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
-    script = SCRIPT.format(seconds=9, pause=0, evaluation=0).replace("(data, 64,", "(data, 1,")
+    script = SCRIPT.format(seconds=8, pause=0, evaluation=0).replace("(data, 64,", "(data, 1,")
     # Its arithmetic is slept, for each sample.
     script = script.replace("model(x), y)", "model(x), y); time.sleep(0.002 + 0.004 * len(x))")
     (tmp_path / "train.py").write_text(script)

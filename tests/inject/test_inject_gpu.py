@@ -78,7 +78,7 @@ def test_the_host_waits_no_more_often_for_being_watched(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_its_steps_are_taken_apart_on_its_timeline(tmp_path: Path) -> None:
     found = trained(
-        tmp_path, mode=inject.DIAGNOSE, seconds=12, steps=10**9, sleep=SLEEP_SECONDS, after="loss.item()"
+        tmp_path, mode=inject.DIAGNOSE, seconds=9, steps=10**9, sleep=SLEEP_SECONDS, after="loss.item()"
     )
     parts = {each["part"]: each for each in found.messages if "part" in each}
     assert not [each for each in found.messages if "failed" in each]
