@@ -188,7 +188,7 @@ class Diagnoser(Observer):
         elif part == WAITS:
             self._waits = Waits(self._torch)
         elif part == KERNELS and self._world_size != 0:
-            # A script may have a profiler of its own, and torch none for this GPU.
+            # The script may be profiling itself, or torch may be unable to profile this GPU.
             with contextlib.suppress(Exception):
                 self._kernels = KernelTime(self._torch, self._device)
             # It takes seconds to start.

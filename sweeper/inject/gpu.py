@@ -25,7 +25,7 @@ class KernelTime:
         self._cuda, self._device = torch.cuda, device
         profiler = torch.profiler
         if getattr(torch.autograd, "_profiler_enabled", lambda: False)():
-            raise RuntimeError("the script has a profiler of its own")
+            raise RuntimeError("the script is already being profiled")
         self._profile = profiler.profile(activities=[profiler.ProfilerActivity.CUDA])
         self._profile.start()
         self._steps = 0

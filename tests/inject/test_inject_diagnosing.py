@@ -65,3 +65,18 @@ def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
     halves = next(each for each in found.messages if each.get("part") == "halves")
     # As if half a sample took half of its 4 ms.
     assert halves["full"] - halves["half"] == pytest.approx(0.002, rel=0.5)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_called_twice_prepares_nothing_in_between(tmp_path: Path) -> None:
+    slow = "class Slow(nn.ReLU):\n    def forward(self, x):\n        time.sleep(0.003)\n        return x\n"
+    script = SCRIPT.format(seconds=4, pause=0, evaluation=0).replace(
+        "model(x), y)", "model(x) + model(x), y)"
+    )
+    script = script.replace("nn.ReLU()", "Slow()").replace("\nmodel = ", f"\n{slow}\nmodel = ")
+    (tmp_path / "train.py").write_text(script)
+    found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)
+    assert found.status == 0, found.errors
+    whole = next(each for each in found.messages if each.get("part") == "as it is")
+    assert whole["wall"]["forward"] > 0.9 * 2 * 0.003 * whole["steps"]
+    assert whole["wall"]["preparation"] < 0.2 * whole["wall"]["forward"]
