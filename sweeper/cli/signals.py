@@ -179,11 +179,14 @@ def allow_cluster() -> None:
 def run(program: Callable[[], object]) -> NoReturn:
     """Runs `program` as this whole process and exits with its code."""
     global _handler
+    # A signal between two of the handler's lines waits until there is something to catch it.
+    _hold()
     _handler = handler = SignalHandler()
     try:
+        _let_go()
         code = _outcome(program)
     except BaseException:
-        # Raised between two lines of `_outcome`. A signal raises only once.
+        # Raised before `_outcome` or between two of its lines. A signal raises only once.
         code = stopped(signal.SIGTERM)
     handler.end(code)
 

@@ -79,6 +79,21 @@ def test_a_signal_in_the_first_moments_is_one_line(tmp_path, number, code):
     assert ended(process, code, 5.0).count("\n") == 1
 
 
+def test_signals_while_they_begin_to_be_handled_are_one_line():
+    process = started(
+        """
+usual = signal.signal
+def hastily(number, handler):
+    usual(number, handler)
+    os.kill(os.getpid(), number)
+signal.signal = hastily
+ready()
+signals.run(lambda: time.sleep(60))
+"""
+    )
+    ended(process, 129, 2.0)
+
+
 def test_what_swallows_the_exception_is_ended_hard_and_takes_its_children_along():
     process = started(
         """

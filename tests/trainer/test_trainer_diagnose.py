@@ -321,12 +321,14 @@ def test_what_cannot_be_halved_is_not(monkeypatch, why: str):
     assert found.device_samples_s > 0
 
 
+@undisturbed
 def test_a_batch_of_one_is_compared_with_two():
     timing, samples = training({"batch_size": 1})
     sizes, train = [], timing.stepper.train
     timing.stepper.train = lambda batch, *rest: (sizes.append(len(batch["x"])), train(batch, *rest))[1]
     found = diagnose(timing, samples, 1e-3)
     assert set(sizes) == {1, 2}
+    assert found.full_step_s
     # Two such samples take hardly longer than one: nearly all of a step is calls.
     assert 0.6 * found.full_step_s < found.half_step_s <= found.full_step_s * 1.2
 
