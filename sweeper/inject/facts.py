@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .points import Points
+from .points import Points, Wrapper
 
 _OTHER_PRECISIONS = ("apex", "deepspeed", "transformer_engine")
 """Modules that compute in another precision without autocast."""
@@ -22,10 +22,10 @@ class FactFinder:
     def __init__(self, torch: Any, points: Points) -> None:
         self._torch = torch
         self._autocast: Any = None
-        self._restore: Callable[[], None] = lambda: None
+        self._wrapper: Wrapper | None = None
         # The oldest versions of torch have it elsewhere.
         if (modes := getattr(torch, "amp", None)) is not None:
-            self._restore = points.replace(modes.autocast_mode.autocast, "__enter__", self._entered)
+            self._wrapper = points.replace(modes.autocast_mode.autocast, "__enter__", self._entered)
 
     def _entered(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def enter(context: Any) -> Any:
@@ -37,7 +37,8 @@ class FactFinder:
 
     def take(self, optimizer: Any, loader: dict[str, Any]) -> dict[str, Any]:
         """Returns the facts, and stops watching."""
-        self._restore()
+        if self._wrapper is not None:
+            self._wrapper.restore()
         found = dict(loader)
         found["threads"] = self._torch.get_num_threads()
         compiled = sys.modules.get("torch._dynamo.utils")

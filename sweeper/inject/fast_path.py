@@ -2,68 +2,96 @@
 
 A step evicts our code from the processor's caches, so each Python call costs several times what a
 micro-benchmark shows. The wrappers in `hook` therefore only count usual steps, and pass the counts on to
-the observer with each message. Anything unusual leaves the fast path, and the observer handles it.
+the observer with each message; backwards are watched at some steps only, and so are losses. Anything
+unusual leaves the fast path, and the observer handles it.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Any
+
+from .points import Wrapper
 
 MIN_STEPS = 8
 """Steps of one kind before the fast path is taken."""
+
+LOOK_SECONDS = 0.002
+MAX_UNSEEN = 4
+"""Most steps, in the mean, from one look to the next."""
 
 
 class FastPath:
     """Counters since they were last passed on.
 
+    A look, every few milliseconds, takes the time and the next loss. The number of steps between two
+    looks is drawn: a fixed one could meet the same batches of the data in every pass.
+
     Attributes:
         is_on: Whether steps are only counted.
-        moment_s: End of the latest step.
+        moment_s: When the latest look was.
+        step_s: Seconds of a step before it.
+        look_at: Number of `steps` at which the next one is due.
         due_s: When the next message is due.
         feeding_pass: The loader's pass that feeds them.
         optimizer: The only one that steps.
         steps: Steps that have ended.
         samples: Samples of the batches fetched for them.
         samples_ahead: Samples fetched since the latest step.
-        backwards: Backwards since the latest step.
         loss, num_losses: Sum and number of the losses.
         num_alike: Steps of one kind in a row.
+        backward: The wrapper of torch's backward, which rests between two looks.
     """
 
     __slots__ = (
-        *(
-            "samples_ahead",
-            "backwards",
-            "due_s",
-            "is_on",
-            "loss",
-            "moment_s",
-            "num_alike",
-            "num_losses",
-            "optimizer",
-        ),
-        *("samples", "feeding_pass", "steps"),
+        *("_draw", "_looked_at", "backward", "due_s", "feeding_pass", "is_on", "look_at", "loss", "moment_s"),
+        *("num_alike", "num_losses", "optimizer", "samples", "samples_ahead", "step_s", "steps"),
     )
 
     def __init__(self) -> None:
-        self.moment_s = self.due_s = 0.0
+        self.moment_s = self.step_s = self.due_s = 0.0
         self.feeding_pass: Any = None
         self.optimizer = 0
+        # Not the script's generators.
+        self._draw = random.Random(0).random
+        self.backward: Wrapper | None = None
         self.end()
         self.clear()
 
     def end(self) -> None:
         """Leaves the fast path."""
         self.is_on, self.num_alike = False, 0
+        if self.backward is not None:
+            self.backward.wake()
 
     def clear(self) -> None:
-        """Sets all counters to zero."""
-        self.steps = self.samples = self.samples_ahead = self.backwards = self.num_losses = 0
+        """Sets all counters to zero, at a look or off the fast path."""
+        self.steps = self.samples = self.samples_ahead = self.num_losses = self._looked_at = 0
+        self.look_at = 1
         self.loss = 0.0
 
-    def step(self, optimizer: int, source: Any, *, is_usual: bool) -> None:
+    def step(self, optimizer: int, source: Any, now: float, *, is_usual: bool) -> None:
         """Notes a step that the observer handled; takes the fast path after enough of one kind."""
         is_alike = is_usual and self.optimizer == optimizer and self.feeding_pass is source
         self.num_alike = self.num_alike + 1 if is_alike else 0
         self.optimizer, self.feeding_pass = optimizer, source
         self.is_on = self.num_alike >= MIN_STEPS
+        self.moment_s = now
+
+    def look(self, now: float) -> None:
+        """Takes the time, watches the next backward, and draws when to look again."""
+        if self.backward is not None:
+            self.backward.wake()
+        self.step_s = (now - self.moment_s) / (self.steps - self._looked_at)
+        self.moment_s, self._looked_at = now, self.steps
+        mean = min(LOOK_SECONDS / self.step_s, MAX_UNSEEN) if self.step_s > 0 else MAX_UNSEEN
+        self.look_at = self.steps + max(1, round(2 * mean * self._draw()))
+
+    def rest(self) -> None:
+        """Stops watching backwards until the next look."""
+        if self.backward is not None:
+            self.backward.rest()
+
+    def latest_s(self, now: float) -> float:
+        """Returns when the latest step ended, as far as that is known."""
+        return min(now, self.moment_s + (self.steps - self._looked_at) * self.step_s)

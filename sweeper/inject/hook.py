@@ -6,7 +6,6 @@ import atexit
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,26 +44,23 @@ def install(torch: Any) -> None:
 
 def _wrap(torch: Any, observer: Observer) -> None:
     points = observer.points
-    fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
-    leave_fast_path, send_counted = (
-        points.guarded(observer.leave_fast_path),
-        points.guarded(observer.send_counted),
-    )
+    fast, has_grad = observer.fast, torch.is_grad_enabled
+    leave_fast_path, look = points.guarded(observer.leave_fast_path), points.guarded(observer.look)
     step_begins, step_ended = points.guarded(observer.step_begins), points.guarded(observer.step_ended)
 
-    def before_step(*_: Any) -> None:
+    # Named parameters cost less than `*args`.
+    def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not fast.is_on:
             step_begins()
 
-    def after_step(optimizer: Any, *_: Any) -> None:
+    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if fast.is_on:
             if fast.samples_ahead and id(optimizer) == fast.optimizer:
                 fast.steps += 1
                 fast.samples += fast.samples_ahead
-                fast.samples_ahead = fast.backwards = 0
-                fast.moment_s = now = clock()
-                if now >= fast.due_s:
-                    send_counted()
+                fast.samples_ahead = 0
+                if fast.steps >= fast.look_at:
+                    look()
                 return
             leave_fast_path()
         step_ended(optimizer)
@@ -77,10 +73,12 @@ def _wrap(torch: Any, observer: Observer) -> None:
     def fetch(original: Function) -> Function:
         def fetch_watched(iterator: Any) -> Any:
             if fast.is_on:
-                if iterator.__dict__.get(PASS) is fast.feeding_pass and has_grad():
+                # Not through `__dict__`, which makes one and slows every later use of the iterator.
+                own: Any = getattr(iterator, PASS, None)
+                if own is fast.feeding_pass and has_grad():
                     batch = original(iterator)
                     try:
-                        fast.samples_ahead += fast.feeding_pass.read(batch)
+                        fast.samples_ahead += own.read(batch)
                     except Exception:
                         # Not like the batches before.
                         leave_fast_path()
@@ -102,7 +100,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 original(tensors, *args, **kwargs)
                 ended()
                 return
-            fast.backwards += 1
+            fast.rest()
             try:
                 if tensors.is_cpu:
                     fast.loss += tensors.item()
@@ -140,7 +138,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
         return scale
 
     points.replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", fetch)
-    points.replace(torch.autograd, "backward", backward)
+    fast.backward = points.replace(torch.autograd, "backward", backward)
     points.replace(torch.nn.Module, "eval", evaluate)
     # Older versions of torch have it elsewhere.
     scaler = getattr(getattr(torch.amp, "grad_scaler", None), "GradScaler", None) or torch.cuda.amp.GradScaler

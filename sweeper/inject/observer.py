@@ -151,14 +151,17 @@ class Observer:
         )
         self._has_closure = False
         self._step_ended(optimizer)
-        self.fast.step(key, self._sample_counter.current, is_usual=is_usual)
+        self.fast.step(key, self._sample_counter.current, self._moment_s, is_usual=is_usual)
 
     # -- the fast path ----------------------------------------------------------------------------
 
-    def send_counted(self) -> None:
-        """Reports the steps that were only counted."""
-        self._hand_over()
-        self._send()
+    def look(self) -> None:
+        """Takes the time of steps that are only counted, and reports them now and then."""
+        now = time.perf_counter()
+        self.fast.look(now)
+        if now >= self.fast.due_s:
+            self._hand_over(now)
+            self._send()
 
     def take_loss(self, tensors: Any) -> None:
         """Reads a loss that is not a number on the CPU."""
@@ -166,16 +169,15 @@ class Observer:
 
     def leave_fast_path(self) -> None:
         """Something else than before is about to happen."""
-        self._hand_over()
+        self._hand_over(time.perf_counter())
         self.fast.end()
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, now: float) -> None:
         fast = self.fast
         if fast.steps:
-            self._moment_s = fast.moment_s
+            self._moment_s = fast.latest_s(now)
         self._steps += fast.steps
         self._num_samples += fast.samples
-        self._backwards = fast.backwards
         self._sample_counter.add(fast.samples_ahead)
         self._losses.add(fast.loss, fast.num_losses)
         fast.clear()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .points import Points
+from .points import Points, Wrapper
 
 MIN_STEPS = 2
 """A model put into evaluation mode at every step is a part of the step, not an evaluation."""
@@ -31,7 +31,7 @@ class Pauses:
         self.is_evaluating = False
         self._has_batches = False
         self._last_steps = 0
-        self._restore_train: Callable[[], None] = lambda: None
+        self._train_wrapper: Wrapper | None = None
 
     def evaluates(self, module: Any, now: float, steps: int) -> None:
         """A module was put into evaluation mode, after so many steps."""
@@ -44,7 +44,10 @@ class Pauses:
             self.is_evaluating = True
             self._begin(now)
             # Not always: some programs call `train` at every step, on hundreds of modules.
-            self._restore_train = self._points.replace(self._torch.nn.Module, "train", self._train)
+            if self._train_wrapper is None:
+                self._train_wrapper = self._points.replace(self._torch.nn.Module, "train", self._train)
+            else:
+                self._train_wrapper.wake()
 
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(module: Any, mode: bool = True) -> Any:
@@ -88,5 +91,6 @@ class Pauses:
         self.total_s += now - self.began_s
         self.began_s = None
         self.is_evaluating = self._has_batches = False
-        self._restore_train()
+        if self._train_wrapper is not None:
+            self._train_wrapper.rest()
         self._changed()

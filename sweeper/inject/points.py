@@ -11,8 +11,41 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
+class Wrapper:
+    """A wrapped function of a class or module. What others wrapped around it since stays as it is."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        self._owner, self._name = owner, name
+        self._before = vars(owner).get(name, _MISSING)
+        self._original = getattr(owner, name)
+        self._wrapper = functools.wraps(self._original)(make(self._original))
+        self._is_gone = False
+        setattr(owner, name, self._wrapper)
+
+    def rest(self) -> None:
+        """Puts the original back until `wake` is called: watching every call is not worth its time."""
+        if self._is(self._wrapper):
+            if self._before is _MISSING:
+                delattr(self._owner, self._name)
+            else:
+                setattr(self._owner, self._name, self._before)
+
+    def wake(self) -> None:
+        """Ends a rest."""
+        if self._is(self._before) and not self._is_gone:
+            setattr(self._owner, self._name, self._wrapper)
+
+    def restore(self) -> None:
+        """Puts the original back for good; calling it twice does no harm."""
+        self.rest()
+        self._is_gone = True
+
+    def _is(self, function: Any) -> bool:
+        return vars(self._owner).get(self._name, _MISSING) is function
+
+
 class Points:
-    """Wrapped functions.
+    """All wrapped functions.
 
     Args:
         failed: Is told, once, what went wrong in an observation.
@@ -23,40 +56,21 @@ class Points:
 
     def __init__(self, failed: Callable[[str], None]) -> None:
         self._failed = failed
-        self._undo: list[Callable[[], None]] = []
+        self._wrappers: list[Wrapper] = []
         self.is_active = True
 
-    def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> Callable[[], None]:
-        """Puts `make(original)` in the place of a function of a class or module.
-
-        Returns:
-            What restores it; calling it twice does no harm.
-        """
-        before = vars(owner).get(name, _MISSING)
-        function = getattr(owner, name)
-        wrapper = functools.wraps(function)(make(function))
-        setattr(owner, name, wrapper)
-
-        def restore() -> None:
-            if restore in self._undo:
-                self._undo.remove(restore)
-            # Whoever wrapped it after us goes on calling our wrapper, which calls the original.
-            if vars(owner).get(name) is not wrapper:
-                return
-            if before is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-        self._undo.append(restore)
-        return restore
+    def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> Wrapper:
+        """Puts `make(original)` in the place of a function of a class or module."""
+        wrapper = Wrapper(owner, name, make)
+        self._wrappers.append(wrapper)
+        return wrapper
 
     def fail(self, error: Exception) -> None:
         """Restores everything, since an observation raised; the script goes on unwatched."""
         if self.is_active:
             self.is_active = False
-            while self._undo:
-                self._undo[-1]()
+            for wrapper in reversed(self._wrappers):
+                wrapper.restore()
             self._failed(f"{type(error).__name__}: {error}")
 
     def guarded(self, report: Function) -> Function:

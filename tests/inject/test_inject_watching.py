@@ -68,7 +68,9 @@ def test_steps_samples_and_losses_are_right_and_nothing_changes(kind, bare: Bare
         found.truth["steps"],
         found.truth["samples"],
     )
-    assert mean_loss(found) == pytest.approx(found.truth["loss"], rel=0.01)
+    # Of the fastest steps, only some losses are read.
+    error = 0.01 * found.truth["loss"] + 6 * found.truth["loss_spread"] / found.truth["steps"] ** 0.5
+    assert mean_loss(found) == pytest.approx(found.truth["loss"], abs=error)
     # Every loss, in every bit.
     assert bare(kind) == found.truth
 

@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import os
+import statistics
 import sys
 import tarfile
 import tempfile
@@ -41,8 +42,9 @@ class Truth:
 
     def tell(self) -> None:
         digest = hashlib.sha256(" ".join(each.hex() for each in self.losses).encode()).hexdigest()
-        mean = sum(self.losses) / len(self.losses)
-        print(json.dumps({"steps": self.steps, "samples": self.samples, "loss": mean, "digest": digest}))
+        mean, spread = statistics.mean(self.losses), statistics.pstdev(self.losses)
+        counts = {"steps": self.steps, "samples": self.samples}
+        print(json.dumps({**counts, "loss": mean, "loss_spread": spread, "digest": digest}))
 
 
 def rows(count: int = ROWS) -> TensorDataset:
