@@ -9,16 +9,18 @@ unusual leaves the fast path, and the observer handles it.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from .points import Wrapper
+from .samples import KnownLoader, Pass
 
 MIN_STEPS = 8
 """Steps of one kind before the fast path is taken."""
 
-LOOK_SECONDS = 0.002
-MAX_UNSEEN = 4
-"""Most steps, in the mean, from one look to the next."""
+LOOK_SECONDS = 0.008
+MAX_UNSEEN = 8
+"""Steps from one look to the next, in the mean: as many as fit into the seconds, up to these."""
 
 
 class FastPath:
@@ -34,6 +36,7 @@ class FastPath:
         look_at: Number of `steps` at which the next one is due.
         due_s: When the next message is due.
         feeding_pass: The loader's pass that feeds them.
+        read: Returns the samples of a batch.
         optimizer: The only one that steps.
         steps: Steps that have ended.
         samples: Samples of the batches fetched for them.
@@ -44,14 +47,17 @@ class FastPath:
     """
 
     __slots__ = (
-        *("_draw", "_looked_at", "backward", "due_s", "feeding_pass", "is_on", "look_at", "loss", "moment_s"),
-        *("num_alike", "num_losses", "optimizer", "samples", "samples_ahead", "step_s", "steps"),
+        *("_draw", "_loader", "_looked_at", "backward", "due_s", "feeding_pass", "is_on", "look_at"),
+        *("loss", "moment_s", "num_alike", "num_losses", "optimizer", "read", "samples", "samples_ahead"),
+        *("step_s", "steps"),
     )
 
     def __init__(self) -> None:
         self.moment_s = self.step_s = self.due_s = 0.0
-        self.feeding_pass: Any = None
-        self.optimizer = 0
+        self.feeding_pass: Pass | None = None
+        self._loader: KnownLoader | None = None
+        self.read: Callable[[Any], int] = len
+        self.optimizer = self.num_alike = 0
         # Not the script's generators.
         self._draw = random.Random(0).random
         self.backward: Wrapper | None = None
@@ -59,8 +65,8 @@ class FastPath:
         self.clear()
 
     def end(self) -> None:
-        """Leaves the fast path."""
-        self.is_on, self.num_alike = False, 0
+        """Leaves the fast path. The next step that is like the ones before takes it again."""
+        self.is_on = False
         if self.backward is not None:
             self.backward.wake()
 
@@ -70,27 +76,31 @@ class FastPath:
         self.look_at = 1
         self.loss = 0.0
 
-    def step(self, optimizer: int, source: Any, now: float, *, is_usual: bool) -> None:
+    def step(self, optimizer: int, source: Pass | None, now: float, *, is_usual: bool) -> None:
         """Notes a step that the observer handled; takes the fast path after enough of one kind."""
-        is_alike = is_usual and self.optimizer == optimizer and self.feeding_pass is source
+        loader = None if source is None else source.loader
+        is_alike = is_usual and self.optimizer == optimizer and self._loader is loader
         self.num_alike = self.num_alike + 1 if is_alike else 0
-        self.optimizer, self.feeding_pass = optimizer, source
+        self.optimizer, self.feeding_pass, self._loader = optimizer, source, loader
+        if source is not None:
+            self.read = source.read
         self.is_on = self.num_alike >= MIN_STEPS
         self.moment_s = now
 
-    def look(self, now: float) -> None:
-        """Takes the time, watches the next backward, and draws when to look again."""
+    def look(self, now: float) -> bool:
+        """Takes the time, watches the next backward, and draws when to look again.
+
+        Returns:
+            Whether a message is due.
+        """
         if self.backward is not None:
             self.backward.wake()
-        self.step_s = (now - self.moment_s) / (self.steps - self._looked_at)
-        self.moment_s, self._looked_at = now, self.steps
-        mean = min(LOOK_SECONDS / self.step_s, MAX_UNSEEN) if self.step_s > 0 else MAX_UNSEEN
-        self.look_at = self.steps + max(1, round(2 * mean * self._draw()))
-
-    def rest(self) -> None:
-        """Stops watching backwards until the next look."""
-        if self.backward is not None:
-            self.backward.rest()
+        steps = self.steps
+        self.step_s = step_s = (now - self.moment_s) / (steps - self._looked_at)
+        self.moment_s, self._looked_at = now, steps
+        unseen = LOOK_SECONDS / step_s if step_s * MAX_UNSEEN > LOOK_SECONDS else MAX_UNSEEN
+        self.look_at = steps + 1 + int(2 * unseen * self._draw())
+        return now >= self.due_s
 
     def latest_s(self, now: float) -> float:
         """Returns when the latest step ended, as far as that is known."""

@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,11 @@ def install(torch: Any) -> None:
 
 def _wrap(torch: Any, observer: Observer) -> None:
     points = observer.points
-    fast, has_grad = observer.fast, torch.is_grad_enabled
-    leave_fast_path, look = points.guarded(observer.leave_fast_path), points.guarded(observer.look)
+    fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
+    leave_fast_path, send_counted = (
+        points.guarded(observer.leave_fast_path),
+        points.guarded(observer.send_counted),
+    )
     step_begins, step_ended = points.guarded(observer.step_begins), points.guarded(observer.step_ended)
 
     # Named parameters cost less than `*args`.
@@ -59,8 +63,8 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 fast.steps += 1
                 fast.samples += fast.samples_ahead
                 fast.samples_ahead = 0
-                if fast.steps >= fast.look_at:
-                    look()
+                if fast.steps >= fast.look_at and fast.look(clock()):
+                    send_counted()
                 return
             leave_fast_path()
         step_ended(optimizer)
@@ -74,11 +78,10 @@ def _wrap(torch: Any, observer: Observer) -> None:
         def fetch_watched(iterator: Any) -> Any:
             if fast.is_on:
                 # Not through `__dict__`, which makes one and slows every later use of the iterator.
-                own: Any = getattr(iterator, PASS, None)
-                if own is fast.feeding_pass and has_grad():
+                if getattr(iterator, PASS, None) is fast.feeding_pass and has_grad():
                     batch = original(iterator)
                     try:
-                        fast.samples_ahead += own.read(batch)
+                        fast.samples_ahead += fast.read(batch)
                     except Exception:
                         # Not like the batches before.
                         leave_fast_path()
@@ -100,7 +103,8 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 original(tensors, *args, **kwargs)
                 ended()
                 return
-            fast.rest()
+            if fast.backward is not None:
+                fast.backward.rest()
             try:
                 if tensors.is_cpu:
                     fast.loss += tensors.item()

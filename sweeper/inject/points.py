@@ -22,9 +22,10 @@ class Wrapper:
         self._is_gone = False
         setattr(owner, name, self._wrapper)
 
+    # Both in few calls: they are part of some steps.
     def rest(self) -> None:
         """Puts the original back until `wake` is called: watching every call is not worth its time."""
-        if self._is(self._wrapper):
+        if self._owner.__dict__.get(self._name) is self._wrapper:
             if self._before is _MISSING:
                 delattr(self._owner, self._name)
             else:
@@ -32,16 +33,13 @@ class Wrapper:
 
     def wake(self) -> None:
         """Ends a rest."""
-        if self._is(self._before) and not self._is_gone:
+        if self._owner.__dict__.get(self._name, _MISSING) is self._before and not self._is_gone:
             setattr(self._owner, self._name, self._wrapper)
 
     def restore(self) -> None:
         """Puts the original back for good; calling it twice does no harm."""
         self.rest()
         self._is_gone = True
-
-    def _is(self, function: Any) -> bool:
-        return vars(self._owner).get(self._name, _MISSING) is function
 
 
 class Points:
