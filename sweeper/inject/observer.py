@@ -52,6 +52,7 @@ class Observer:
         """Forgets everything, in a process that was forked: its parent's training is not its own."""
         self.fast.end()
         self.fast.clear()
+        self.fast.num_alike = 0
         self._sample_counter = self._new_sample_counter()
         self._fact_finder = FactFinder(self._torch, self.points)
         self._facts: dict[str, Any] = {}
