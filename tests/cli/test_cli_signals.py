@@ -85,7 +85,9 @@ def test_signals_while_they_begin_to_be_handled_are_one_line():
 usual = signal.signal
 def hastily(number, handler):
     usual(number, handler)
-    os.kill(os.getpid(), number)
+    # A third one would end it hard.
+    if number != signal.SIGINT:
+        os.kill(os.getpid(), number)
 signal.signal = hastily
 ready()
 signals.run(lambda: time.sleep(60))
