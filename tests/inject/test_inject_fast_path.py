@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from sweeper.inject.fast_path import LOOK_SECONDS, MAX_UNSEEN, MIN_STEPS, FastPath
+from sweeper.inject.observer import Observer
 from sweeper.inject.points import Points
 from sweeper.inject.samples import Pass
 
@@ -123,3 +125,15 @@ def test_the_latest_step_is_where_its_fellows_are_or_now():
     fast.steps = 4
     assert fast.latest_s(9.0) == pytest.approx(0.004)
     assert fast.latest_s(0.0035) == 0.0035
+
+
+def test_a_forked_process_does_not_go_on_with_its_parents_steps():
+    observer = Observer(torch, SimpleNamespace(send=lambda message: None))
+    try:
+        fast = observer.fast
+        fast.optimizer, fast.num_alike = 1, MIN_STEPS
+        observer.restart()
+        fast.step(1, None, 0.0, is_usual=True)
+        assert not fast.is_on
+    finally:
+        observer.points.fail(ValueError("the end of the test"))
