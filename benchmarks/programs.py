@@ -15,8 +15,10 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -60,6 +62,7 @@ class Program:
         folder: Where it is started, below the folder with the programs.
         after: The line after which a step is counted; `file` has it.
         samples, loss: Expressions for the step's samples and loss there.
+        steps: The option that counts its steps, if it has one.
     """
 
     folder: str
@@ -69,6 +72,7 @@ class Program:
     after: str
     samples: str
     loss: str = "loss"
+    steps: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -102,6 +106,7 @@ PROGRAMS: Mapping[str, Program] = {
     "makemore": Program(
         *("makemore", "988aa59", "python makemore.py -i names.txt -o out --max-steps 4000"),
         *("makemore.py", "optimizer.step()", "X.size(0)"),
+        steps="--max-steps",
     ),
     "nanogpt": Program(
         "nanoGPT",
@@ -109,6 +114,7 @@ PROGRAMS: Mapping[str, Program] = {
         "python train.py config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20"
         " --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=1200 --dropout=0.0",
         *("train.py", "scaler.step(optimizer)", "X.size(0)"),
+        steps="--max_iters",
     ),
     "mingpt": Program(
         *("minGPT", "37baab7", "python projects/adder/adder.py"),
@@ -246,9 +252,22 @@ def swept(name: str, program: Program, folder: Path) -> Iterator[Figure]:
         exported = run("export", name, f"--home={home}", "--format", "args").stdout
         print(exported, file=sys.stderr)
         if winner:
-            yield whole(name, program, folder, exported)
+            batches = [shown[side]["config"].get("batch_size", 1) for side in ("winner", "baseline")]
+            times = batches[0] / batches[1]
+            yield whole(name, program, folder, of_same_samples(program, exported, times))
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def of_same_samples(program: Program, exported: str, times: float) -> str:
+    """Divides the steps of a command by `times` the batch, as the export advises for a run counted in steps."""
+    if not program.steps:
+        return exported
+    return re.sub(
+        rf"({program.steps}[ =])(\d+)",
+        lambda found: f"{found[1]}{round(int(found[2]) / times)}",
+        exported,
+    )
 
 
 def whole(name: str, program: Program, folder: Path, exported: str) -> Figure:
@@ -295,6 +314,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     asked = parser.parse_args()
+    # A shell starts what runs in the background without SIGINT, and the programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if unknown := {*asked.parts} - {*PARTS}:
         parser.error(f"a part must be one of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
     if asked.python:
