@@ -260,7 +260,7 @@ def swept(name: str, program: Program, folder: Path) -> Iterator[Figure]:
 
 
 def of_same_samples(program: Program, exported: str, times: float) -> str:
-    """Divides the steps of a command by `times` the batch, as the export advises for a run counted in steps."""
+    """Divides the steps of a command by `times`, as the export advises for a run that counts its steps."""
     if not program.steps:
         return exported
     return re.sub(

@@ -29,6 +29,9 @@ INTERVAL_SECONDS = 0.1
 FACTS_AT = 4
 """Step whose end tells what the training uses."""
 
+EARLY_STEPS = 100
+"""First steps, in which a loss changes from one to the next: all are read."""
+
 UNSTEPPED = 8
 """Backwards without an optimizer's step after which a script may be one that updates by hand."""
 
@@ -143,6 +146,7 @@ class Observer:
         self._optimizers.add(key)
         is_usual = (
             self.HAS_FAST_PATH
+            and self._steps >= EARLY_STEPS
             and is_only
             and self._sample_counter.are_usual
             and self._backwards > 0
