@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import interventions
 from ..metering import VARIABLE as CHANNEL
 from ..metering import Channel
 from . import DIAGNOSE, VARIABLE
@@ -35,6 +36,8 @@ def install(torch: Any) -> None:
         }
     )
     try:
+        # First: what is changed is watched, too.
+        interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), observer.tell)
         _wrap(torch, observer)
         observer.begin()
     except Exception as error:

@@ -1,0 +1,71 @@
+"""Optimizers that update all parameters in one call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from .intervention import CLOSE, Intervention, Report
+
+KINDS = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Classes of torch.optim that have a fused form."""
+
+
+class Fused(Intervention):
+    """torch's own fused form, where the script chooses none. Checkpoints stay as they were."""
+
+    name = "optimizer"
+    choices = ("fused",)
+    kind = CLOSE
+    why = "one call updates all parameters"
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has the optimizers that are made from now on use it."""
+        for name in KINDS:
+            optimizer = getattr(torch.optim, name, None)
+            if optimizer is not None:
+                optimizer.__init__ = _fusing(optimizer.__init__, optimizer, report)
+
+
+def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        if type(optimizer) is not kind:
+            # A subclass may have a step of its own.
+            original(optimizer, params, *args, **kwargs)
+            return
+        # A generator can be read only once.
+        params = list(params)
+        chosen = [each for each in ("fused", "foreach", "capturable", "differentiable") if kwargs.get(each)]
+        if chosen:
+            original(optimizer, params, *args, **kwargs)
+            report(False, f"the script has chosen `{chosen[0]}`")
+            return
+        before = kwargs.get("fused")
+        try:
+            original(optimizer, params, *args, **{**kwargs, "fused": True})
+        except (RuntimeError, TypeError, ValueError) as error:
+            # As without us, its own mistakes included.
+            original(optimizer, params, *args, **kwargs)
+            report(False, f"{kind.__name__} has no fused form here ({error})")
+            return
+        _keep_out_of_checkpoints(optimizer, before)
+        report(True)
+
+    return init
+
+
+def _keep_out_of_checkpoints(optimizer: Any, before: Any) -> None:
+    """A checkpoint must load where nothing is changed, and must not end the change where it is loaded."""
+
+    def saved(_: Any, state: Any) -> Any:
+        groups = [{**each, "fused": before} if "fused" in each else each for each in state["param_groups"]]
+        return {**state, "param_groups": groups}
+
+    def loading(_: Any, state: Any) -> Any:
+        # Loading looks at the form of the group to decide where the step counts belong.
+        return {**state, "param_groups": [{**each, "fused": True} for each in state["param_groups"]]}
+
+    optimizer.register_state_dict_post_hook(saved)
+    optimizer.register_load_state_dict_pre_hook(loading)

@@ -1,0 +1,127 @@
+"""A data set that is collated once, and batches that are gathered from it.
+
+Which loaders allow it is found by comparing, in child processes that leave no trace in the script's own
+(`collating`). The order of the indices and of all draws from generators stays as torch's own iterators
+have it, so that the losses are equal in every bit.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import weakref
+from typing import Any
+
+from . import collating
+from .intervention import EXACT, Intervention, Report
+
+
+class Gathered(Intervention):
+    """Loaders give batches that are gathered from the collated data set."""
+
+    name = "loader"
+    choices = ("gathered",)
+    kind = EXACT
+    why = "batches are gathered from a data set that was collated once"
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has the passes that begin from now on gather, where that is found to be the same."""
+        module = torch.utils.data.dataloader
+        iterator = _iterator_class(torch)
+        original = module.DataLoader._get_iterator
+        blocks = _Blocks(torch, report)
+
+        @functools.wraps(original)
+        def get_iterator(loader: Any) -> Any:
+            found = blocks.of(loader)
+            return original(loader) if found is None else iterator(loader, found, blocks)
+
+        module.DataLoader._get_iterator = get_iterator
+
+
+class _Blocks:
+    """The collated data sets, by data set and loader."""
+
+    def __init__(self, torch: Any, report: Report) -> None:
+        self._torch, self._report = torch, report
+        self._found: weakref.WeakKeyDictionary[Any, collating.Collated | None] = weakref.WeakKeyDictionary()
+
+    def of(self, loader: Any) -> collating.Collated | None:
+        """Returns the collated data of a loader that begins a pass; None if it must not be gathered."""
+        if loader not in self._found:
+            try:
+                self._found[loader] = collating.collated(self._torch, loader)
+                self._report(True)
+            except collating.RefusedError as refusal:
+                self._refuse(loader, str(refusal))
+        elif self._found[loader] is not None:
+            self.check(loader)
+        return self._found[loader]
+
+    def check(self, loader: Any) -> None:
+        """Compares some rows with the data set, which may change from one epoch to the next."""
+        found = self._found[loader]
+        if found is not None and (why := found.stale(loader)):
+            self._refuse(loader, why)
+
+    def is_kept(self, loader: Any) -> bool:
+        """Whether a loader's data are still as they were."""
+        return self._found.get(loader) is not None
+
+    def _refuse(self, loader: Any, why: str) -> None:
+        self._found[loader] = None
+        self._report(False, why)
+
+
+def _iterator_class(torch: Any) -> Any:
+    base = torch.utils.data.dataloader._BaseDataLoaderIter
+    pin = torch.utils.data._utils.pin_memory.pin_memory
+
+    class GatheringIterator(base):  # type: ignore[misc, valid-type]
+        """Draws as torch's iterators do: the sampler's `iter`, the base seed, then indices ahead."""
+
+        def __init__(self, loader: Any, collated: collating.Collated, blocks: _Blocks) -> None:
+            super().__init__(loader)
+            self._collated, self._blocks = collated, blocks
+            self._fetcher = collating.fetcher(torch, loader)
+            self._num_ahead = loader.num_workers * (loader.prefetch_factor or 0)
+            if loader.num_workers:
+                self._reset(loader, True)
+
+        def _reset(self, loader: Any, first_iter: bool = False) -> None:
+            # With workers, torch's own asks the sampler twice at the first pass.
+            super()._reset(loader, first_iter)
+            if not first_iter:
+                self._blocks.check(loader)
+            self._is_kept = self._blocks.is_kept(loader)
+            self._indices: collections.deque[Any] = collections.deque()
+            for _ in range(self._num_ahead):
+                self._read_index()
+
+        def _read_index(self) -> None:
+            try:
+                self._indices.append(self._next_index())
+            except StopIteration:
+                return
+
+        def _next_data(self) -> Any:
+            if not self._num_ahead:
+                return self._batch(self._next_index())
+            if not self._indices:
+                raise StopIteration
+            batch = self._batch(self._indices.popleft())
+            self._read_index()
+            return batch
+
+        def _batch(self, indices: Any) -> Any:
+            batch = self._collated.gather(indices) if self._is_kept else None
+            if batch is None:
+                batch = self._fetcher.fetch(indices)
+            return pin(batch, self._pin_memory_device) if self._pin_memory else batch
+
+        _is_kept = True
+
+        def _shutdown_workers(self) -> None:
+            """Some frameworks end the workers of an iterator; this one has none."""
+
+    return GatheringIterator

@@ -1,0 +1,77 @@
+"""What changes are named by, and the fused optimizer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hearing import run
+
+from sweeper import interventions
+
+FUSED = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 2)
+def step(optimizer):
+    model(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+def forms(optimizer):
+    return [group.get("fused") for group in optimizer.param_groups]
+
+plain = torch.optim.Adam(each for each in model.parameters())
+step(plain)
+saved = plain.state_dict()
+print(forms(plain), [group["fused"] for group in saved["param_groups"]])
+plain.load_state_dict(saved)
+step(plain)
+print(forms(plain), torch.optim.SGD(model.parameters(), lr=0.1, foreach=True).defaults.get("fused"))
+print(forms(torch.optim.RMSprop(model.parameters())))
+try:
+    torch.optim.Adam([])
+except ValueError as error:
+    print(error)
+class Own(torch.optim.Adam):
+    pass
+print(forms(Own(model.parameters())))
+"""
+
+
+def test_own_values_change_nothing():
+    assert interventions.chosen("loader=own  optimizer=fused") == {"optimizer": "fused"}
+    assert interventions.chosen("") == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["loader", "loader=", "loader=fast", "loafer=gathered", "=", "optimizer=gathered"]
+)
+def test_an_unknown_change_is_refused_with_the_known_ones(text):
+    with pytest.raises(ValueError, match=r"known changes.*loader=gathered") as caught:
+        interventions.chosen(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
+    found = run([sys.executable, "-c", FUSED], {interventions.VARIABLE: "optimizer=fused"})
+    bare = subprocess.run([sys.executable, "-c", FUSED], capture_output=True, text=True, check=True)
+    assert found.status == 0, found.errors
+    assert found.output.splitlines() == [
+        "[True] [None]",
+        "[True] None",
+        "[None]",
+        "optimizer got an empty parameter list",
+        "[None]",
+    ]
+    assert bare.stdout.splitlines()[3] == found.output.splitlines()[3]
+    changes = [each["change"] for each in found.messages if "change" in each]
+    assert changes[0] == {"name": "optimizer", "applied": True, "why": ""}
+    assert changes[1] == {"name": "optimizer", "applied": False, "why": "the script has chosen `foreach`"}
+
+
+def test_an_unknown_change_is_reported_and_the_script_runs():
+    script = "import torch; print(torch.ones(1).item())"
+    found = run([sys.executable, "-c", script], {interventions.VARIABLE: "loader=fast"})
+    assert (found.status, found.output) == (0, "1.0\n")
+    assert any("loader=fast" in each.get("failed", "") for each in found.messages)
