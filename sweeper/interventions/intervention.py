@@ -11,7 +11,8 @@ EXACT, CLOSE = "exact", "close"
 class Report(Protocol):
     """Is told whether a change is in effect, and the reason where it is not."""
 
-    def __call__(self, is_applied: bool, why: str = "", /) -> None: ...
+    def __call__(self, is_applied: bool, why: str = "", /) -> None:
+        """Says that it is, or why it is not."""
 
 
 class Intervention:
