@@ -17,8 +17,9 @@ VARIABLE = "SWEEPER_HOOK"
 FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 """Environment variable that names the trial's folder, in which the script may write."""
 
-WATCH, DIAGNOSE = "watch", "diagnose"
-"""Modes: count steps, samples and losses; or take a step apart, which changes what is trained on."""
+WATCH, DIAGNOSE, PROVE, EXECUTE = "watch", "diagnose", "prove", "execute"
+"""Modes: count steps, samples and losses; take a step apart, which changes what is trained on; record
+a seeded run bit for bit; or make changes and watch nothing."""
 
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 """The folder on PYTHONPATH; it holds nothing but `sitecustomize`."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from .. import interventions
 from ..metering import VARIABLE as CHANNEL
 from ..metering import Channel
-from . import DIAGNOSE, VARIABLE
+from . import DIAGNOSE, EXECUTE, PROVE, VARIABLE
 from .diagnoser import Diagnoser
 from .observer import Observer
+from .prover import Prover
 from .samples import PASS
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 def install(torch: Any) -> None:
     """Begins to watch this process; what cannot be watched leaves it as it is."""
-    watch = Diagnoser if os.environ.get(VARIABLE) == DIAGNOSE else Observer
+    mode = os.environ[VARIABLE]
+    if mode == EXECUTE:
+        interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), interventions.complain)
+        return
+    watch = {DIAGNOSE: Diagnoser, PROVE: Prover}.get(mode, Observer)
     observer = watch(torch, Channel(os.environ[CHANNEL]))
     observer.tell(
         {
@@ -58,7 +63,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
     # Named parameters cost less than `*args`.
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not fast.is_on:
-            step_begins()
+            step_begins(optimizer)
 
     def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         if fast.is_on:

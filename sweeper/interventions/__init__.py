@@ -6,6 +6,9 @@ Standard library and the script's torch alone, and Python 3.8: a script brings i
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,14 +19,37 @@ from .intervention import Intervention
 VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
 
+FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
+"""Environment variable that names a file of the user's with more of them, in a list `CHANGES`."""
+
 OWN = "own"
 """The value that leaves everything as the script has it."""
 
 INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in (Gathered(), Fused())}
-"""All of them, by the name of their parameter."""
+"""All that come with sweeper, by the name of their parameter."""
 
 
-def chosen(text: str) -> dict[str, str]:
+def known(path: str = "") -> dict[str, Intervention]:
+    """Returns all changes by name, those of a user's file included.
+
+    Raises:
+        ValueError: The file has no list `CHANGES` of changes.
+    """
+    if not path:
+        return dict(INTERVENTIONS)
+    spec = importlib.util.spec_from_file_location("sweeper_changes", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} must be a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, "CHANGES", None)
+    wanted = ("name", "choices", "kind", "why", "apply")
+    if not isinstance(found, (list, tuple)) or not all(hasattr(e, n) for e in found for n in wanted):
+        raise ValueError(f"{path} must have a list CHANGES of objects with {', '.join(wanted)}")
+    return {**INTERVENTIONS, **{each.name: each for each in found}}
+
+
+def chosen(text: str, among: Mapping[str, Intervention] = INTERVENTIONS) -> dict[str, str]:
     """Returns the changes that the variable's text names.
 
     Raises:
@@ -32,11 +58,9 @@ def chosen(text: str) -> dict[str, str]:
     found = {}
     for word in text.split():
         name, _, value = word.partition("=")
-        if name not in INTERVENTIONS or value not in (OWN, *INTERVENTIONS[name].choices):
-            known = ", ".join(
-                f"{each.name}={value}" for each in INTERVENTIONS.values() for value in each.choices
-            )
-            raise ValueError(f"{VARIABLE} must name known changes ({known}), but has {word!r}")
+        if name not in among or value not in (OWN, *among[name].choices):
+            listed = ", ".join(f"{each.name}={value}" for each in among.values() for value in each.choices)
+            raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
         if value != OWN:
             found[name] = value
     return found
@@ -51,12 +75,22 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
     Raises:
         ValueError: One of them is unknown.
     """
-    for name, value in chosen(text).items():
+    if not text.strip():
+        return
+    among = known(os.environ.get(FILE_VARIABLE, ""))
+    for name, value in chosen(text, among).items():
 
         def report(is_applied: bool, why: str = "", /, name: str = name) -> None:
             tell({"change": {"name": name, "applied": is_applied, "why": why}})
 
         try:
-            INTERVENTIONS[name].apply(torch, value, report)
+            among[name].apply(torch, value, report)
         except Exception as error:
             report(False, f"{type(error).__name__}: {error}")
+
+
+def complain(message: Mapping[str, Any]) -> None:
+    """Says on standard error which change is not in effect, where nobody listens."""
+    change = message["change"]
+    if not change["applied"]:
+        print(f"sweeper: `{change['name']}` is not changed here: {change['why']}.", file=sys.stderr)

@@ -311,6 +311,7 @@ class _Trial:
         if found := self._listener.disagreement():
             effective["speed"] = found
         watched = self._listener.watched
+        effective.update({name: why for name, why in watched.changes.items() if why})
         if watched.failures:
             effective["script.watch"] = f"watching it ended ({watched.failures[0]})"
         elif script.watch and not watched.programs:

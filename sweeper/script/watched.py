@@ -36,6 +36,8 @@ class Watched:
         source: What is counted as steps and samples, in words.
         is_pausing: Whether an evaluation is in progress.
         parts: The parts of its steps, in a run that takes them apart.
+        changes: For each change at run time that is known to be in effect or not: why it is not.
+        has_proved: Whether the record of a proof is complete.
     """
 
     def __init__(self, per_step: float) -> None:
@@ -48,6 +50,8 @@ class Watched:
         self.source = ""
         self.is_pausing = False
         self.parts = TakenApart()
+        self.changes: dict[str, str] = {}
+        self.has_proved = False
 
     @property
     def trainers(self) -> Sequence[int]:
@@ -81,10 +85,21 @@ class Watched:
             self.failures.append(message["failed"])
         for each in message.get("outside", ()):
             self.parts.outside.setdefault(each)
+        if "change" in message:
+            self._take_change(message["change"])
+        self.has_proved = self.has_proved or "proved" in message
         if "part" in message:
             self.parts.take(message)
         elif "steps" in message:
             self._count(message)
+
+    def _take_change(self, change: Mapping[str, Any]) -> None:
+        # In effect for one of the script's loaders is in effect.
+        name = change["name"]
+        if change["applied"]:
+            self.changes[name] = ""
+        else:
+            self.changes.setdefault(name, change["why"] or "it is not possible here")
 
     def _count(self, message: Mapping[str, Any]) -> None:
         self.source = message.get("source", self.source)

@@ -1,0 +1,261 @@
+"""Records a training so that it can be compared with another run of it, bit for bit.
+
+Each line of the record is an event as JSON, in the order in which they happened: a batch, the end of a
+pass, a loss, a step. A run that is cut off is compared as far as it got.
+
+Whatever is recorded waits for the device: nothing here is timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..interventions.generators import states
+from ..metering import Channel
+from . import FOLDER_VARIABLE
+from .observer import Observer
+from .seeding import cut_passes, seed, whole_pass
+
+VARIABLE = "SWEEPER_PROOF"
+"""Environment variable with the terms: `{"seed": 0, "shift": 0, "batches": 50, "deterministic": false}`."""
+
+RECORD = "proof-{}.jsonl"
+"""File in the trial's folder, by rank."""
+
+EARLY_STEPS = 4
+"""Steps of which each gradient and each update is summed up: later ones differ by rounding alone."""
+
+PASSES, STEPS_AFTER = 2, 3
+"""A record ends after so many passes to train on, and so many steps of the next."""
+
+SUMMED = 1_000_000
+"""Numbers of a gradient, of which the sums are made, at most."""
+
+
+class Prover(Observer):
+    """An observer that records what it sees."""
+
+    HAS_FAST_PATH = False
+
+    def __init__(self, torch: Any, channel: Channel) -> None:
+        self._terms = json.loads(os.environ.get(VARIABLE) or "{}")
+        self._is_on = True
+        self._file: Any = None
+        self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
+        self._before: dict[int, list[Any]] = {}
+        self._first: dict[int, list[Any]] = {}
+        super().__init__(torch, channel)
+        seed(
+            torch,
+            self._terms.get("seed", 0),
+            self._terms.get("shift", 0),
+            deterministic=self._terms.get("deterministic", False),
+        )
+
+    def begin(self) -> None:
+        """Everything is watched from now on."""
+        if self._terms.get("batches"):
+            cut_passes(self._torch, self.points, self._terms["batches"])
+
+    def restart(self) -> None:
+        """A forked child records nothing."""
+        super().restart()
+        if hasattr(self, "_channel") and self._file is not None:
+            self._is_on, self._file = False, None
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def take(self, original: Any, iterator: Any) -> Any:
+        """Gives the script its next batch, and records it."""
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self._pass_ended(iterator)
+            raise
+        self._record({"batch": self._digest(_tensors(self._torch, batch))})
+        return batch
+
+    def _pass_ended(self, iterator: Any) -> None:
+        trains = self._sample_counter.trains(iterator)
+        self._num_passes += trains
+        self._record({"pass": whole_pass(iterator), "trains": trains, "random": self._random()})
+
+    def evaluates(self, module: Any) -> None:
+        """A module was put into evaluation mode."""
+        super().evaluates(module)
+        self._record({"eval": type(module).__name__})
+
+    def backward_begins(self, tensors: Any) -> None:
+        """A backward is about to run."""
+        super().backward_begins(tensors)
+        losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        self._record({"loss": [_exact(each) for each in losses]})
+
+    def step_begins(self, optimizer: Any = None, *_: Any) -> None:
+        """An optimizer is about to step."""
+        super().step_begins()
+        if not self._is_on or optimizer is None:
+            return
+        parameters = list(_parameters(optimizer))
+        key = id(optimizer)
+        if key not in self._first:
+            self._first[key] = [each.detach().clone() for each in parameters]
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        event: dict[str, Any] = {"gradients": len(gradients), "norm": self._norm(gradients)}
+        if self._num_steps < EARLY_STEPS:
+            event["sums"] = [self._sums(each) for each in gradients]
+            self._before[key] = [each.detach().clone() for each in parameters]
+        self._record(event)
+
+    def step_ended(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer has stepped."""
+        super().step_ended(optimizer)
+        if not self._is_on:
+            return
+        self._num_steps += 1
+        event: dict[str, Any] = {
+            "step": self._num_steps,
+            "samples": self._last_samples,
+            "rates": [_plain(each.get("lr")) for each in optimizer.param_groups],
+            "random": self._random(),
+        }
+        before = self._before.pop(id(optimizer), None)
+        if before is not None:
+            moved = [now.detach() - then for now, then in zip(_parameters(optimizer), before)]
+            event["sums"] = [self._sums(each) for each in moved]
+        self._record(event)
+        if self._num_passes >= PASSES:
+            self._steps_after += 1
+        # Without passes that end, as many steps as they would have had.
+        limit = (PASSES + 1) * (self._terms.get("batches") or 0)
+        if self._steps_after >= STEPS_AFTER or (limit and self._num_steps >= limit):
+            self._end("done")
+
+    def finish(self) -> None:
+        """The process exits."""
+        super().finish()
+        self._end("exit")
+
+    def _end(self, why: str) -> None:
+        if not self._is_on or self._file is None:
+            return
+        optimizers = [each for each in _optimizers(self._torch) if id(each) in self._first]
+        moved = [
+            not self._torch.equal(now.detach(), then)
+            for each in optimizers
+            for now, then in zip(_parameters(each), self._first[id(each)])
+        ]
+        parameters = (each.detach() for one in optimizers for each in _parameters(one))
+        self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
+        self._is_on = False
+        self._first.clear()
+        self.tell({"proved": why})
+
+    # -- the record --------------------------------------------------------------------------------
+
+    def _record(self, event: dict[str, Any]) -> None:
+        if not self._is_on:
+            return
+        if self._file is None:
+            folder = Path(os.environ.get(FOLDER_VARIABLE) or os.getcwd())
+            path = folder / RECORD.format(os.environ.get("RANK") or "0")
+            try:
+                # Another process of the same rank is another program: a launcher's, or a script's child.
+                self._file = path.open("x", encoding="ascii")
+            except FileExistsError:
+                self._is_on = False
+                return
+        self._file.write(json.dumps(event) + "\n")
+        self._file.flush()
+
+    def _digest(self, tensors: Iterable[Any]) -> str:
+        found = hashlib.blake2b(digest_size=12)
+        for each in tensors:
+            if not self._torch.is_tensor(each):
+                found.update(repr(each).encode())
+                continue
+            found.update(f"{each.dtype} {tuple(each.shape)}".encode())
+            found.update(_bytes(self._torch, each))
+        return found.hexdigest()
+
+    def _random(self) -> str:
+        found = hashlib.blake2b(digest_size=12)
+        for each in states():
+            found.update(each)
+        if self._torch.cuda.is_initialized():
+            found.update(bytes(self._torch.cuda.get_rng_state().tolist()))
+        return found.hexdigest()
+
+    def _norm(self, gradients: list[Any]) -> float:
+        total = sum(float(_dense(each).double().pow(2).sum()) for each in gradients)
+        return float(total**0.5)
+
+    def _sums(self, tensor: Any) -> list[float]:
+        """Returns the norm of a tensor, and its product with a fixed pattern."""
+        flat = _dense(tensor).detach().flatten()[:SUMMED].double()
+        pattern = self._torch.arange(flat.numel(), device=flat.device, dtype=flat.dtype).cos()
+        return [float(flat.norm()), float((flat * pattern).sum())]
+
+
+def _bytes(torch: Any, tensor: Any) -> bytes:
+    plain = tensor.detach().cpu().contiguous()
+    if plain.is_sparse or plain.is_quantized or not plain.numel():
+        return repr(plain).encode()
+    raw = plain.flatten().view(torch.uint8) if plain.dtype is not torch.bool else plain.flatten().to(torch.uint8)
+    try:
+        return bytes(raw.numpy().tobytes())
+    except RuntimeError:
+        # Without numpy.
+        return bytes(raw.tolist())
+
+
+def _exact(loss: Any) -> Any:
+    """Returns a loss as a text that has all of its bits; None if it is not a single number."""
+    try:
+        return float(loss.detach().double().item()).hex()
+    except (AttributeError, RuntimeError, ValueError, TypeError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, (int, float)) or hasattr(value, "item") else None
+
+
+def _dense(tensor: Any) -> Any:
+    return tensor.coalesce().values() if tensor.is_sparse else tensor
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _optimizers(torch: Any) -> list[Any]:
+    import gc
+
+    kind = torch.optim.Optimizer
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+
+
+def _tensors(torch: Any, part: Any) -> Iterator[Any]:
+    """Yields what a batch is made of: its tensors, and all else as it is."""
+    if torch.is_tensor(part):
+        yield part
+    elif isinstance(part, Mapping):
+        for key, each in part.items():
+            yield key
+            yield from _tensors(torch, each)
+    elif isinstance(part, (list, tuple)):
+        for each in part:
+            yield from _tensors(torch, each)
+    elif isinstance(part, (str, bytes, int, float, bool, type(None))):
+        yield part
+    else:
+        # Of a data class or the like.
+        for each in getattr(part, "__dict__", {}).values():
+            yield from _tensors(torch, each)

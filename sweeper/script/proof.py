@@ -1,0 +1,116 @@
+"""Runs a script seeded and cut short, and records its training bit for bit."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweeper import inject
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.script import Script
+from sweeper.core.template import literal
+from sweeper.errors import UserError
+from sweeper.inject.prover import RECORD, VARIABLE
+from sweeper.script.start import started
+from sweeper.script.watch import job_outside_a_sweep
+
+LIMIT_SECONDS = 60.0
+"""What is recorded by then is compared."""
+LISTEN_SECONDS = 0.1
+HASH_SEED = "PYTHONHASHSEED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What two comparable runs have in common.
+
+    Attributes:
+        seed: Of torch, numpy and Python.
+        shift: Added to it, and to the seeds that the script sets itself.
+        batches: Of each pass over a loader: the first ones and the last.
+        deterministic: Whether torch's deterministic algorithms are asked for.
+    """
+
+    seed: int = 20
+    shift: int = 0
+    batches: int = 50
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A recorded run.
+
+    Attributes:
+        events: By rank: what happened, in order (`sweeper.inject.prover`).
+        changes: For each change that was asked for: why it is not in effect, or nothing.
+        failure: Why there is no record.
+        seconds: How long it ran.
+    """
+
+    events: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""
+    seconds: float = 0.0
+
+
+def record(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], terms: Terms, limit: float = LIMIT_SECONDS
+) -> Recorded:
+    """Runs a command in a mirror of `folder` until its record is complete, or the limit is reached.
+
+    Its output goes to standard output.
+
+    Args:
+        env: Its additional environment variables.
+    """
+    asked = {
+        "seed": terms.seed,
+        "shift": terms.shift,
+        "batches": terms.batches,
+        "deterministic": terms.deterministic,
+    }
+    own = {**env, VARIABLE: json.dumps(asked), HASH_SEED: "0"}
+    script = Script(
+        command=tuple(map(literal, command)),
+        folder=str(folder),
+        env={name: literal(value) for name, value in own.items()},
+    )
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        changes: Mapping[str, str] = {}
+        try:
+            with started(job_outside_a_sweep(script, name), Silent(), inject.PROVE) as running:
+                watched, process = running.listener.watched, running.process
+                while process.listen(LISTEN_SECONDS) and not watched.has_proved:
+                    if time.perf_counter() - began > limit:
+                        break
+                changes = dict(watched.changes)
+                status, lines = process.status, list(running.listener.last_lines)
+                failed = watched.failures[:1]
+        except (TrialFailedError, UserError, OSError) as error:
+            return Recorded(failure=str(error), changes=changes)
+        events = {path.stem: _read(path) for path in sorted(Path(name).glob(RECORD.format("*")))}
+    seconds = time.perf_counter() - began
+    if status:
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+        return Recorded(failure=f"it failed: {last[:200]}", changes=changes, seconds=seconds)
+    if failed or not events:
+        why = failed[0] if failed else "nothing was seen of its training"
+        return Recorded(failure=why, changes=changes, seconds=seconds)
+    return Recorded(events=events, changes=changes, seconds=seconds)
+
+
+def _read(path: Path) -> list[Mapping[str, Any]]:
+    found = []
+    for line in path.read_text(encoding="ascii").splitlines():
+        with suppress(ValueError):
+            # The last may have been cut off.
+            found.append(json.loads(line))
+    return found

@@ -1,0 +1,188 @@
+"""Compares recorded runs of a script (`sweeper.inject.prover`): equal, close, or what differs first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeper.inject.prover import EARLY_STEPS
+from sweeper.script.proof import Recorded
+
+Event = Mapping[str, Any]
+
+MIN_STEPS = 8
+"""Steps that both runs must have."""
+
+ROUNDING = 1e-3
+"""Relative difference of losses and gradients in the first steps that rounding explains."""
+
+BLOCKS = 6
+"""Parts of a curve of losses that are compared by their means."""
+
+TINY = 1e-6
+"""Share of the largest gradient below which a gradient is rounding alone."""
+
+
+def equal(one: Recorded, other: Recorded) -> str:
+    """Returns what differs first between two runs; empty if nothing does in any bit."""
+    for first, second in _ranks(one, other):
+        steps = 0
+        for left, right in _paired(first, second):
+            steps += "step" in left
+            if left != right:
+                return f"{_what(left, right)} after {steps} steps"
+        if why := _too_short(first, second):
+            return why
+    return _missing(one, other)
+
+
+def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded]) -> str:
+    """Returns what makes a run more than a rounding of the baseline; empty if nothing does.
+
+    The same samples in the same order, the same draws, the same rates and parameters; losses and
+    gradients of the first steps equal but for rounding; later ones no farther from the baseline's than
+    those of other seeds are.
+
+    Args:
+        seeds: Runs of the unchanged script with other seeds.
+    """
+    for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
+        steps = 0
+        for left, right in _paired(first, second):
+            steps += "step" in left
+            if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
+                return f"{_what(left, right)} after {steps} steps"
+            if steps < EARLY_STEPS and (why := _early(left, right)):
+                return f"{why} in step {steps + 1}"
+        if why := _too_short(first, second):
+            return why
+        others = [each.events[rank] for each in seeds if rank in each.events]
+        for name, read in (("losses", _losses), ("gradients", _norms)):
+            if why := _curves(name, read(first), read(second), [read(each) for each in others]):
+                return why
+    return _missing(one, baseline)
+
+
+def crossed(recorded: Recorded) -> str:
+    """Returns what a record covers, in words."""
+    events = next(iter(recorded.events.values()), ())
+    steps = sum("step" in each for each in events)
+    ends = sum(bool(each.get("trains")) for each in events if "pass" in each)
+    checks = sum(not each["trains"] for each in events if "pass" in each)
+    checks = checks or sum("eval" in each for each in events)
+    parts = [f"{steps} steps"]
+    parts += [f"the ends of {ends} epochs" if ends > 1 else "the end of an epoch"] * bool(ends)
+    parts += [f"{checks} evaluations" if checks > 1 else "an evaluation"] * bool(checks)
+    return ", ".join(parts)
+
+
+def _ranks(one: Recorded, other: Recorded) -> Iterator[tuple[Sequence[Event], Sequence[Event]]]:
+    for name in sorted(other.events):
+        if name in one.events:
+            yield one.events[name], other.events[name]
+
+
+def _missing(one: Recorded, other: Recorded) -> str:
+    if one.failure or other.failure:
+        return one.failure or other.failure
+    return "" if one.events.keys() == other.events.keys() else "other processes train"
+
+
+def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
+    return zip(first, second, strict=False)
+
+
+def _too_short(first: Sequence[Event], second: Sequence[Event]) -> str:
+    ended = [each[-1].get("end") if each else None for each in (first, second)]
+    # One that was cut off is compared as far as it got.
+    if None not in ended and len(first) != len(second):
+        return "it ends after another number of steps"
+    steps = min(sum("step" in event for event in each) for each in (first, second))
+    return f"only {steps} steps were recorded" if steps < MIN_STEPS and None in ended else ""
+
+
+_WORDS = {
+    "batch": "its batches differ",
+    "pass": "its passes over the data differ",
+    "loss": "its losses differ",
+    "gradients": "its gradients differ",
+    "step": "its updates differ",
+    "end": "its parameters differ",
+    "eval": "its evaluations differ",
+}
+
+
+def _kind(event: Event) -> str:
+    return next((name for name in _WORDS if name in event), "")
+
+
+def _what(left: Event, right: Event) -> str:
+    kind = _kind(left)
+    if kind != _kind(right):
+        return "it does other things"
+    for name, words in (("random", "its draws of random numbers differ"), ("samples", "its samples differ")):
+        if left.get(name) != right.get(name):
+            return words
+    if kind == "step" and left.get("rates") != right.get("rates"):
+        return "its learning rates differ"
+    return _WORDS[kind]
+
+
+def _fixed(event: Event) -> dict[str, Any]:
+    """Returns what rounding does not change of an event."""
+    changing = ("loss", "norm", "sums", "parameters")
+    return {name: value for name, value in event.items() if name not in changing}
+
+
+def _early(left: Event, right: Event) -> str:
+    if "loss" in left:
+        pairs = zip(_numbers(left["loss"]), _numbers(right["loss"]), strict=False)
+        return "" if all(_near(a, b, max(abs(a), abs(b))) for a, b in pairs) else "its losses differ"
+    if "sums" in left:
+        what = "its gradients differ" if "gradients" in left else "its updates differ"
+        if len(left["sums"]) != len(right["sums"]):
+            return what
+        largest = max((norm for norm, _ in right["sums"]), default=0.0)
+        for (norm, product), (other, others) in zip(left["sums"], right["sums"], strict=True):
+            scale = max(norm, other)
+            if scale > TINY * largest and not (_near(norm, other, scale) and _near(product, others, scale)):
+                return what
+    return ""
+
+
+def _near(one: float, other: float, scale: float) -> bool:
+    return abs(one - other) <= ROUNDING * scale or one == other
+
+
+def _numbers(texts: Sequence[str | None]) -> list[float]:
+    return [float.fromhex(each) for each in texts if each is not None]
+
+
+def _losses(events: Sequence[Event]) -> list[float]:
+    return list(itertools.chain.from_iterable(_numbers(each["loss"]) for each in events if "loss" in each))
+
+
+def _norms(events: Sequence[Event]) -> list[float]:
+    return [each["norm"] for each in events if "norm" in each]
+
+
+def _curves(name: str, one: list[float], baseline: list[float], others: list[list[float]]) -> str:
+    count = min(len(each) for each in (one, baseline, *others))
+    if not all(map(math.isfinite, one[:count])):
+        return "" if not all(map(math.isfinite, baseline[:count])) else f"its {name} are not finite"
+    means = [_means(each[:count]) for each in (one, baseline, *others)]
+    for block in zip(*means, strict=True):
+        usual = max(abs(a - b) for a in block[1:] for b in block[1:])
+        if abs(block[0] - block[1]) > max(usual, ROUNDING * abs(block[1])):
+            return f"its {name} are farther from the script's than those of another seed"
+    return ""
+
+
+def _means(values: list[float]) -> list[float]:
+    if not values:
+        return []
+    size = -(-len(values) // BLOCKS)
+    parts = [values[begin : begin + size] for begin in range(0, len(values), size)]
+    return [math.fsum(part) / len(part) for part in parts]
