@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.core.config import TrialConfig
+from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
 
 MIN_ROUNDS = 3
@@ -140,11 +140,18 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
     )
 
 
+def changes(config: TrialConfig, baseline: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Returns the values in which a configuration differs from the baseline's."""
+    return {name: value for name, value in config.flatten().items() if value != baseline.get(name)}
+
+
 def choose_winner(
     rounds: Sequence[Round],
     baseline: int,
     configs: Mapping[int, TrialConfig],
     unfit: Collection[int] = (),
+    *,
+    by_changes: bool = False,
 ) -> Chosen:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
@@ -152,9 +159,15 @@ def choose_winner(
 
     Args:
         unfit: Candidates that must not win, whatever their speed.
+        by_changes: Whether the simplest is the one with the fewest changes to the baseline, however
+            much slower it seems.
     """
     faster = [each.number for each in ratios(rounds, baseline) if each.low > 1 and each.number not in unfit]
     tied = contenders(rounds, baseline, faster)
+    if by_changes:
+        base = configs[baseline].flatten()
+        winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)
+        return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))
     near = [n for n in tied if n == tied[0] or statistics.fmean(log_ratios(rounds, n, tied[0])) >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
     return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))

@@ -16,7 +16,7 @@ from sweeper.cli.dry_run import dry_run_command
 from sweeper.cli.options import DEFAULT_HOME, Home, Sets, Space, Uri, home_option
 from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
-from sweeper.cli.summary import print_summary
+from sweeper.cli.summary import print_decision, print_summary
 from sweeper.cli.sync import PENDING, pending_line, study_line, uri_option
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
@@ -101,13 +101,13 @@ def run_command(
     spec = load(space, overrides)
     if spec.execution.is_remote:
         signals.allow_cluster()
-    code, folder = _run(spec, home, new=new, extend=extend, uri=uri)
+    code, folder = run_spec(spec, home, new=new, extend=extend, uri=uri)
     for model in [] if spec.execution.same_gpu else other_models(folder):
         if code not in (0, PENDING):
             break
         print()
         named = spec.model_copy(update={"name": f"{spec.name}-{_in_a_name(model)}"})
-        after, _ = _run(named, home, new=new, extend=extend, uri=uri, model=model)
+        after, _ = run_spec(named, home, new=new, extend=extend, uri=uri, model=model)
         code = after or code
     return code
 
@@ -116,10 +116,21 @@ def _in_a_name(model: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", model.lower().removeprefix("nvidia ")).strip("-")
 
 
-def _run(
-    spec: SweepSpec, home: Path, *, new: bool, extend: int, uri: str | None, model: str = ""
+def run_spec(
+    spec: SweepSpec,
+    home: Path,
+    *,
+    new: bool,
+    extend: int,
+    uri: str | None,
+    model: str = "",
+    quiet: bool = False,
 ) -> tuple[int, Path]:
-    """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder."""
+    """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder.
+
+    Args:
+        quiet: Whether only its decision is printed, and not its tables and the next commands.
+    """
     tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start: import it in the background.
@@ -143,7 +154,10 @@ def _run(
         out.print(f"`{ran.sweep.journal.name}` is already finished; nothing was run.")
     sweep = ran.sweep
     said = sensitivity_line(sweep.sensitivity)
-    print_summary(out, sweep.summary, home_option(home), [said] if said else [])
+    if quiet:
+        print_decision(out, sweep.summary)
+    else:
+        print_summary(out, sweep.summary, home_option(home), [said] if said else [])
     for page in (path for path in made_files(sweep) if path.endswith(".html")):
         out.print(Text(f"Report:  {page}"), soft_wrap=True)
     place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"

@@ -27,9 +27,7 @@ def print_summary(
     Args:
         matters: More to print between the results and the next commands.
     """
-    out.print()
-    for line in decision(summary):
-        prose(out, line)
+    print_decision(out, summary)
     base = summary.yardstick
     if base is not None:
         out.print()
@@ -57,6 +55,13 @@ def print_summary(
     out.print()
     for line in next_lines(summary, home_option):
         out.print(Text(line), soft_wrap=True)
+
+
+def print_decision(out: Console, summary: Summary) -> None:
+    """Prints the decision alone."""
+    out.print()
+    for line in decision(summary):
+        prose(out, line)
 
 
 def decision(summary: Summary) -> list[str]:

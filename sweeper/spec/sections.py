@@ -252,12 +252,15 @@ class Confirm(Section):
         precision: Intended half-width of the interval, as a share of the ratio.
         pick: Which configuration of a Pareto front is the winner: the `knee`, or the fastest within
             2% of the `lowest_loss`.
+        ladder: Whether the best takes part without each of its changes, too, and each change alone: a
+            change that is not shown to bring anything is not in the winner.
     """
 
     top: Count = 3
     rounds: Annotated[int, Field(ge=0)] = 8
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.05
     pick: Literal["knee", "lowest_loss"] = "knee"
+    ladder: bool = False
 
 
 START_SECONDS = 120.0

@@ -27,6 +27,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
+from sweeper.sweep.phases.ladder import apart
 from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.result import ConfirmationResult
@@ -52,6 +53,8 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     spec, chosen = context.spec, _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
+    if spec.confirm.ladder:
+        chosen = [chosen[0], *apart(context, trials, chosen[0]), *chosen[1:]]
     whole, chosen = len(chosen), chosen[: _num_candidates(context, trials, chosen)]
     among = len(chosen) if len(chosen) < whole else None
     window, wanted = spec.measure.window_seconds, spec.confirm.rounds
@@ -268,7 +271,8 @@ class Rounds:
         """Returns the winner, its rivals and all rounds."""
         table, speeds = self._trials.table, self.throughputs()
         configs = {number: table.records[number].config for number in self._numbers}
-        decision = choose_winner(speeds, BASELINE, configs, unfit)
+        by_changes = self._context.spec.confirm.ladder
+        decision = choose_winner(speeds, BASELINE, configs, unfit, by_changes=by_changes)
         if not is_speed(self._context.spec):
             # The search decided by other objectives; the rounds measure only its speed.
             decision = Chosen(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
@@ -300,7 +304,8 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
         return unfit
     configs = {number: table.records[number].config for number in table.records}
     while True:
-        winner = choose_winner(rounds.throughputs(), BASELINE, configs, unfit).winner
+        speeds, by_changes = rounds.throughputs(), context.spec.confirm.ladder
+        winner = choose_winner(speeds, BASELINE, configs, unfit, by_changes=by_changes).winner
         if winner is None:
             return unfit
         record = table.records[winner]

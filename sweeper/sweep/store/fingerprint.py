@@ -52,7 +52,7 @@ def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "command": tree["command"],
             "script": tree["script"],
-            "code": _sha(_plain([_digest_of_files_named(spec.command), script.files])),
+            "code": _sha(_plain([digest_of_files_named(spec.command), script.files])),
         }
     return {
         "pipeline": spec.pipeline,
@@ -61,7 +61,7 @@ def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _digest_of_files_named(command: Sequence[str]) -> str:
+def digest_of_files_named(command: Sequence[str]) -> str:
     """Returns a digest of the files that a command line names: Python by its syntax trees.
 
     Raises:

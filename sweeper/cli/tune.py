@@ -1,0 +1,288 @@
+"""`sweeper tune`: makes a training script faster with nothing edited, and proves that it trains the same."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.formatting import interval, seconds
+from sweeper.cli.export import export_command
+from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
+from sweeper.cli.run import run_spec
+from sweeper.cli.screen import LiveScreen, console, prose, rate
+from sweeper.core.measurement import Measurement
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.errors import UserError
+from sweeper.interventions.intervention import EXACT
+from sweeper.scaffold.command_space import help_of, propose
+from sweeper.script.command_line import CommandLine, parted
+from sweeper.script.watch import NO_PARAMETERS
+from sweeper.script.watch import watch as watch_script
+from sweeper.spec import load
+from sweeper.spec.rules import leads_elsewhere
+from sweeper.sweep.store.fingerprint import digest_of_files_named
+from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.system.files import write_json
+from sweeper.tuning import state
+from sweeper.tuning.changes import Change, possible
+from sweeper.tuning.proofs import Proofs
+from sweeper.tuning.space import name_of, space
+from sweeper.tuning.steps import Rung, ladder
+
+FAILED = 1
+PROOF = "proof.json"
+MIN_MINUTES = 2.0
+"""For the search and the confirmation, however long it took to get there."""
+
+
+def tune(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
+    ],
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit for everything.")
+    ] = 5.0,
+    with_flags: Annotated[
+        bool, typer.Option("--with-flags", help="Search the script's own options that are known, too.")
+    ] = False,
+    changes: Annotated[
+        Path | None,
+        typer.Option("--changes", metavar="FILE.py", help="Changes of your own, proved like all others."),
+    ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be tried, and why; search nothing.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the sweep. Default: tune-SCRIPT.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Start over, under a new name.")] = False,
+    home: Home = DEFAULT_HOME,
+    uri: Uri = None,
+) -> None:
+    """Make a training script faster with nothing edited, and prove that it trains the same.
+
+    Changes are made while it runs: to its loaders, its optimizer, its environment. Each is proved first, by
+    seeded runs that must equal the script's own; what fails is left out. An ordinary sweep then finds
+    which of them pay, alone and together. The same command continues a tune that was interrupted.
+    Exits with 1 if the script cannot be watched.
+
+    Example: sweeper tune --minutes 5 -- python train.py --epochs 3
+    """
+    if changes is not None and not changes.is_file():
+        raise UserError(f"`--changes` must be a Python file, but {str(changes)!r} is none.")
+    if reason := leads_elsewhere(command):
+        raise UserError(f"`sweeper tune` runs the command again and again, but {reason}.")
+    asked = Asked(
+        command=tuple(command),
+        minutes=minutes,
+        with_flags=with_flags,
+        changes=changes,
+        name=name or name_of(parted(shlex.join(command)).script),
+        new=new,
+        home=home,
+        uri=uri,
+    )
+    raise typer.Exit(tune_command(asked, dry=dry))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of the command line."""
+
+    command: Sequence[str]
+    minutes: float
+    with_flags: bool
+    changes: Path | None
+    name: str
+    new: bool
+    home: Path
+    uri: str | None
+
+    @property
+    def line(self) -> CommandLine:
+        """The command, taken apart."""
+        return parted(shlex.join(self.command))
+
+    def key(self) -> str:
+        """Returns what must be equal for an earlier run to count: the command, its files, the options."""
+        own = self.changes.read_text(encoding="utf-8") if self.changes else ""
+        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, str(self.with_flags)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def tune_command(asked: Asked, *, dry: bool) -> int:
+    """Watches, proves, searches, and says how to use what was found; returns the exit code."""
+    began, out = time.monotonic(), console()
+    out.file = sys.stdout
+    known = None if asked.new else state.read(asked.home, asked.name, asked.key())
+    if known is None:
+        watched = _watched(asked, out)
+        if watched is None:
+            return FAILED
+        known = state.Found(key=asked.key(), watched=watched)
+        state.write(asked.home, asked.name, known)
+    _say_watched(out, known.watched)
+    if not known.changes:
+        known = dataclasses.replace(known, changes=_proved(asked, known.watched, out))
+        state.write(asked.home, asked.name, known)
+    else:
+        _say_changes(out, known.changes)
+    tried = [each for each in known.changes if not each.refused]
+    if not tried and not asked.with_flags:
+        prose(out, "Nothing is left to try.")
+        return 0
+    if dry:
+        prose(out, f"A search would try {_names(tried)}, alone and together.")
+        return 0
+    left = max(MIN_MINUTES, asked.minutes - (time.monotonic() - began) / 60)
+    return _searched(asked, known, tried, left, out)
+
+
+# -- watch ----------------------------------------------------------------------------------------
+
+
+def _watched(asked: Asked, out: Console) -> Measurement | None:
+    prose(out, "Watching it as it is, then taking its steps apart.")
+    with tempfile.TemporaryFile("w", encoding="utf-8") as log:
+        try:
+            with LiveScreen(out), contextlib.redirect_stdout(log):
+                return watch_script(asked.command, Path.cwd(), Silent())
+        except TrialFailedError as error:
+            prose(out, f"{error.kind}: {error}")
+            return None
+
+
+def _say_watched(out: Console, found: Measurement) -> None:
+    verdict = verdict_of(found, NO_PARAMETERS)
+    prose(out, f"  {rate(found.throughput)}, {found.step_ms:.3g} ms per step; {verdict.kind}: {verdict.why}.")
+    for each in found.diagnosis.outside if found.diagnosis else ():
+        prose(out, f"  Outside of its folder, the script {each}. So does every run of this tune.")
+
+
+# -- prove ----------------------------------------------------------------------------------------
+
+
+def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[Change, ...]:
+    prose(out, "Proving what could be changed: seeded runs, compared with the script's own.")
+    try:
+        offered = possible(watched, asked.changes)
+    except (ValueError, OSError, SyntaxError, ImportError) as error:
+        raise UserError(f"`--changes` must be a file of changes: {error}.") from error
+    for each in offered:
+        if each.refused:
+            prose(out, f"  {each.name} {each.choices[0]}: not tried, {each.refused}")
+    proofs = _proofs(asked, watched)
+    if proofs.unproved:
+        prose(out, f"  Nothing can be proved: {proofs.unproved}.")
+    return tuple(proofs.prove(offered, lambda line: prose(out, line)))
+
+
+def _proofs(asked: Asked, watched: Measurement) -> Proofs:
+    steps = 1000 / watched.step_ms if watched.step_ms else 1.0
+    return Proofs(
+        asked.command, Path.cwd(), {}, steps, on_gpu=watched.trains_on_gpu, file=asked.changes
+    )
+
+
+def _say_changes(out: Console, changes: Sequence[Change]) -> None:
+    for each in changes:
+        said = f"left out, {each.refused}" if each.refused else each.proof
+        prose(out, f"  {each.name} {each.choices[0]}: {said}")
+
+
+# -- search ---------------------------------------------------------------------------------------
+
+
+def _searched(
+    asked: Asked, known: state.Found, tried: Sequence[Change], minutes: float, out: Console
+) -> int:
+    prose(out, f"Searching {_names(tried)}: {minutes:.1f} minutes at most.")
+    proposal = None
+    if asked.with_flags:
+        proposal = propose(asked.line, help_of(asked.line))
+    file = str(asked.changes.resolve()) if asked.changes else ""
+    spec = load(space(asked.command, tried, asked.name, minutes, env={}, proposal=proposal, file=file))
+    code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True)
+    if code not in (0, 7):
+        return code
+    name = folder.name
+    sweep = load_sweep_named(asked.home, name)
+    winner = sweep.confirmation.winner
+    rungs = ladder(
+        sweep.confirmation.rounds, {r.number: r.config for r in sweep.summary.records}, winner
+    )
+    out.print()
+    for line in _ladder_lines(rungs, known.changes):
+        prose(out, line)
+    if winner is None or sweep.state != "finished":
+        return code
+    if not _stack_holds(asked, known, sweep, folder, out):
+        return FAILED
+    export_command(asked.home, name, "yaml", None, None)
+    path = folder / "best.yaml"
+    out.print(Text(f"Use it:  sweeper exec {shlex.quote(str(path))} -- {shlex.join(asked.command)}"), soft_wrap=True)
+    out.print(Text(f"Details: sweeper show {name}{home_option(asked.home)}"), soft_wrap=True)
+    return code
+
+
+def load_sweep_named(home: Path, name: str) -> LoadedSweep:
+    """Returns a sweep as its folder has it."""
+    from sweeper.sweep.store.catalog import find_sweep
+
+    return load_sweep(find_sweep(home, name))
+
+
+def _stack_holds(asked: Asked, known: state.Found, sweep: LoadedSweep, folder: Path, out: Console) -> bool:
+    """Proves the winner's changes together; what they are as found is written beside the sweep."""
+    path = folder / PROOF
+    if not path.exists():
+        values = sweep.summary.winner.config.flatten() if sweep.summary.winner else {}
+        among = {each.name: each for each in known.changes}
+        made = {n: str(v) for n, v in values.items() if n in among and v != among[n].own}
+        proofs = _proofs(asked, known.watched)
+        kind, fault = proofs.stack(made, known.changes)
+        write_json(path, {"changes": made, "kind": kind, "fault": fault, "covers": proofs.covers})
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["fault"]:
+        prose(out, f"Together they do not train the same: {found['fault']}. Nothing is handed over.")
+        return False
+    how = "equals the script's own in every bit" if found["kind"] == EXACT else "is its own but for rounding"
+    prose(out, f"Proved together: the training {how}, over {found['covers']}.")
+    return True
+
+
+def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
+    if not rungs:
+        return []
+    among = {each.name: each for each in changes}
+    lines = [f"{'':<24} {'alone':<22} {'in the stack':<22} kind"]
+    for each in rungs:
+        parts = [
+            f"{r[0]:.3g}x {interval(r[1], r[2])}" if r is not None else "–" for r in (each.alone, each.stacked)
+        ]
+        change = among.get(each.name)
+        kind = change.kind if change else "an option"
+        dropped = "" if each.is_kept else ", not kept: its gain is not shown"
+        lines.append(f"{each.name + ' ' + each.value:<24} {parts[0]:<22} {parts[1]:<22} {kind}{dropped}")
+    return lines
+
+
+def _names(changes: Sequence[Change]) -> str:
+    return ", ".join(f"{each.name} {each.choices[0]}" for each in changes) or "its options"

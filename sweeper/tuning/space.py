@@ -1,0 +1,84 @@
+"""The search space of a tune: each change that was proved is a choice beside the script's own way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.core.template import literal
+from sweeper.interventions import FILE_VARIABLE, VARIABLE
+from sweeper.scaffold.command_space import Proposal
+from sweeper.scaffold.known_options import Dimension
+from sweeper.tuning.changes import Change
+
+MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
+CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
+TRIALS = 24
+
+
+def space(
+    command: Sequence[str],
+    changes: Sequence[Change],
+    name: str,
+    minutes: float,
+    *,
+    env: Mapping[str, str],
+    proposal: Proposal | None = None,
+    file: str = "",
+) -> dict[str, Any]:
+    """Returns the specification of the sweep underneath a tune, as plain values.
+
+    Args:
+        env: The script's own additional environment variables.
+        proposal: Options of the script to search, too.
+        file: The user's own changes.
+    """
+    variables = {key: literal(text) for key, text in env.items()}
+    words = [f"{each.name}={{{each.name}}}" for each in changes if not each.is_of_environment]
+    if words:
+        variables[VARIABLE] = " ".join(words)
+        if file:
+            variables[FILE_VARIABLE] = literal(file)
+    dimensions: dict[str, Any] = {}
+    baseline: dict[str, Any] = {}
+    for each in changes:
+        dimensions[each.name] = {"type": "categorical", "choices": [each.own, *each.choices]}
+        baseline[each.name] = each.own
+        variables.update(each.env)
+    arguments = [literal(word) for word in command]
+    fix: dict[str, Any] = {}
+    if proposal is not None:
+        arguments = [w for e in proposal.arguments if e.in_use and not e.instead for w in e.words]
+        fix = dict(proposal.fix)
+        for found in proposal.searched:
+            if found.name not in dimensions and not _is_of_environment(found):
+                dimensions[found.name] = _dimension(found)
+                baseline[found.name] = found.value
+    return {
+        "name": name,
+        "command": arguments,
+        "script": {"env": variables},
+        "space": dimensions,
+        "fix": fix,
+        "baseline": baseline,
+        "measure": dict(MEASURE),
+        "search": {"trials": TRIALS, "minutes": round(minutes, 2)},
+        "confirm": dict(CONFIRM),
+    }
+
+
+def name_of(script: str) -> str:
+    """Returns the name of a script's tune."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.rpartition("/")[2].removesuffix(".py")).strip("._-")
+    return f"tune-{stem[:90] or 'script'}"
+
+
+def _is_of_environment(found: Dimension) -> bool:
+    return found.name in ("device.malloc", "threads", "spinning")
+
+
+def _dimension(found: Dimension) -> dict[str, Any]:
+    if found.choices:
+        return {"type": "categorical", "choices": list(found.choices)}
+    return {"type": "int", "low": found.low, "high": found.high, **({"log": True} if found.log else {})}

@@ -1,0 +1,57 @@
+"""What a tune has found before its sweep, kept so that the same command continues where it was cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import DecodeError, decode, encode
+from sweeper.core.measurement import Measurement
+from sweeper.system.files import write_json
+from sweeper.tuning.changes import Change
+
+FOLDER = "tunes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is known before the search.
+
+    Attributes:
+        key: What it was found for: the command, its files, the options.
+        watched: The script as it is.
+        changes: What is tried or refused; empty before the proofs.
+    """
+
+    key: str
+    watched: Measurement
+    changes: Sequence[Change] = ()
+
+
+def read(home: Path, name: str, key: str) -> Found | None:
+    """Returns what an earlier run of the same command found; None if there is nothing."""
+    try:
+        tree: Mapping[str, Any] = json.loads(_path(home, name).read_text(encoding="utf-8"))
+        if tree.get("key") != key:
+            return None
+        return Found(
+            key=key,
+            watched=decode(Measurement, tree["watched"]),
+            changes=tuple(decode(Change, each) for each in tree["changes"]),
+        )
+    except (OSError, ValueError, KeyError, DecodeError):
+        return None
+
+
+def write(home: Path, name: str, found: Found) -> None:
+    """Writes what was found, in one step."""
+    path = _path(home, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, encode(found))
+
+
+def _path(home: Path, name: str) -> Path:
+    return home / FOLDER / f"{name}.json"

@@ -1,0 +1,74 @@
+"""Tells which rung of the ladder brought what: each change alone, and in the stack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.confirmation import changes, interval, log_ratios
+from sweeper.core.config import TrialConfig
+from sweeper.core.record import BASELINE
+
+Interval = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A change of the best, or of the winner.
+
+    Attributes:
+        alone: Its ratio to the baseline with the 95% interval; None if that was not measured.
+        stacked: The ratio of the best with it to the best without it.
+        is_kept: Whether the winner has it.
+    """
+
+    name: str
+    value: str
+    alone: Interval | None
+    stacked: Interval | None
+    is_kept: bool
+
+
+def ladder(
+    rounds: Sequence[Mapping[int, float]], configs: Mapping[int, TrialConfig], winner: int | None
+) -> list[Rung]:
+    """Returns a rung for each change of the configuration with the most of them.
+
+    Args:
+        rounds: Samples per second by trial number, for each round.
+    """
+    usual = configs[BASELINE].flatten()
+    tried = {number: changes(configs[number], usual) for each in rounds for number in each}
+    if len(tried) < 2:
+        return []
+    best = max(tried, key=lambda number: len(tried[number]))
+    kept = tried.get(winner, {}) if winner is not None else {}
+    return list(_rungs(rounds, tried, best, kept))
+
+
+def _rungs(
+    rounds: Sequence[Mapping[int, float]],
+    tried: Mapping[int, Mapping[str, object]],
+    best: int,
+    kept: Mapping[str, object],
+) -> Iterator[Rung]:
+    for name, value in tried[best].items():
+        without = {key: each for key, each in tried[best].items() if key != name}
+        of = next((n for n, each in tried.items() if each == {name: value}), None)
+        rest = next((n for n, each in tried.items() if each == without), None)
+        yield Rung(
+            name=name,
+            value=str(value),
+            alone=_ratio(rounds, of, BASELINE) if of is not None else None,
+            stacked=_ratio(rounds, best, rest) if rest is not None else None,
+            is_kept=name in kept,
+        )
+
+
+def _ratio(rounds: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
+    logs = log_ratios(rounds, number, to)
+    if not logs:
+        return None
+    mean, low, high = interval(logs)
+    return math.exp(mean), math.exp(low), math.exp(high) if math.isfinite(high) else math.inf
