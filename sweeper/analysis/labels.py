@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
 from sweeper.core.loaders import traits
+from sweeper.interventions import OWN
 
 _MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max", "graph": "graph"}
 _OF_WORKERS = (
@@ -65,7 +66,7 @@ def _part(name: str, flat: Mapping[str, Scalar], *, is_script: bool) -> str:
         return _MODES.get(str(value), "")
     if name == "precision.tf32":
         return "tf32" if value is True else ""
-    if value == DEFAULT and name not in FIELDS:
+    if value in (DEFAULT, OWN) and name not in FIELDS:
         return ""
     if name == "device.malloc":
         # A script has its own default.

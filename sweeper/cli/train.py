@@ -18,6 +18,7 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.cli import signals
+from sweeper.cli.exec import environment
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Sets, Uri
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
@@ -259,6 +260,6 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
     console().print(f"Running {shlex.join(command)}", soft_wrap=True, markup=False)
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**passed(os.environ, names), **value["env"]})
+        os.execvpe(command[0], command, {**passed(os.environ, names), **environment(value["env"])})
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None

@@ -196,9 +196,7 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[Change, .
 
 def _proofs(asked: Asked, watched: Measurement) -> Proofs:
     steps = 1000 / watched.step_ms if watched.step_ms else 1.0
-    return Proofs(
-        asked.command, Path.cwd(), {}, steps, on_gpu=watched.trains_on_gpu, file=asked.changes
-    )
+    return Proofs(asked.command, Path.cwd(), {}, steps, on_gpu=watched.trains_on_gpu, file=asked.changes)
 
 
 def _say_changes(out: Console, changes: Sequence[Change]) -> None:
@@ -210,9 +208,7 @@ def _say_changes(out: Console, changes: Sequence[Change]) -> None:
 # -- search ---------------------------------------------------------------------------------------
 
 
-def _searched(
-    asked: Asked, known: state.Found, tried: Sequence[Change], minutes: float, out: Console
-) -> int:
+def _searched(asked: Asked, known: state.Found, tried: Sequence[Change], minutes: float, out: Console) -> int:
     prose(out, f"Searching {_names(tried)}: {minutes:.1f} minutes at most.")
     proposal = None
     if asked.with_flags:
@@ -225,9 +221,7 @@ def _searched(
     name = folder.name
     sweep = load_sweep_named(asked.home, name)
     winner = sweep.confirmation.winner
-    rungs = ladder(
-        sweep.confirmation.rounds, {r.number: r.config for r in sweep.summary.records}, winner
-    )
+    rungs = ladder(sweep.confirmation.rounds, {r.number: r.config for r in sweep.summary.records}, winner)
     out.print()
     for line in _ladder_lines(rungs, known.changes):
         prose(out, line)
@@ -237,7 +231,9 @@ def _searched(
         return FAILED
     export_command(asked.home, name, "yaml", None, None)
     path = folder / "best.yaml"
-    out.print(Text(f"Use it:  sweeper exec {shlex.quote(str(path))} -- {shlex.join(asked.command)}"), soft_wrap=True)
+    out.print(
+        Text(f"Use it:  sweeper exec {shlex.quote(str(path))} -- {shlex.join(asked.command)}"), soft_wrap=True
+    )
     out.print(Text(f"Details: sweeper show {name}{home_option(asked.home)}"), soft_wrap=True)
     return code
 
@@ -275,7 +271,8 @@ def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]
     lines = [f"{'':<24} {'alone':<22} {'in the stack':<22} kind"]
     for each in rungs:
         parts = [
-            f"{r[0]:.3g}x {interval(r[1], r[2])}" if r is not None else "–" for r in (each.alone, each.stacked)
+            f"{r[0]:.3g}x {interval(r[1], r[2])}" if r is not None else "–"
+            for r in (each.alone, each.stacked)
         ]
         change = among.get(each.name)
         kind = change.kind if change else "an option"

@@ -206,7 +206,11 @@ def _bytes(torch: Any, tensor: Any) -> bytes:
     plain = tensor.detach().cpu().contiguous()
     if plain.is_sparse or plain.is_quantized or not plain.numel():
         return repr(plain).encode()
-    raw = plain.flatten().view(torch.uint8) if plain.dtype is not torch.bool else plain.flatten().to(torch.uint8)
+    raw = (
+        plain.flatten().view(torch.uint8)
+        if plain.dtype is not torch.bool
+        else plain.flatten().to(torch.uint8)
+    )
     try:
         return bytes(raw.numpy().tobytes())
     except RuntimeError:

@@ -14,7 +14,8 @@ from sweeper.tuning.changes import Change
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
-TRIALS = 24
+TRIALS = 4
+"""And two for each change: alone, and with the others."""
 
 
 def space(
@@ -63,7 +64,7 @@ def space(
         "fix": fix,
         "baseline": baseline,
         "measure": dict(MEASURE),
-        "search": {"trials": TRIALS, "minutes": round(minutes, 2)},
+        "search": {"trials": TRIALS + 2 * len(dimensions), "minutes": round(minutes, 2)},
         "confirm": dict(CONFIRM),
     }
 

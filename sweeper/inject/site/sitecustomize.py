@@ -75,6 +75,9 @@ def _report(message):
     import json
     import socket
 
+    if "SWEEPER_METER" not in os.environ:
+        print("sweeper: nothing is changed: " + message, file=sys.stderr)
+        return
     text = json.dumps({"by": "hook", "pid": os.getpid(), "failed": message[:1000]})
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
@@ -83,6 +86,7 @@ def _report(message):
         pass
 
 
-if os.environ.get("SWEEPER_HOOK") and os.environ.get("SWEEPER_METER"):
+_mode = os.environ.get("SWEEPER_HOOK")
+if _mode == "execute" or (_mode and os.environ.get("SWEEPER_METER")):
     sys.meta_path.insert(0, _Waiting())
 _run_hidden()

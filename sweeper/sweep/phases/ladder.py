@@ -36,9 +36,7 @@ def _configs(baseline: TrialConfig, best: TrialConfig) -> Iterator[tuple[TrialCo
         yield baseline.replace({name: value}), f"`{name}` alone, which the best has"
 
 
-def _measured(
-    context: SweepContext, trials: TrialRunner, config: TrialConfig, why: str
-) -> TrialRecord:
+def _measured(context: SweepContext, trials: TrialRunner, config: TrialConfig, why: str) -> TrialRecord:
     number, values = trials.table.last + 1, config.flatten()
     params = {name: values[name] for name in context.spec.space if name in values}
     trials.start(number, "search", config, params, why)

@@ -6,11 +6,12 @@ import itertools
 import time
 from collections.abc import Container, Iterable, Iterator
 
+from sweeper.analysis.confirmation import changes
 from sweeper.analysis.regret import expected_regret
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.record import SearchResult, TrialRecord
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
@@ -228,7 +229,13 @@ class Search:
     def _confirm_seconds(self) -> float:
         """Returns about how long it takes to confirm the best so far, the least that is worth it."""
         best = self._table.best()
-        return confirm_seconds(self._trials, self._spec, [best]) if best is not None else 0.0
+        if best is None:
+            return 0.0
+        base, number = self._table.records[BASELINE].config.flatten(), 1
+        if self._spec.confirm.ladder:
+            # Without each of its changes, too.
+            number += len(changes(best.config, base))
+        return confirm_seconds(self._trials, self._spec, [best] * number)
 
     def _expected_regret(self) -> float | None:
         """Returns the gain that can still be expected, from the best trial and the latest ones."""

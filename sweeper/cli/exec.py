@@ -1,0 +1,62 @@
+"""`sweeper exec`: runs a training script with what a tune found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sweeper import inject
+from sweeper.errors import UserError
+from sweeper.export import read
+from sweeper.interventions import VARIABLE
+
+
+def exec(
+    exported: Annotated[Path, typer.Argument(help="A file written by `sweeper tune`.", metavar="BEST.yaml")],
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
+    ],
+) -> None:
+    """Run a training script with what a tune found: the same changes, made at run time.
+
+    The script runs in this folder and replaces this process; its files stay as they are. A change that is
+    not possible in this run is named on standard error, and the script goes on without it.
+
+    Example: sweeper exec mlruns/sweeps/tune-train/best.yaml -- python train.py --epochs 30
+    """
+    value = read(exported)
+    if "command" not in value:
+        raise UserError(
+            f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
+        )
+    out = Console(stderr=True, highlight=False)
+    measured = value["holds_for"].get("torch")
+    try:
+        here = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        here = None
+    if measured and here and measured != here:
+        out.print(Text(f"sweeper: measured with torch {measured}, but this is {here}."), soft_wrap=True)
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, {**os.environ, **environment(value["env"])})
+    except OSError as error:
+        raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None
+
+
+def environment(own: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the variables of an export, with those that make its changes at run time."""
+    found = {name: str(text) for name, text in own.items()}
+    if not found.get(VARIABLE, "").strip():
+        return found
+    searched = {**os.environ, **found}
+    return {**found, **inject.environment(searched, inject.EXECUTE)}
