@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_of
-from sweeper.analysis.formatting import interval, seconds
+from sweeper.analysis.formatting import interval
 from sweeper.cli.export import export_command
 from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
 from sweeper.cli.run import run_spec

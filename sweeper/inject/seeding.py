@@ -1,4 +1,4 @@
-"""Makes two runs of a script comparable: seeds at its start, and passes over its loaders that are cut short."""
+"""Makes two runs of a script comparable: seeds at its start, and passes over its loaders cut short."""
 
 from __future__ import annotations
 

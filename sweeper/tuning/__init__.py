@@ -1,1 +1,1 @@
-"""Tuning a script that nobody edits: what can be changed at run time, and the proof that it trains the same."""
+"""Tuning a script that nobody edits: what can be changed at run time, and proof that it trains the same."""

@@ -1,4 +1,4 @@
-"""Proves changes before they are tried: recorded runs, seeded and cut short, compared with the script's own."""
+"""Proves changes before they are tried, by recorded runs that are compared with the script's own."""
 
 from __future__ import annotations
 
@@ -72,9 +72,12 @@ class Proofs:
             return record(self._command, self._folder, {**self._env, **env}, terms)
 
         # What the script prints is of no use here.
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-            with ThreadPoolExecutor(self._at_once) as pool:
-                return list(pool.map(one, asked))
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere),
+            ThreadPoolExecutor(self._at_once) as pool,
+        ):
+            return list(pool.map(one, asked))
 
     def prove(self, changes: Sequence[Change], say: Say) -> list[Change]:
         """Returns the changes with what was proved of them, or why they are refused.

@@ -1,0 +1,126 @@
+"""Proofs: what trains otherwise is refused, what trains the same is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.interventions import known
+from sweeper.script.proof import Recorded
+from sweeper.tuning.changes import Change
+from sweeper.tuning.judge import close, crossed, equal
+from sweeper.tuning.proofs import Proofs
+
+HERE = Path(__file__).parent
+PLANTED = HERE / "planted.py"
+HARMLESS = ("nothing", "reads_the_clock", "sets_to_zero")
+
+
+@pytest.fixture(scope="module")
+def proofs() -> Proofs:
+    return Proofs([sys.executable, "train.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)
+
+
+def planted() -> list[Change]:
+    found = known(str(PLANTED))
+    own = {name: each for name, each in found.items() if each.why == "planted"}
+    return [
+        Change(name=name, own="own", choices=each.choices, kind=each.kind, why=each.why)
+        for name, each in own.items()
+    ]
+
+
+def is_harmless(change: Change) -> bool:
+    return change.name.rpartition("_")[0] in HARMLESS
+
+
+def test_a_proof_crosses_epochs_and_evaluations(proofs: Proofs) -> None:
+    assert not proofs.unproved
+    assert proofs.covers == "83 steps, the ends of 2 epochs, 2 evaluations"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [e for e in planted() if not is_harmless(e)], ids=lambda e: e.name)
+def test_a_wrong_change_is_refused(proofs: Proofs, change: Change) -> None:
+    (found,) = proofs.prove([change], lambda _: None)
+    assert found.refused
+    assert not found.proof
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [e for e in planted() if is_harmless(e)], ids=lambda e: e.name)
+def test_a_harmless_change_is_not(proofs: Proofs, change: Change) -> None:
+    (found,) = proofs.prove([change], lambda _: None)
+    assert not found.refused
+    assert "83 steps" in found.proof
+
+
+def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> None:
+    among = {each.name: each for each in planted()}
+    found = proofs.prove([among["nothing_exact"], among["clips_exact"]], lambda _: None)
+    assert [bool(each.refused) for each in found] == [False, True]
+    assert "gradients" in found[1].refused or "updates" in found[1].refused
+
+
+def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import torch\nraise SystemExit('no data here')\n")
+    found = Proofs([sys.executable, "bad.py"], tmp_path, {}, 40, on_gpu=False)
+    assert "no data here" in found.unproved
+    (change,) = found.prove(planted()[:1], lambda _: None)
+    assert change.refused == found.unproved
+
+
+# -- the judge alone --------------------------------------------------------------------------------
+
+
+def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = "done") -> Recorded:
+    events: list[dict[str, object]] = []
+    for number, loss in enumerate(losses, start=1):
+        events += [
+            {"batch": f"{batch}{number}"},
+            {"loss": [loss.hex()]},
+            {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
+            {"step": number, "samples": 8, "rates": [0.1], "random": random},
+        ]
+    events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
+    return Recorded(events={"proof-0": events})
+
+
+LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
+SEEDS = [run([each * factor for each in LOSSES], batch="b") for factor in (0.97, 1.05)]
+
+
+def test_equal_is_equal_in_every_bit() -> None:
+    assert equal(run(LOSSES), run(LOSSES)) == ""
+    nearly = [*LOSSES[:20], LOSSES[20] * (1 + 1e-15), *LOSSES[21:]]
+    assert equal(run(nearly), run(LOSSES)) == "its losses differ after 20 steps"
+
+
+def test_rounding_is_close() -> None:
+    assert close(run([each * (1 + 1e-6) for each in LOSSES]), run(LOSSES), SEEDS) == ""
+
+
+def test_a_first_loss_that_differs_is_no_rounding() -> None:
+    assert "its losses differ in step 1" in close(run([each * 1.01 for each in LOSSES]), run(LOSSES), SEEDS)
+
+
+def test_later_losses_stay_within_those_of_other_seeds() -> None:
+    near = [each * (1 + 0.001 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
+    far = [each * (1 + 0.01 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
+    assert close(run(near), run(LOSSES), SEEDS) == ""
+    assert "farther from the script's" in close(run(far), run(LOSSES), SEEDS)
+
+
+def test_other_batches_or_draws_are_not_close() -> None:
+    assert close(run(LOSSES, batch="x"), run(LOSSES), SEEDS) == "its batches differ after 0 steps"
+    assert "random numbers" in close(run(LOSSES, random="x"), run(LOSSES), SEEDS)
+
+
+def test_fewer_steps_are_not_equal() -> None:
+    assert equal(run(LOSSES[:30]), run(LOSSES)) != ""
+
+
+def test_what_is_covered_is_said() -> None:
+    assert crossed(run(LOSSES)) == "40 steps"
