@@ -129,7 +129,7 @@ def run_spec(
     """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder.
 
     Args:
-        quiet: Whether only its decision is printed, and not its tables and the next commands.
+        quiet: Whether only its decision is printed, for a tune, which has proved that all train the same.
     """
     tracker = MlflowTracker(home, uri)
     out = console()
@@ -155,7 +155,7 @@ def run_spec(
     sweep = ran.sweep
     said = sensitivity_line(sweep.sensitivity)
     if quiet:
-        print_decision(out, sweep.summary)
+        print_decision(out, sweep.summary, is_proved=True)
     else:
         print_summary(out, sweep.summary, home_option(home), [said] if said else [])
     for page in (path for path in made_files(sweep) if path.endswith(".html")):

@@ -18,6 +18,11 @@ from sweeper.cli.screen import prose, rate
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 
+LOSS_HINT = (
+    "  The loss was not compared. To compare it, add"
+    " `constraints: {val_loss: {max_ratio_to_baseline: 1.02}}`."
+)
+
 
 def print_summary(
     out: Console, summary: Summary, home_option: str, matters: Sequence[Table | str] = ()
@@ -57,11 +62,16 @@ def print_summary(
         out.print(Text(line), soft_wrap=True)
 
 
-def print_decision(out: Console, summary: Summary) -> None:
-    """Prints the decision alone."""
+def print_decision(out: Console, summary: Summary, *, is_proved: bool = False) -> None:
+    """Prints the decision alone.
+
+    Args:
+        is_proved: Whether all that was searched trains the same: the loss need not be compared.
+    """
     out.print()
     for line in decision(summary):
-        prose(out, line)
+        if line != LOSS_HINT or not is_proved:
+            prose(out, line)
 
 
 def decision(summary: Summary) -> list[str]:
@@ -94,10 +104,7 @@ def decision(summary: Summary) -> list[str]:
     if best.reported_by:
         lines.append(f"  The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None:
-            lines.append(
-                "  The loss was not compared. To compare it, add"
-                " `constraints: {val_loss: {max_ratio_to_baseline: 1.02}}`."
-            )
+            lines.append(LOSS_HINT)
     lines += _loss_lines(summary, best, base)
     if best.hours is not None and base.hours is not None:
         lines.append(f"  Your production run: {best.hours:.3g} h, down from {base.hours:.3g} h.")

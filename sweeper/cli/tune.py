@@ -47,7 +47,7 @@ from sweeper.tuning.steps import Rung, ladder
 
 FAILED = 1
 PROOF = "proof.json"
-MIN_MINUTES = 2.0
+MIN_MINUTES = 1.0
 """For the search and the confirmation, however long it took to get there."""
 
 

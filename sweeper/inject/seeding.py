@@ -9,7 +9,7 @@ from typing import Any
 
 from .points import Points
 
-MOST_LEFT_OUT = 1_000_000
+MAX_LEFT_OUT = 1_000_000
 """Batches of a pass that are left out at most: a sampler may never end."""
 
 _CUT = "_sweeper_cut"
@@ -72,7 +72,7 @@ def cut_passes(torch: Any, points: Points, num_batches: int) -> None:
             state[1] += 1
             state[2] += 1
             if state[1] == num_batches and iterator._dataset_kind != stream:
-                for _ in range(MOST_LEFT_OUT):
+                for _ in range(MAX_LEFT_OUT):
                     try:
                         found = original(iterator)
                     except StopIteration:

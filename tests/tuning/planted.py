@@ -130,11 +130,7 @@ def skips_updates(torch):
 def never_trains(torch):
     torch.nn.Module.train = lambda module, mode=True: module
     for kind in (torch.nn.Dropout, torch.nn.BatchNorm1d):
-        wrap(
-            kind,
-            "forward",
-            lambda original: lambda module, x: (setattr(module, "training", False), original(module, x))[1],
-        )
+        first(kind, lambda module, x: setattr(module, "training", False))
 
 
 def freezes_a_layer(torch):
@@ -181,9 +177,7 @@ def clips(torch):
 
 
 def draws(torch):
-    wrap(
-        torch.nn.Linear, "forward", lambda original: lambda module, x: (torch.rand(1), original(module, x))[1]
-    )
+    first(torch.nn.Linear, lambda module, x: torch.rand(1))
 
 
 def shorter_validation(torch):
@@ -215,11 +209,7 @@ def nothing(torch):
 
 
 def reads_the_clock(torch):
-    wrap(
-        torch.nn.Linear,
-        "forward",
-        lambda original: lambda module, x: (random.__name__, original(module, x))[1],
-    )
+    first(torch.nn.Linear, lambda module, x: time.time())
 
 
 def sets_to_zero(torch):

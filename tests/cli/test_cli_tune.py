@@ -1,0 +1,96 @@
+"""`sweeper tune` and `sweeper exec`: a script that nobody edits, made faster and proved."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self):
+        self.x = torch.randn(20000, 30, generator=torch.Generator().manual_seed(1)).numpy()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        row = torch.tensor([float(value) for value in self.x[index] for _ in range(20)][::20])
+        return row, row[:1]
+
+model = torch.nn.Linear(30, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range({epochs}):
+    for x, y in DataLoader(Rows(), batch_size=32, shuffle=True):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"loss {{loss.item()!r}}")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(epochs=1000))
+    command = ("tune", "--minutes", "2", "--", sys.executable, "train.py")
+    done = sweeper(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "input-bound" in done.stdout
+    assert "loader gathered: equal in every bit over" in done.stdout
+    assert "optimizer fused: equal but for rounding over" in done.stdout
+    assert "Proved together: " in done.stdout
+    assert "The loss was not compared" not in done.stdout
+    folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
+    proof = json.loads((folder / "proof.json").read_text())
+    assert proof["changes"]["loader"] == "gathered"
+    assert proof["fault"] == ""
+    again = sweeper(*command)
+    assert again.returncode == 0
+    assert "already finished" in again.stdout
+    assert "Watching" not in again.stdout
+    path.write_text(
+        SCRIPT.format(epochs=1).replace("import torch\n", "import torch\ntorch.manual_seed(7)\n", 1)
+    )
+    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    best = str(folder / "best.yaml")
+    made = sweeper("exec", best, "--", sys.executable, "train.py")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.startswith("loss ")
+    if proof["kind"] == "exact":
+        assert made.stdout == plain.stdout
+
+
+@pytest.mark.slow
+def test_a_dry_run_searches_nothing(sweeper, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT.format(epochs=1000))
+    done = sweeper("tune", "--dry-run", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "A search would try loader gathered" in done.stdout
+    assert not (tmp_path / "mlruns" / "sweeps" / "tune-train").exists()
+
+
+def test_a_file_of_changes_must_exist(sweeper, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    done = sweeper("tune", "--changes", "no.py", "--", sys.executable, "train.py")
+    assert done.returncode == 2
+    assert "`--changes` must be a Python file, but 'no.py' is none." in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_does_not_train_cannot_be_tuned(sweeper, tmp_path):
+    (tmp_path / "train.py").write_text("raise SystemExit('no data')")
+    done = sweeper("tune", "--", sys.executable, "train.py")
+    assert done.returncode == 1
+    assert "no data" in done.stdout
+
+
+def test_exec_needs_the_export_of_a_command(sweeper, tmp_path):
+    (tmp_path / "best.yaml").write_text("a: 1\n")
+    done = sweeper("exec", "best.yaml", "--", sys.executable, "-c", "print(1)")
+    assert done.returncode == 2
+    assert "best.yaml" in done.stderr
