@@ -23,8 +23,9 @@ class Rows(Dataset):
 
 model = torch.nn.Linear(30, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
+loader = DataLoader(Rows(), batch_size=32, shuffle=True)
 for epoch in range({epochs}):
-    for x, y in DataLoader(Rows(), batch_size=32, shuffle=True):
+    for x, y in loader:
         loss = torch.nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -38,7 +39,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(epochs=1000))
     command = ("tune", "--minutes", "2", "--", sys.executable, "train.py")
-    done = sweeper(*command)
+    done = sweeper(*command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "input-bound" in done.stdout
     assert "loader gathered: equal in every bit over" in done.stdout
