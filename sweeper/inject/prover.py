@@ -48,7 +48,7 @@ class Prover(Observer):
         self._file: Any = None
         self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
         self._before: dict[int, list[Any]] = {}
-        self._first: dict[int, list[Any]] = {}
+        self._first: dict[int, tuple[Any, list[Any]]] = {}
         super().__init__(torch, channel)
         seed(
             torch,
@@ -104,7 +104,7 @@ class Prover(Observer):
         parameters = list(_parameters(optimizer))
         key = id(optimizer)
         if key not in self._first:
-            self._first[key] = [each.detach().clone() for each in parameters]
+            self._first[key] = optimizer, [each.detach().clone() for each in parameters]
         gradients = [each.grad for each in parameters if each.grad is not None]
         event: dict[str, Any] = {"gradients": len(gradients), "norm": self._norm(gradients)}
         if self._num_steps < EARLY_STEPS:
@@ -144,13 +144,12 @@ class Prover(Observer):
     def _end(self, why: str) -> None:
         if not self._is_on or self._file is None:
             return
-        optimizers = [each for each in _optimizers(self._torch) if id(each) in self._first]
         moved = [
             not self._torch.equal(now.detach(), then)
-            for each in optimizers
-            for now, then in zip(_parameters(each), self._first[id(each)])
+            for optimizer, first in self._first.values()
+            for now, then in zip(_parameters(optimizer), first)
         ]
-        parameters = (each.detach() for one in optimizers for each in _parameters(one))
+        parameters = (each.detach() for one, _ in self._first.values() for each in _parameters(one))
         self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
         self._is_on = False
         self._first.clear()
@@ -237,13 +236,6 @@ def _dense(tensor: Any) -> Any:
 def _parameters(optimizer: Any) -> Iterator[Any]:
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-def _optimizers(torch: Any) -> list[Any]:
-    import gc
-
-    kind = torch.optim.Optimizer
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 def _tensors(torch: Any, part: Any) -> Iterator[Any]:
