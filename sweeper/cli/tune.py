@@ -36,6 +36,7 @@ from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec import load
 from sweeper.spec.rules import leads_elsewhere
+from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import digest_of_files_named
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_json
@@ -87,6 +88,12 @@ def tune(
     """
     if changes is not None and not changes.is_file():
         raise UserError(f"`--changes` must be a Python file, but {str(changes)!r} is none.")
+    script = parted(shlex.join(command)).script
+    if script.endswith(".py") and not Path(script).is_file():
+        raise UserError(
+            f"the command must name an existing script, but {script!r} is not in {str(Path.cwd())!r}."
+            " Change to its folder, or give its path."
+        )
     if reason := leads_elsewhere(command):
         raise UserError(f"`sweeper tune` runs the command again and again, but {reason}.")
     asked = Asked(
@@ -94,7 +101,7 @@ def tune(
         minutes=minutes,
         with_flags=with_flags,
         changes=changes,
-        name=name or name_of(parted(shlex.join(command)).script),
+        name=name or name_of(script),
         new=new,
         home=home,
         uri=uri,
@@ -219,7 +226,7 @@ def _searched(asked: Asked, known: state.Found, tried: Sequence[Change], minutes
     if code not in (0, 7):
         return code
     name = folder.name
-    sweep = load_sweep_named(asked.home, name)
+    sweep = load_sweep(find_sweep(asked.home, name))
     winner = sweep.confirmation.winner
     rungs = ladder(sweep.confirmation.rounds, {r.number: r.config for r in sweep.summary.records}, winner)
     out.print()
@@ -236,13 +243,6 @@ def _searched(asked: Asked, known: state.Found, tried: Sequence[Change], minutes
     )
     out.print(Text(f"Details: sweeper show {name}{home_option(asked.home)}"), soft_wrap=True)
     return code
-
-
-def load_sweep_named(home: Path, name: str) -> LoadedSweep:
-    """Returns a sweep as its folder has it."""
-    from sweeper.sweep.store.catalog import find_sweep
-
-    return load_sweep(find_sweep(home, name))
 
 
 def _stack_holds(asked: Asked, known: state.Found, sweep: LoadedSweep, folder: Path, out: Console) -> bool:

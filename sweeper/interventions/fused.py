@@ -32,7 +32,7 @@ def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callab
     @functools.wraps(original)
     def init(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         if type(optimizer) is not kind:
-            # A subclass may have a step of its own.
+            # A subclass may override `step`.
             original(optimizer, params, *args, **kwargs)
             return
         # A generator can be read only once.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.measurement import Measurement
+from sweeper.core.template import render
 from sweeper.interventions import FILE_VARIABLE, OWN, VARIABLE, known
 from sweeper.interventions.intervention import CLOSE, EXACT
 from sweeper.scaffold.known_options import of_environment
@@ -100,8 +101,6 @@ def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
 
 def environment(changes: Mapping[str, str], among: Mapping[str, Change], file: Path | None) -> dict[str, str]:
     """Returns the variables that make some changes, by name and value."""
-    from sweeper.core.template import render
-
     own = {each.name: each.own for each in among.values()}
     values: dict[str, Any] = {**own, **changes}
     found: dict[str, str] = {}

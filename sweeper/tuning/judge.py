@@ -73,8 +73,10 @@ def crossed(recorded: Recorded) -> str:
     checks = sum(not each["trains"] for each in events if "pass" in each)
     checks = checks or sum("eval" in each for each in events)
     parts = [f"{steps} steps"]
-    parts += [f"the ends of {ends} epochs" if ends > 1 else "the end of an epoch"] * bool(ends)
-    parts += [f"{checks} evaluations" if checks > 1 else "an evaluation"] * bool(checks)
+    if ends:
+        parts.append(f"the ends of {ends} epochs" if ends > 1 else "the end of an epoch")
+    if checks:
+        parts.append(f"{checks} evaluations" if checks > 1 else "an evaluation")
     return ", ".join(parts)
 
 

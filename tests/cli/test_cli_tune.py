@@ -90,6 +90,12 @@ def test_a_script_that_does_not_train_cannot_be_tuned(sweeper, tmp_path):
     assert "no data" in done.stdout
 
 
+def test_a_script_must_exist(sweeper):
+    done = sweeper("tune", "--", sys.executable, "no.py")
+    assert done.returncode == 2
+    assert "the command must name an existing script, but 'no.py' is not in" in done.stderr
+
+
 def test_exec_needs_the_export_of_a_command(sweeper, tmp_path):
     (tmp_path / "best.yaml").write_text("a: 1\n")
     done = sweeper("exec", "best.yaml", "--", sys.executable, "-c", "print(1)")

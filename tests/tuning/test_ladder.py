@@ -1,0 +1,47 @@
+"""The ladder: each change alone and in the stack, and a winner without those that bring nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.analysis.confirmation import choose_winner
+from sweeper.core.config import TrialConfig
+from sweeper.tuning.steps import ladder
+
+CONFIGS = {
+    0: TrialConfig(args={"loader": "own", "optimizer": "own"}),
+    1: TrialConfig(args={"loader": "gathered", "optimizer": "fused"}),
+    2: TrialConfig(args={"loader": "gathered", "optimizer": "own"}),
+    3: TrialConfig(args={"loader": "own", "optimizer": "fused"}),
+}
+HELPS = [{0: 10.0, 1: 40.0 + n, 2: 30.0 + n, 3: 13.0} for n in (0.0, 0.1, 0.2, 0.3)]
+"""Rounds in which both changes bring something."""
+NOISE = [{0: 10.0, 1: 33.0 + n, 2: 32.0 - n, 3: 10.0 + n / 10} for n in (-2.0, 2.0, -1.0, 1.0)]
+"""Rounds in which the optimizer's gain is not shown, though its mean is above 1."""
+
+
+def test_what_brings_something_is_kept():
+    assert choose_winner(HELPS, 0, CONFIGS, by_changes=True).winner == 1
+
+
+def test_what_is_not_shown_to_bring_anything_is_not():
+    found = choose_winner(NOISE, 0, CONFIGS, by_changes=True)
+    assert found.winner == 2
+    assert found.tied == (1,)
+
+
+def test_each_rung_has_its_gain_alone_and_in_the_stack():
+    loader, optimizer = ladder(HELPS, CONFIGS, 1)
+    assert (loader.name, loader.value, loader.is_kept) == ("loader", "gathered", True)
+    assert loader.alone[0] == pytest.approx(3.0, rel=0.02)
+    assert loader.stacked[0] == pytest.approx(40 / 13, rel=0.02)
+    assert optimizer.alone[0] == pytest.approx(1.3)
+    assert optimizer.stacked[1] > 1.3
+
+
+def test_a_rung_that_is_not_kept_says_so():
+    assert [each.is_kept for each in ladder(NOISE, CONFIGS, 2)] == [True, False]
+
+
+def test_without_rounds_there_is_no_ladder():
+    assert ladder([], CONFIGS, None) == []
