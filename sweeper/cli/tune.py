@@ -26,7 +26,7 @@ from sweeper.cli.export import export_command
 from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.interventions.intervention import EXACT
@@ -48,6 +48,8 @@ from sweeper.tuning.steps import Rung, ladder
 
 FAILED = 1
 PROOF = "proof.json"
+COMPILE_MINUTES = 10.0
+"""Minutes from which torch.compile is tried where launching operations is not what takes the time."""
 MIN_MINUTES = 1.0
 """For the search and the confirmation, however long it took to get there."""
 
@@ -62,6 +64,10 @@ def tune(
     ] = 5.0,
     with_flags: Annotated[
         bool, typer.Option("--with-flags", help="Search the script's own options that are known, too.")
+    ] = False,
+    allow_batch_size: Annotated[
+        bool,
+        typer.Option("--allow-batch-size", help="Search larger batches, too, within a limit on the loss."),
     ] = False,
     changes: Annotated[
         Path | None,
@@ -100,6 +106,7 @@ def tune(
         command=tuple(command),
         minutes=minutes,
         with_flags=with_flags,
+        allow_batch_size=allow_batch_size,
         changes=changes,
         name=name or name_of(script),
         new=new,
@@ -116,6 +123,7 @@ class Asked:
     command: Sequence[str]
     minutes: float
     with_flags: bool
+    allow_batch_size: bool
     changes: Path | None
     name: str
     new: bool
@@ -130,7 +138,8 @@ class Asked:
     def key(self) -> str:
         """Returns what must be equal for an earlier run to count: the command, its files, the options."""
         own = self.changes.read_text(encoding="utf-8") if self.changes else ""
-        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, str(self.with_flags)]
+        options = [self.with_flags, self.allow_batch_size]
+        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -146,8 +155,10 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
         known = state.Found(key=asked.key(), watched=watched)
         state.write(asked.home, asked.name, known)
     _say_watched(out, known.watched)
+    proofs = None
     if not known.changes:
-        known = dataclasses.replace(known, changes=_proved(asked, known.watched, out))
+        changes, proofs = _proved(asked, known.watched, out)
+        known = dataclasses.replace(known, changes=changes)
         state.write(asked.home, asked.name, known)
     else:
         _say_changes(out, known.changes)
@@ -159,7 +170,7 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
         prose(out, f"A search would try {_names(tried)}, alone and together.")
         return 0
     left = max(MIN_MINUTES, asked.minutes - (time.monotonic() - began) / 60)
-    return _searched(asked, known, tried, left, out)
+    return _searched(asked, known, proofs, left, out)
 
 
 # -- watch ----------------------------------------------------------------------------------------
@@ -186,19 +197,24 @@ def _say_watched(out: Console, found: Measurement) -> None:
 # -- prove ----------------------------------------------------------------------------------------
 
 
-def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[Change, ...]:
+def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Change, ...], Proofs]:
     prose(out, "Proving what could be changed: seeded runs, compared with the script's own.")
     try:
-        offered = possible(watched, asked.changes)
+        offered = possible(watched, asked.changes, allow_batch_size=asked.allow_batch_size)
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
+    if asked.minutes < COMPILE_MINUTES and verdict_of(watched, NO_PARAMETERS).kind != Bottleneck.LAUNCH:
+        why = f"compiling takes minutes, and brings little here; --minutes {COMPILE_MINUTES:g} tries it"
+        offered = [
+            dataclasses.replace(e, refused=e.refused or why) if e.name == "compile" else e for e in offered
+        ]
     for each in offered:
         if each.refused:
-            prose(out, f"  {each.name} {each.choices[0]}: not tried, {each.refused}")
+            prose(out, f"  {each}: not tried, {each.refused}")
     proofs = _proofs(asked, watched)
     if proofs.unproved:
         prose(out, f"  Nothing can be proved: {proofs.unproved}.")
-    return tuple(proofs.prove(offered, lambda line: prose(out, line)))
+    return tuple(proofs.prove(offered, lambda line: prose(out, line))), proofs
 
 
 def _proofs(asked: Asked, watched: Measurement) -> Proofs:
@@ -209,13 +225,15 @@ def _proofs(asked: Asked, watched: Measurement) -> Proofs:
 def _say_changes(out: Console, changes: Sequence[Change]) -> None:
     for each in changes:
         said = f"left out, {each.refused}" if each.refused else each.proof
-        prose(out, f"  {each.name} {each.choices[0]}: {said}")
+        if said:
+            prose(out, f"  {each}: {said}")
 
 
 # -- search ---------------------------------------------------------------------------------------
 
 
-def _searched(asked: Asked, known: state.Found, tried: Sequence[Change], minutes: float, out: Console) -> int:
+def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: float, out: Console) -> int:
+    tried = [each for each in known.changes if not each.refused]
     prose(out, f"Searching {_names(tried)}: {minutes:.1f} minutes at most.")
     proposal = None
     if asked.with_flags:
@@ -234,7 +252,7 @@ def _searched(asked: Asked, known: state.Found, tried: Sequence[Change], minutes
         prose(out, line)
     if winner is None or sweep.state != "finished":
         return code
-    if not _stack_holds(asked, known, sweep, folder, out):
+    if not _stack_holds(asked, known, proofs, sweep, out):
         return FAILED
     export_command(asked.home, name, "yaml", None, None)
     path = folder / "best.yaml"
@@ -245,22 +263,40 @@ def _searched(asked: Asked, known: state.Found, tried: Sequence[Change], minutes
     return code
 
 
-def _stack_holds(asked: Asked, known: state.Found, sweep: LoadedSweep, folder: Path, out: Console) -> bool:
+def _stack_holds(
+    asked: Asked, known: state.Found, proofs: Proofs | None, sweep: LoadedSweep, out: Console
+) -> bool:
     """Proves the winner's changes together; what they are as found is written beside the sweep."""
-    path = folder / PROOF
+    path = sweep.journal.folder / PROOF
+    values = sweep.summary.winner.config.flatten() if sweep.summary.winner else {}
+    made = [each for each in known.changes if str(values.get(each.name)) == each.value]
+    provable = [each for each in made if not each.changes_training]
     if not path.exists():
-        values = sweep.summary.winner.config.flatten() if sweep.summary.winner else {}
-        among = {each.name: each for each in known.changes}
-        made = {n: str(v) for n, v in values.items() if n in among and v != among[n].own}
-        proofs = _proofs(asked, known.watched)
-        kind, fault = proofs.stack(made, known.changes)
-        write_json(path, {"changes": made, "kind": kind, "fault": fault, "covers": proofs.covers})
+        proofs = proofs or _proofs(asked, known.watched)
+        kind, fault = proofs.stack(provable)
+        write_json(
+            path,
+            {
+                "changes": {each.name: each.value for each in made},
+                "kind": kind,
+                "fault": fault,
+                "covers": proofs.covers,
+            },
+        )
     found = json.loads(path.read_text(encoding="utf-8"))
     if found["fault"]:
         prose(out, f"Together they do not train the same: {found['fault']}. Nothing is handed over.")
         return False
-    how = "equals the script's own in every bit" if found["kind"] == EXACT else "is its own but for rounding"
-    prose(out, f"Proved together: the training {how}, over {found['covers']}.")
+    if provable:
+        how = (
+            "equals the script's own in every bit"
+            if found["kind"] == EXACT
+            else "is its own but for rounding"
+        )
+        prose(out, f"Proved together: the training {how}, over {found['covers']}.")
+    for each in made:
+        if each.changes_training:
+            prose(out, f"Not to be proved, but within the limit on the loss: {each.name} {each.value}.")
     return True
 
 
@@ -282,4 +318,4 @@ def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]
 
 
 def _names(changes: Sequence[Change]) -> str:
-    return ", ".join(f"{each.name} {each.choices[0]}" for each in changes) or "its options"
+    return ", ".join(map(str, changes)) or "its options"

@@ -51,6 +51,8 @@ class FactFinder:
                 found["device"] = parameter.device.type
                 if type(parameter).__name__ not in ("FlatParameter", "DTensor"):
                     self._autocast = self._autocast or parameter.dtype
+        groups = getattr(optimizer, "param_groups", ())
+        found["convolves"] = any(each.dim() == 4 for group in groups for each in group["params"])
         is_wrapped = any(name in sys.modules for name in _OTHER_PRECISIONS)
         if self._autocast is not None and not is_wrapped:
             name = str(self._autocast).rpartition(".")[2]

@@ -14,13 +14,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..interventions.calls import SLOT, ChangedCall
 from .batches import Reader, reader_of
 from .points import Points
 
 MAX_DEPTH = 5
 """Levels of modules that are tried: a wrapper may never be called itself."""
-
-_SLOT = "_compiled_call_impl"
 
 
 class ModelInput:
@@ -54,8 +53,8 @@ class ModelInput:
         else:
             root = self._root(optimizer)
             self._level = [] if root is None else [root]
-        # A call traced by torch.compile must stay as it was.
-        if not self._compiles() or any(hasattr(each, "_orig_mod") for each in self._level):
+        # A call traced by torch.compile must stay as it was; what stands in its place is not traced.
+        if not self._compiles() or any(map(_is_replaced, self._level)):
             begins, called = self._points.guarded(self._begins_call), self._points.guarded(self._called)
             self._calls = [_Call(each, begins, called) for each in self._level]
 
@@ -139,13 +138,17 @@ def _has_batch_second(module: Any, tensor: Any, output: Any) -> bool:
     return not (out[0] == time and (len(out) < 2 or out[1] != batch))
 
 
+def _is_replaced(module: Any) -> bool:
+    return hasattr(module, "_orig_mod") or isinstance(vars(module).get(SLOT), ChangedCall)
+
+
 class _Call:
     """Stands where torch keeps a module's compiled call; reads what goes in, and calls on."""
 
     def __init__(self, module: Any, begins: Callable[[], None], called: Callable[..., None]) -> None:
         self._module, self._begins, self._called = weakref.ref(module), begins, called
-        self._before = vars(module).get(_SLOT)
-        vars(module)[_SLOT] = self
+        self._before = vars(module).get(SLOT)
+        vars(module)[SLOT] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module()
@@ -167,8 +170,8 @@ class _Call:
     def remove(self) -> None:
         """Restores the module, unless somebody has compiled it since."""
         module = self._module()
-        if module is not None and vars(module).get(_SLOT) is self:
+        if module is not None and vars(module).get(SLOT) is self:
             if self._before is None:
-                del vars(module)[_SLOT]
+                del vars(module)[SLOT]
             else:
-                vars(module)[_SLOT] = self._before
+                vars(module)[SLOT] = self._before

@@ -12,9 +12,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .batch import BatchSize
 from .fused import Fused
-from .gathered import Gathered
+from .gpu import Cudnn, Tf32
 from .intervention import Intervention
+from .loader import Loader
+from .model import Compiled, Layout, Precision
 
 VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
@@ -25,8 +28,12 @@ FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
 OWN = "own"
 """The value that leaves everything as the script has it."""
 
-INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in (Gathered(), Fused())}
-"""All that come with sweeper, by the name of their parameter."""
+BATCH_SIZE = BatchSize()
+INTERVENTIONS: Mapping[str, Intervention] = {
+    each.name: each
+    for each in (Loader(), Fused(), Compiled(), Layout(), Precision(), Tf32(), Cudnn(), BATCH_SIZE)
+}
+"""All that come with sweeper, by the name of their parameter, in the order in which they are made."""
 
 
 def known(path: str = "") -> dict[str, Intervention]:
@@ -58,12 +65,16 @@ def chosen(text: str, among: Mapping[str, Intervention] = INTERVENTIONS) -> dict
     found = {}
     for word in text.split():
         name, _, value = word.partition("=")
+        if name == BATCH_SIZE.name and BATCH_SIZE.accepts(value):
+            if not BATCH_SIZE.is_own(value):
+                found[name] = value
+            continue
         if name not in among or value not in (OWN, *among[name].choices):
             listed = ", ".join(f"{each.name}={value}" for each in among.values() for value in each.choices)
             raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
         if value != OWN:
             found[name] = value
-    return found
+    return {name: found[name] for name in among if name in found}
 
 
 def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None:

@@ -36,6 +36,9 @@ AGAIN_ROWS = 20_000
 CHECK_ROWS, CHECK_SECONDS = 256, 0.25
 """Rows, and their time, that are read again at each pass: a data set may change with the epoch."""
 
+CHECK_WORKERS_ROWS, CHECK_WORKERS_S = 4096, 2.0
+"""Rows, and their time, that are read by two kinds of reader."""
+
 MAX_CHILDREN = 8
 
 
@@ -144,6 +147,43 @@ def collated(torch: Any, loader: Any) -> Collated:
         ],
     )
     return whole
+
+
+def check_rows(torch: Any, loader: Any) -> None:
+    """Reads some rows as a worker and as none, to see whether the training could not tell who did.
+
+    Raises:
+        RefusedError: It could.
+    """
+    if loader._dataset_kind != torch.utils.data.dataloader._DatasetKind.Map or not loader._auto_collation:
+        raise RefusedError("its data come as a stream, or not in batches")
+    if loader.worker_init_fn is not None:
+        raise RefusedError("its workers are set up by a function of the script's")
+    try:
+        num_rows = len(loader.dataset)
+    except TypeError as error:
+        raise RefusedError("its data set has no length") from error
+    rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_WORKERS_ROWS))
+    size = loader.batch_size or len(rows)
+    fetch = fetcher(torch, loader).fetch
+
+    def read() -> str:
+        before, deadline_s = states(loader.dataset, loader.collate_fn), time.perf_counter() + CHECK_WORKERS_S
+        for begin in range(0, len(rows), size):
+            batch = rows[begin : begin + size]
+            torch.utils.data._utils.worker._worker_info = None
+            own = fetch(batch)
+            _be_worker(torch, loader, 1, 2)
+            if not _are_equal(torch, own, fetch(batch)):
+                return "a batch differs by who reads it, or is not of tensors"
+            if time.perf_counter() > deadline_s:
+                break
+        if states(loader.dataset, loader.collate_fn) != before:
+            return "reading a row draws from a random generator"
+        return ""
+
+    if num_rows and (why := _in_child(torch, loader, read, 10 * CHECK_WORKERS_S)):
+        raise RefusedError(why)
 
 
 def _filling(
@@ -279,15 +319,12 @@ def available_bytes() -> int:
 # -- child processes ---------------------------------------------------------------------------------
 
 
-def _be_worker(torch: Any, loader: Any, number: int) -> None:
-    """Has a child look to the data set as one of the loader's workers would."""
-    if loader.num_workers:
+def _be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:
+    """Has a child look to the data set as one of the loader's workers would, or as one of `count`."""
+    if count := loader.num_workers if count is None else count:
         worker = torch.utils.data._utils.worker
         worker._worker_info = worker.WorkerInfo(
-            id=number % loader.num_workers,
-            num_workers=loader.num_workers,
-            seed=number,
-            dataset=loader.dataset,
+            id=number % count, num_workers=count, seed=number, dataset=loader.dataset
         )
 
 

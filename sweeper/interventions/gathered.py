@@ -13,30 +13,22 @@ import weakref
 from typing import Any
 
 from . import collating
-from .intervention import EXACT, Intervention, Report
+from .intervention import Report
 
 
-class Gathered(Intervention):
-    """Loaders give batches that are gathered from the collated data set."""
+def gather(torch: Any, report: Report) -> None:
+    """Has the passes that begin from now on gather, where that is found to be the same."""
+    module = torch.utils.data.dataloader
+    iterator = iterator_class(torch)
+    original = module.DataLoader._get_iterator
+    blocks = _Blocks(torch, report)
 
-    name = "loader"
-    choices = ("gathered",)
-    kind = EXACT
-    why = "batches are gathered from a data set that was collated once"
+    @functools.wraps(original)
+    def get_iterator(loader: Any) -> Any:
+        found = blocks.of(loader)
+        return original(loader) if found is None else iterator(loader, found, blocks)
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has the passes that begin from now on gather, where that is found to be the same."""
-        module = torch.utils.data.dataloader
-        iterator = _iterator_class(torch)
-        original = module.DataLoader._get_iterator
-        blocks = _Blocks(torch, report)
-
-        @functools.wraps(original)
-        def get_iterator(loader: Any) -> Any:
-            found = blocks.of(loader)
-            return original(loader) if found is None else iterator(loader, found, blocks)
-
-        module.DataLoader._get_iterator = get_iterator
+    module.DataLoader._get_iterator = get_iterator
 
 
 class _Blocks:
@@ -73,14 +65,20 @@ class _Blocks:
         self._report(False, why)
 
 
-def _iterator_class(torch: Any) -> Any:
+def iterator_class(torch: Any) -> Any:
+    """Returns a class of torch's iterators over a loader that gathers batches or reads rows itself."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     pin = torch.utils.data._utils.pin_memory.pin_memory
 
     class GatheringIterator(base):  # type: ignore[misc, valid-type]
-        """Draws as torch's iterators do: the sampler's `iter`, the base seed, then indices ahead."""
+        """Draws as torch's iterators do: the sampler's `iter`, the base seed, then indices ahead.
 
-        def __init__(self, loader: Any, collated: collating.Collated, blocks: _Blocks) -> None:
+        Without collated data, it reads the rows of each batch itself.
+        """
+
+        def __init__(
+            self, loader: Any, collated: collating.Collated | None = None, blocks: _Blocks | None = None
+        ) -> None:
             super().__init__(loader)
             self._collated, self._blocks = collated, blocks
             self._fetcher = collating.fetcher(torch, loader)
@@ -91,9 +89,10 @@ def _iterator_class(torch: Any) -> Any:
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
             # With workers, torch's own asks the sampler twice at the first pass.
             super()._reset(loader, first_iter)
-            if not first_iter:
-                self._blocks.check(loader)
-            self._is_kept = self._blocks.is_kept(loader)
+            if self._blocks is not None:
+                if not first_iter:
+                    self._blocks.check(loader)
+                self._is_kept = self._blocks.is_kept(loader)
             self._indices: collections.deque[Any] = collections.deque()
             for _ in range(self._num_ahead):
                 self._read_index()
@@ -114,7 +113,9 @@ def _iterator_class(torch: Any) -> Any:
             return batch
 
         def _batch(self, indices: Any) -> Any:
-            batch = self._collated.gather(indices) if self._is_kept else None
+            batch = None
+            if self._collated is not None and self._is_kept:
+                batch = self._collated.gather(indices)
             if batch is None:
                 batch = self._fetcher.fetch(indices)
             return pin(batch, self._pin_memory_device) if self._pin_memory else batch

@@ -100,6 +100,29 @@ class Climb:
                 return Asked({**base, name: value}, why)
         return None
 
+    def stacked(self, taken: Container[str]) -> Asked | None:
+        """Returns all that gained alone, together; None if that is less than two, or was asked for.
+
+        Of several values of a parameter, the best counts.
+        """
+        own = self._spec.baseline_config().flatten()
+        base = {name: own.get(name) for name in self._spec.space}
+        alone: dict[str, float] = {}
+        params: Params = dict(base)
+        usual: float | None = None
+        for _, value, number in self._order:
+            # From the best on: the first of a parameter is its best.
+            changed = [name for name, each in self._params[number].items() if each != base[name]]
+            if not changed:
+                usual = value
+                break
+            if len(changed) == 1 and changed[0] not in alone:
+                alone[changed[0]] = value
+                params[changed[0]] = self._params[number][changed[0]]
+        if usual is None or len(alone) < 2 or self._spec.config(params).key() in taken:
+            return None
+        return Asked(params, f"what gained alone, together: {', '.join(sorted(alone))}")
+
     def _neighbours(self, number: int) -> list[_Neighbour]:
         if number not in self._nearby:
             base = self._params[number]

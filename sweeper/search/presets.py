@@ -43,7 +43,7 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
 )
 """In words; its place in the batch size's range (0: smallest, 1: largest); its other values."""
 
-MAX_SINGLE_CHANGES = 8
+MAX_SINGLE_CHANGES = 10
 """Starts of a script that differ from its baseline in one value."""
 
 MAX_SIZES = 6
@@ -107,7 +107,10 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     base = {name: _kept(parameter, own.get(name)) for name, parameter in spec.space.items()}
     found: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
-        if isinstance(parameter, CategoricalParameter) and name.partition(".")[0] not in OPEN_SECTIONS:
+        if name == "batch_size" or name.partition(".")[0] in OPEN_SECTIONS:
+            # The climb takes it step by step.
+            continue
+        if isinstance(parameter, CategoricalParameter):
             found += [(name, choice) for choice in parameter.choices]
         elif name == "loader.num_workers" and parameter.contains(0):
             found.append((name, 0))

@@ -101,6 +101,7 @@ class Searcher:
         """
         asked = (
             self._next_start(taken)
+            or self._next_stack(taken)
             or self._next_climb(number, taken)
             or self._next_suggested(number, taken)
             or _Next(self._untried(number, taken), "drawn from what was not tried yet")
@@ -167,6 +168,13 @@ class Searcher:
         """Returns the first of the usual starts that was not asked for yet."""
         left = (each for key, each in self._starts.items() if key not in taken)
         return next((_Next(each.params, f"start: {each.why}") for each in left), None)
+
+    def _next_stack(self, taken: Container[str]) -> _Next | None:
+        """Returns what gained alone, together, once each of the usual starts has its result."""
+        if self._spec.search.sampler != AUTO or self._climb is None or self._num_results < len(self._starts):
+            return None
+        asked = self._climb.stacked(taken)
+        return _Next(*asked) if asked is not None else None
 
     def _next_climb(self, number: int, taken: Container[str]) -> _Next | None:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.template import render
-from sweeper.interventions import FILE_VARIABLE, OWN, VARIABLE, known
-from sweeper.interventions.intervention import CLOSE, EXACT
+from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, OWN, VARIABLE, known
+from sweeper.interventions.batch import FACTORS
+from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT, SINGLE
 from sweeper.scaffold.known_options import of_environment
 
 MIN_GAIN = 1.02
@@ -26,24 +26,28 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change that may be made to a script.
+    """One value of a parameter of a script's training, beside the one that leaves it as it is.
 
     Attributes:
         name: Its parameter.
-        own: The value that leaves the script as it is.
-        choices: The other values.
-        kind: `exact` or `close`, as declared.
+        value: The value.
+        own: The parameter's value that leaves the script as it is.
+        kind: `exact`, `close` or `changes training`, as declared.
         why: What it saves, in a line.
-        env: Environment variables for each choice; empty for a change at run time.
+        rounding: Relative difference in the first steps that rounding may make.
+        is_fallback: Whether it is tried only where no value of its parameter before it is possible.
+        env: Environment variables for it; empty for a change at run time.
         refused: Why it is not tried.
         proof: What was proved of it.
     """
 
     name: str
-    own: str
-    choices: tuple[str, ...]
+    value: str
     kind: str
-    why: str
+    own: str = OWN
+    why: str = ""
+    rounding: float = SINGLE
+    is_fallback: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
     proof: str = ""
@@ -53,64 +57,100 @@ class Change:
         """Whether it needs nothing in the script's process."""
         return bool(self.env)
 
+    @property
+    def changes_training(self) -> bool:
+        """Whether no proof can show it to be harmless."""
+        return self.kind == CHANGES_TRAINING
 
-def possible(found: Measurement, file: Path | None = None) -> list[Change]:
+    @property
+    def word(self) -> str:
+        """The change as its variable has it (`sweeper.interventions`)."""
+        value = f"{self.value}/{self.own}" if self.name == BATCH_SIZE.name else self.value
+        return f"{self.name}={value}"
+
+    def __str__(self) -> str:
+        """Returns its name and value."""
+        return f"{self.name} {self.value}"
+
+
+def possible(found: Measurement, file: Path | None = None, *, allow_batch_size: bool = False) -> list[Change]:
     """Returns all changes; those that cannot pay are refused, with the reason.
 
     Args:
         found: The script as it was watched.
         file: The user's own changes (`sweeper.interventions.known`).
+        allow_batch_size: Whether larger batches are tried, too.
     """
-    ceilings = dict(_ceilings(found))
-    changes = []
+    ceilings, changes = dict(_ceilings(found)), []
     for each in known(str(file) if file else "").values():
         most, what = ceilings.get(each.name, (None, ""))
-        refused = f"{what}: {most:.3g}x at most" if most is not None and most < MIN_GAIN else ""
-        changes.append(
-            Change(
-                name=each.name,
-                own=OWN,
-                choices=tuple(each.choices),
-                kind=each.kind,
-                why=each.why,
-                refused=refused,
+        for rank, value in enumerate(each.choices):
+            refused = each.refusal(value, found.observed) if hasattr(each, "refusal") else ""
+            if not refused and most is not None and most < MIN_GAIN:
+                refused = f"{what}: {most:.3g}x at most"
+            changes.append(
+                Change(
+                    name=each.name,
+                    value=value,
+                    kind=each.kind,
+                    why=each.why,
+                    rounding=getattr(each, "rounding", SINGLE),
+                    is_fallback=rank > 0 and getattr(each, "are_ranked", False),
+                    refused=refused,
+                )
             )
-        )
     for name, (dimension, variables) in of_environment(found.observed).items():
-        changes.append(
-            Change(
-                name=name,
-                own=str(dimension.value),
-                choices=tuple(str(c) for c in dimension.choices if c != dimension.value),
-                kind=_KINDS[name],
-                why=_WHY[name],
-                env=variables,
-            )
+        for choice in dimension.choices:
+            if choice != dimension.value:
+                changes.append(
+                    Change(
+                        name=name,
+                        value=str(choice),
+                        own=str(dimension.value),
+                        kind=_KINDS[name],
+                        why=_WHY[name],
+                        env=variables,
+                    )
+                )
+    return [*changes, *(_batches(found) if allow_batch_size else ())]
+
+
+def _batches(found: Measurement) -> Iterator[Change]:
+    own = int(found.observed.get("batch_size") or 0)
+    for factor in FACTORS:
+        yield Change(
+            name=BATCH_SIZE.name,
+            value=str(own * factor),
+            own=str(own),
+            kind=BATCH_SIZE.kind,
+            why=BATCH_SIZE.why,
+            refused=BATCH_SIZE.refusal("", found.observed),
         )
-    return changes
 
 
 def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
     """Yields the most that a change could bring: the part of a step that it could save."""
     diagnosis, parts = found.diagnosis, found.breakdown
+    if not parts.step_s:
+        return
     if diagnosis is not None and diagnosis.device_samples_s and found.throughput:
-        yield "loader", (diagnosis.device_samples_s / found.throughput, "on one batch, again and again")
-    if parts.step_s:
-        yield "optimizer", (parts.step_s / max(1e-9, parts.step_s - parts.optimizer_s), "without updates")
+        # Two ways to see it: a busy machine spoils one of them, and workers take cores from the arithmetic.
+        without_data = parts.step_s / max(1e-9, parts.step_s - parts.data_s)
+        on_one_batch = diagnosis.device_samples_s / found.throughput
+        yield "loader", (max(without_data, on_one_batch), "without its loader")
+    yield "optimizer", (parts.step_s / max(1e-9, parts.step_s - parts.optimizer_s), "without updates")
 
 
-def environment(changes: Mapping[str, str], among: Mapping[str, Change], file: Path | None) -> dict[str, str]:
-    """Returns the variables that make some changes, by name and value."""
-    own = {each.name: each.own for each in among.values()}
-    values: dict[str, Any] = {**own, **changes}
+def environment(changes: Sequence[Change], file: Path | None) -> dict[str, str]:
+    """Returns the variables that make some changes, at most one of each parameter."""
     found: dict[str, str] = {}
     words = []
-    for name, value in changes.items():
-        if among[name].is_of_environment:
-            rendered = {key: render(text, values) for key, text in among[name].env.items()}
+    for each in changes:
+        if each.is_of_environment:
+            rendered = {key: render(text, {each.name: each.value}) for key, text in each.env.items()}
             found.update({key: text for key, text in rendered.items() if text})
-        elif value != among[name].own:
-            words.append(f"{name}={value}")
+        else:
+            words.append(each.word)
     if words:
         found[VARIABLE] = " ".join(words)
     if file:

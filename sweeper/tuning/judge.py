@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.inject.prover import EARLY_STEPS
+from sweeper.interventions.intervention import SINGLE
 from sweeper.script.proof import Recorded
 
 Event = Mapping[str, Any]
@@ -15,14 +16,11 @@ Event = Mapping[str, Any]
 MIN_STEPS = 8
 """Steps that both runs must have."""
 
-ROUNDING = 1e-3
-"""Relative difference of losses and gradients in the first steps that rounding explains."""
+LOSS_IS_FINER = 4
+"""Times that a loss may differ less than a gradient, with half the bits."""
 
 BLOCKS = 6
 """Parts of a curve of losses that are compared by their means."""
-
-TINY = 1e-6
-"""Share of the largest gradient below which a gradient is rounding alone."""
 
 
 def equal(one: Recorded, other: Recorded) -> str:
@@ -38,7 +36,7 @@ def equal(one: Recorded, other: Recorded) -> str:
     return _missing(one, other)
 
 
-def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded]) -> str:
+def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding: float = SINGLE) -> str:
     """Returns what makes a run more than a rounding of the baseline; empty if nothing does.
 
     The same samples in the same order, the same draws, the same rates and parameters; losses and
@@ -47,6 +45,7 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded]) -> str:
 
     Args:
         seeds: Runs of the unchanged script with other seeds.
+        rounding: Relative difference of gradients in the first steps that rounding explains.
     """
     for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
         steps = 0
@@ -54,7 +53,7 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded]) -> str:
             steps += "step" in left
             if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
                 return f"{_what(left, right)} after {steps} steps"
-            if steps < EARLY_STEPS and (why := _early(left, right)):
+            if steps < EARLY_STEPS and (why := _early(left, right, rounding)):
                 return f"{why} in step {steps + 1}"
         if why := _too_short(first, second):
             return why
@@ -138,10 +137,15 @@ def _fixed(event: Event) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name not in changing}
 
 
-def _early(left: Event, right: Event) -> str:
+def _early(left: Event, right: Event, rounding: float) -> str:
+    def near(one: float, other: float, scale: float) -> bool:
+        return abs(one - other) <= rounding * scale or one == other
+
     if "loss" in left:
         pairs = zip(_numbers(left["loss"]), _numbers(right["loss"]), strict=False)
-        return "" if all(_near(a, b, max(abs(a), abs(b))) for a, b in pairs) else "its losses differ"
+        # A mean over many, in which their rounding cancels.
+        share = max(SINGLE, rounding / LOSS_IS_FINER) / rounding
+        return "" if all(near(a, b, share * max(abs(a), abs(b))) for a, b in pairs) else "its losses differ"
     if "sums" in left:
         what = "its gradients differ" if "gradients" in left else "its updates differ"
         if len(left["sums"]) != len(right["sums"]):
@@ -149,13 +153,12 @@ def _early(left: Event, right: Event) -> str:
         largest = max((norm for norm, _ in right["sums"]), default=0.0)
         for (norm, product), (other, others) in zip(left["sums"], right["sums"], strict=True):
             scale = max(norm, other)
-            if scale > TINY * largest and not (_near(norm, other, scale) and _near(product, others, scale)):
+            # Adam's first updates are signs of gradients: those near 0 turn with half the bits.
+            is_like = near(product, others, scale) or ("gradients" not in left and rounding > SINGLE)
+            # Far below the largest, a gradient is rounding alone.
+            if scale > rounding**2 * largest and not (near(norm, other, scale) and is_like):
                 return what
     return ""
-
-
-def _near(one: float, other: float, scale: float) -> bool:
-    return abs(one - other) <= ROUNDING * scale or one == other
 
 
 def _numbers(texts: Sequence[str | None]) -> list[float]:
@@ -177,7 +180,7 @@ def _curves(name: str, one: list[float], baseline: list[float], others: list[lis
     means = [_means(each[:count]) for each in (one, baseline, *others)]
     for block in zip(*means, strict=True):
         usual = max(abs(a - b) for a in block[1:] for b in block[1:])
-        if abs(block[0] - block[1]) > max(usual, ROUNDING * abs(block[1])):
+        if abs(block[0] - block[1]) > max(usual, SINGLE * abs(block[1])):
             return f"its {name} are farther from the script's than those of another seed"
     return ""
 

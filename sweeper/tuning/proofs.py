@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -82,70 +82,84 @@ class Proofs:
     def prove(self, changes: Sequence[Change], say: Say) -> list[Change]:
         """Returns the changes with what was proved of them, or why they are refused.
 
-        All of a kind are proved at once; where that fails, one by one.
+        All that round alike are proved at once; where that fails, one by one. What changes the training
+        by what it is cannot be proved, and stays as it is.
         """
-        if self.unproved:
-            return [dataclasses.replace(each, refused=each.refused or self.unproved) for each in changes]
-        found = {each.name: each for each in changes}
-        for kind in (EXACT, CLOSE):
-            asked = [each for each in changes if each.kind == kind and not each.refused]
-            if kind == CLOSE and asked:
-                self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
-            for each in self._proved(asked, changes):
-                found[each.name] = each
-                say(_line(each))
+        found = {(each.name, each.value): each for each in changes}
+
+        def settle(change: Change) -> None:
+            found[change.name, change.value] = change
+            say(f"  {change}: {change.proof or f'left out, {change.refused}'}")
+
+        def pending() -> list[Change]:
+            return [e for e in found.values() if not (e.refused or e.proof or e.changes_training)]
+
+        while left := pending():
+            if self.unproved:
+                return [dataclasses.replace(e, refused=e.refused or self.unproved) for e in found.values()]
+            ready: list[Change] = []
+            for each in left:
+                before = [e for e in changes[: changes.index(each)] if e.name == each.name]
+                proved = [e for e in before if found[e.name, e.value].proof]
+                if each.is_fallback and proved:
+                    found[each.name, each.value] = _refused(each, f"{proved[0]} is possible")
+                elif not any(e.name == each.name for e in ready):
+                    ready.append(each)
+            for alike in _alike(ready):
+                if alike[0].kind == CLOSE:
+                    self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
+                for each in self._proved(alike):
+                    settle(each)
         return list(found.values())
 
-    def _proved(self, asked: Sequence[Change], among: Sequence[Change]) -> list[Change]:
-        if not asked:
-            return []
-        run = self._with([asked], among)[0]
+    def _proved(self, asked: Sequence[Change]) -> list[Change]:
+        run = self._with([asked])[0]
         here = [each for each in asked if not run.changes.get(each.name)]
         apart = [_refused(each, run.changes[each.name]) for each in asked if each not in here]
         if not here:
             return apart
-        if not self._fault(run, asked[0].kind):
+        if not (fault := self._fault(run, here[0])):
             return [*apart, *(dataclasses.replace(each, proof=self._proof(each.kind)) for each in here)]
-        if len(here) == 1:
-            return [*apart, _refused(here[0], self._fault(run, here[0].kind))]
-        for each, alone in zip(here, self._with([[each] for each in here], among), strict=True):
-            fault = alone.changes.get(each.name) or self._fault(alone, each.kind)
+        if len(asked) == 1:
+            return [*apart, _refused(here[0], fault)]
+        for each, alone in zip(here, self._with([[each] for each in here]), strict=True):
+            fault = alone.changes.get(each.name) or self._fault(alone, each)
             proved = dataclasses.replace(each, proof=self._proof(each.kind))
             apart.append(_refused(each, fault) if fault else proved)
         return apart
 
-    def stack(self, values: Mapping[str, str], among: Sequence[Change]) -> tuple[str, str]:
+    def stack(self, changes: Sequence[Change]) -> tuple[str, str]:
         """Returns the kind of several changes together as it is found, and what speaks against them."""
-        by_name = {each.name: each for each in among}
-        run = self._runs([(environment(values, by_name, self._file), 0)])[0]
-        if not equal(run, self._baseline):
-            return EXACT, ""
-        if any(by_name[name].kind == CLOSE for name in values):
-            self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
-            return CLOSE, close(run, self._baseline, self._seeds)
-        return EXACT, equal(run, self._baseline)
+        run = self._with([changes])[0]
+        fault = equal(run, self._baseline)
+        roughest = max(changes, key=lambda each: (each.kind == CLOSE, each.rounding), default=None)
+        if not fault or roughest is None or roughest.kind == EXACT:
+            return EXACT, fault
+        self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
+        return CLOSE, self._fault(run, roughest)
 
-    def _with(self, groups: Sequence[Sequence[Change]], among: Sequence[Change]) -> list[Recorded]:
-        by_name = {each.name: each for each in among}
-        choices = [{each.name: each.choices[0] for each in group} for group in groups]
-        return self._runs([(environment(each, by_name, self._file), 0) for each in choices])
+    def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
+        return self._runs([(environment(group, self._file), 0) for group in groups])
 
-    def _fault(self, run: Recorded, kind: str) -> str:
+    def _fault(self, run: Recorded, change: Change) -> str:
         if run.failure:
             return run.failure
-        if kind == EXACT:
+        if change.kind == EXACT:
             return equal(run, self._baseline)
-        return close(run, self._baseline, [each for each in self._seeds if not each.failure])
+        seeds = [each for each in self._seeds if not each.failure]
+        return close(run, self._baseline, seeds, change.rounding)
 
     def _proof(self, kind: str) -> str:
         how = "equal in every bit" if kind == EXACT else "equal but for rounding"
         return f"{how} over {self.covers}"
 
 
+def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Yields the changes of one kind and one rounding together, the exact ones first."""
+    keys = sorted({(each.kind != EXACT, each.rounding) for each in changes})
+    for key in keys:
+        yield [each for each in changes if (each.kind != EXACT, each.rounding) == key]
+
+
 def _refused(change: Change, why: str) -> Change:
     return dataclasses.replace(change, refused=why)
-
-
-def _line(change: Change) -> str:
-    name = f"{change.name} {change.choices[0]}"
-    return f"  {name}: {change.proof}" if not change.refused else f"  {name}: left out, {change.refused}"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.core.template import literal
-from sweeper.interventions import FILE_VARIABLE, VARIABLE
+from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
 from sweeper.tuning.changes import Change
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
+LOSS_LIMIT = {"val_loss": {"max_ratio_to_baseline": 1.02}}
+"""On the loss after the same samples, where what is learned from them may change."""
 TRIALS = 4
 """And two for each change: alone, and with the others."""
 
@@ -36,17 +39,25 @@ def space(
         file: The user's own changes.
     """
     variables = {key: literal(text) for key, text in env.items()}
-    words = [f"{each.name}={{{each.name}}}" for each in changes if not each.is_of_environment]
+    dimensions: dict[str, Any] = {}
+    baseline: dict[str, Any] = {}
+    words = []
+    for each in changes:
+        # A number, as everywhere, so that memory and losses are known to depend on it.
+        value, own = (
+            (int(each.value), int(each.own)) if each.name == BATCH_SIZE.name else (each.value, each.own)
+        )
+        if each.name not in dimensions:
+            dimensions[each.name] = {"type": "categorical", "choices": [own]}
+            baseline[each.name] = own
+            if not each.is_of_environment:
+                words.append(dataclasses.replace(each, value=f"{{{each.name}}}").word)
+        dimensions[each.name]["choices"].append(value)
+        variables.update(each.env)
     if words:
         variables[VARIABLE] = " ".join(words)
         if file:
             variables[FILE_VARIABLE] = literal(file)
-    dimensions: dict[str, Any] = {}
-    baseline: dict[str, Any] = {}
-    for each in changes:
-        dimensions[each.name] = {"type": "categorical", "choices": [each.own, *each.choices]}
-        baseline[each.name] = each.own
-        variables.update(each.env)
     arguments = [literal(word) for word in command]
     fix: dict[str, Any] = {}
     if proposal is not None:
@@ -66,6 +77,7 @@ def space(
         "measure": dict(MEASURE),
         "search": {"trials": TRIALS + 2 * len(dimensions), "minutes": round(minutes, 2)},
         "confirm": dict(CONFIRM),
+        **({"constraints": dict(LOSS_LIMIT)} if any(each.changes_training for each in changes) else {}),
     }
 
 

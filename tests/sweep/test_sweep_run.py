@@ -269,7 +269,9 @@ def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch)
     bench.run(spec, lambda config: dataclasses.replace(surface(config), startup_seconds=15.0))
     assert result_of(bench)["reason"] == "the time is up after 5 trials"
     # One candidate, so that it has three rounds; a sweep that is continued keeps to that.
-    assert {each.job.params["among"] for each in Journal(folder_of(bench)).rounds("confirm")} == {1}
+    candidates = {each.job.params["candidates"] for each in Journal(folder_of(bench)).rounds("confirm")}
+    assert len(candidates) == 1
+    assert len(candidates.pop().split()) == 1
     assert [len(each) for each in result_of(bench)["rounds"]] == [2, 2, 2]
 
 

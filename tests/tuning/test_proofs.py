@@ -27,8 +27,7 @@ def planted() -> list[Change]:
     found = known(str(PLANTED))
     own = {name: each for name, each in found.items() if each.why == "planted"}
     return [
-        Change(name=name, own="own", choices=each.choices, kind=each.kind, why=each.why)
-        for name, each in own.items()
+        Change(name=name, value=each.choices[0], kind=each.kind, why=each.why) for name, each in own.items()
     ]
 
 

@@ -27,7 +27,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
-from sweeper.sweep.phases.ladder import apart
+from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.result import ConfirmationResult
@@ -38,6 +38,8 @@ END_SECONDS = 1.0
 """From the last window of a process to the next process."""
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
+AMONG = "candidates"
+"""Parameter of a confirmation's jobs: the numbers of all candidates."""
 MAX_ROUNDS = 4
 """Multiple of `confirm.rounds` that may run while the intervals are wide and there is time."""
 
@@ -50,13 +52,17 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
     count; an incomplete one is completed.
     """
-    spec, chosen = context.spec, _finalists(context, trials)
+    spec = context.spec
+    chosen: Sequence[TrialRecord] = _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
-    if spec.confirm.ladder:
-        chosen = [chosen[0], *apart(context, trials, chosen[0]), *chosen[1:]]
-    whole, chosen = len(chosen), chosen[: _num_candidates(context, trials, chosen)]
-    among = len(chosen) if len(chosen) < whole else None
+    begun = _begun(context, trials, chosen)
+    if spec.confirm.ladder and not begun:
+        chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
+    whole = len(chosen)
+    chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
+    is_fixed = bool(begun) or spec.confirm.ladder or len(chosen) < whole
+    among = [each.number for each in chosen] if is_fixed else ()
     window, wanted = spec.measure.window_seconds, spec.confirm.rounds
     rounds = Rounds(context, trials, "confirm", window, wanted, among)
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
@@ -65,17 +71,31 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:
-    """Returns how many candidates have time for the fewest rounds: rather few than too few rounds of each.
-
-    A confirmation that continues has as many as it began with.
-    """
-    begun = [entry.job.params.get("among") for entry in context.journal.rounds("confirm")]
-    if begun:
-        return begun[0] if isinstance(begun[0], int) else len(chosen)
-    left, number = trials.budget.seconds_left, len(chosen)
-    while left is not None and number > 1 and confirm_seconds(trials, context.spec, chosen[:number]) > left:
+    """Returns how many candidates have time for the fewest rounds: rather few than too few rounds of each."""
+    number = len(chosen)
+    while number > 1 and not _fits(context, trials, chosen[:number]):
         number -= 1
     return number
+
+
+def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> bool:
+    """Returns whether there is time for the fewest rounds of some candidates."""
+    left = trials.budget.seconds_left
+    return left is None or confirm_seconds(trials, context.spec, chosen) <= left
+
+
+def _begun(
+    context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]
+) -> Sequence[TrialRecord]:
+    """Returns the candidates of a confirmation that continues: those that it began with."""
+    first = next((entry.job.params for entry in context.journal.rounds("confirm")), None)
+    if first is None:
+        return []
+    if isinstance(named := first.get(AMONG), str):
+        return [trials.table.judged(int(number)) for number in named.split()]
+    # Earlier versions wrote only how many, if not all.
+    number = first.get("among")
+    return chosen[:number] if isinstance(number, int) else chosen
 
 
 def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
@@ -153,14 +173,14 @@ class Rounds:
         place: str,
         window_seconds: float,
         wanted: int,
-        among: int | None = None,
+        among: Sequence[int] = (),
     ) -> None:
         """Looks up the rounds so far.
 
         Args:
             place: Name of the folder.
             wanted: Rounds to run, and more while the intervals are wide.
-            among: The number of candidates, where there was no time for more.
+            among: The candidates, where they follow from more than the trials.
         """
         self._context, self._trials = context, trials
         self._place, self._window_seconds, self._wanted = place, window_seconds, wanted
@@ -248,9 +268,9 @@ class Rounds:
 
     def _job(self, record: TrialRecord, index: int) -> Job:
         measure = self._context.spec.measure
-        params = {"round": index, "trial": record.number}
-        if self._among is not None:
-            params["among"] = self._among
+        params: dict[str, object] = {"round": index, "trial": record.number}
+        if self._among:
+            params[AMONG] = " ".join(map(str, self._among))
         job = self._trials.job("confirm", record.config, params)
         plan = MeasurePlan(
             window_seconds=self._window_seconds,

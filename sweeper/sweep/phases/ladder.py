@@ -1,39 +1,73 @@
-"""Takes the best configuration apart: without each of its changes, and with each alone."""
+"""Takes the best configuration apart: which of its changes earn their place, and what each brings alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sweeper.analysis.confirmation import changes
-from sweeper.core.config import TrialConfig
+from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 
+Fits = Callable[[Sequence[TrialRecord]], bool]
 
-def apart(context: SweepContext, trials: TrialRunner, best: TrialRecord) -> list[TrialRecord]:
-    """Returns the trials of the best without each of its changes, then of each alone; runs the missing.
 
-    One that fails, or is no trial of the space, is left out.
+def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits) -> list[TrialRecord]:
+    """Returns the candidates: the best, the best without each of its changes, then each change alone.
+
+    A change without which a single trial was no slower leaves the best. So do those that brought the
+    least, until there is time to measure the best without each that is left: what nobody has measured
+    does not win. Trials that are missing run here.
+
+    Args:
+        fits: Whether there is time to confirm some candidates.
     """
-    found: list[TrialRecord] = []
-    for config, why in _configs(trials.table.records[BASELINE].config, best.config):
-        known = next((r for r in trials.table.finished() if r.config.key() == config.key()), None)
-        record = known or _measured(context, trials, config, why)
-        if record.measurement is not None and record not in found:
-            found.append(record)
+    usual = trials.table.records[BASELINE].config.flatten()
+    while True:
+        changed = changes(best.config, usual)
+        without = dict(_without(context, trials, best, changed, usual)) if len(changed) > 1 else {}
+        if not without:
+            return [best]
+        speeds = {name: each.metric("throughput") or 0.0 for name, each in without.items()}
+        fastest = max(speeds, key=lambda name: speeds[name])
+        earns = speeds[fastest] < (best.metric("throughput") or 0.0)
+        if earns and (len(changed) == 2 or fits([best, *without.values()])):
+            break
+        best = without[fastest]
+    found = [best, *without.values()]
+    for name, value in changed.items():
+        alone = _known(trials, trials.table.records[BASELINE].config.replace({name: value}))
+        if alone is not None and alone not in found:
+            found.append(alone)
     return found
 
 
-def _configs(baseline: TrialConfig, best: TrialConfig) -> Iterator[tuple[TrialConfig, str]]:
-    usual = baseline.flatten()
-    changed = changes(best, usual)
-    if len(changed) < 2:
-        return
+def _without(
+    context: SweepContext,
+    trials: TrialRunner,
+    best: TrialRecord,
+    changed: Mapping[str, Scalar],
+    usual: Mapping[str, Scalar],
+) -> Iterator[tuple[str, TrialRecord]]:
+    """Yields the best without each of its changes, by the change's name; one that fails is left out."""
     for name in changed:
-        yield best.replace({name: usual[name]}), f"the best without `{name}`"
-    for name, value in changed.items():
-        yield baseline.replace({name: value}), f"`{name}` alone, which the best has"
+        config = best.config.replace({name: usual[name]})
+        record = _known(trials, config) or _measured(context, trials, config, f"the best without `{name}`")
+        if record.measurement is not None and record.feasible:
+            yield name, record
+
+
+def _known(trials: TrialRunner, config: TrialConfig) -> TrialRecord | None:
+    """Returns the trial of a configuration that was measured; None if there is none."""
+    return next(
+        (
+            each
+            for each in trials.table.finished()
+            if each.config.key() == config.key() and each.measurement is not None
+        ),
+        None,
+    )
 
 
 def _measured(context: SweepContext, trials: TrialRunner, config: TrialConfig, why: str) -> TrialRecord:
@@ -42,4 +76,4 @@ def _measured(context: SweepContext, trials: TrialRunner, config: TrialConfig, w
     trials.start(number, "search", config, params, why)
     for key, job, outcome in trials.jobs.wait():
         trials.finish(key, job, outcome)
-    return trials.table.records[number]
+    return trials.table.judged(number)

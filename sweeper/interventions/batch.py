@@ -1,0 +1,96 @@
+"""Larger batches, with the learning rate that goes with them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .intervention import CHANGES_TRAINING, Intervention, Report
+
+FACTORS = (2, 4, 8, 16, 32, 64)
+_LINEAR = ("SGD",)
+"""Optimizers whose rate grows with the batch (Goyal et al., 2017); that of all others, with its root."""
+
+
+class BatchSize(Intervention):
+    """Loaders that shuffle, and have the script's batch size, give batches of another size.
+
+    A value is `2048/64`: the new size, and the script's own.
+    """
+
+    name = "batch_size"
+    choices = ()
+    kind = CHANGES_TRAINING
+    why = "one step for more samples; the learning rate grows with it"
+
+    def accepts(self, value: str) -> bool:
+        """Whether a text is a value of it."""
+        new, _, own = value.partition("/")
+        return new.isdecimal() and own.isdecimal() and int(new) > 0 and int(own) > 0
+
+    def is_own(self, value: str) -> bool:
+        """Whether a value leaves the script as it is."""
+        new, _, own = value.partition("/")
+        return new == own
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        if not observed.get("batch_size"):
+            return "its batch size is unknown"
+        return "" if observed.get("num_workers") is not None else "its batches come from no DataLoader"
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has loaders and optimizers that are made from now on use it."""
+        new, own = map(int, value.split("/"))
+        self._change_loaders(torch, own, new / own, report)
+        self._change_rates(torch, new / own)
+
+    def _change_loaders(self, torch: Any, own: int, factor: float, report: Report) -> None:
+        data = torch.utils.data
+        original = data.BatchSampler.__init__
+
+        @functools.wraps(original)
+        def init(batches: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
+            if batch_size == own and not isinstance(sampler, data.SequentialSampler):
+                batch_size = round(batch_size * factor)
+                report(True)
+            original(batches, sampler, batch_size, *args, **kwargs)
+
+        data.BatchSampler.__init__ = init
+        made = data.DataLoader.__init__
+
+        @functools.wraps(made)
+        def make(loader: Any, *args: Any, **kwargs: Any) -> None:
+            made(loader, *args, **kwargs)
+            size = getattr(loader.batch_sampler, "batch_size", None)
+            if loader.batch_size == own and size is not None and size != own:
+                # The attribute cannot be set any more, and is what some scripts print or compute with.
+                loader.__dict__["batch_size"] = size
+
+        data.DataLoader.__init__ = make
+
+    def _change_rates(self, torch: Any, factor: float) -> None:
+        for kind in {each for each in vars(torch.optim).values() if _is_optimizer(torch, each)}:
+            times = factor if kind.__name__ in _LINEAR else math.sqrt(factor)
+            kind.__init__ = _rated(kind.__init__, times)
+
+
+def _is_optimizer(torch: Any, each: Any) -> bool:
+    base = torch.optim.Optimizer
+    return isinstance(each, type) and issubclass(each, base) and each is not base
+
+
+def _rated(original: Any, times: float) -> Any:
+    @functools.wraps(original)
+    def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        # AdamW's calls Adam's.
+        if not getattr(optimizer, "_sweeper_rated", False):
+            optimizer._sweeper_rated = True
+            for group in (*optimizer.param_groups, optimizer.defaults):
+                if group.get("lr") is not None:
+                    group["lr"] = group["lr"] * times
+
+    return init

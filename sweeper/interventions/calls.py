@@ -1,0 +1,117 @@
+"""The calls of the models that a script trains: found in its first step, changed from the second on.
+
+A model is the outermost module with parameters to train that is called with gradients on. Nothing is
+known of it before it is called, and nothing of the script's needs to be: neither a name nor a class.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .intervention import Report
+
+MAX_CALLS = 8
+"""Calls of one model in a step: a loop over time calls it more often, and each change costs a little."""
+
+SLOT = "_compiled_call_impl"
+"""Attribute of a module that torch calls in the place of `_call_impl`."""
+
+if TYPE_CHECKING:
+    Call = Callable[..., Any]
+    # From a model and its call so far to its new call; raises UnchangedError.
+    Make = Callable[[Any, Call], Call]
+
+
+class UnchangedError(Exception):
+    """A model's calls are not changed; its text says why."""
+
+
+def change_calls(torch: Any, make: Make, report: Report) -> None:
+    """Changes the calls of the models that are trained, once the first step has ended.
+
+    In an evaluation, and wherever gradients are off, they stay as they were.
+    """
+    finder = _Finder(torch, make, report)
+    modules = torch.nn.modules.module
+    handles = [
+        modules.register_module_forward_pre_hook(finder.begins),
+        modules.register_module_forward_hook(finder.ended, always_call=True),
+    ]
+
+    def after_step(*_: Any) -> None:
+        if handles:
+            for handle in handles:
+                handle.remove()
+            handles.clear()
+            finder.change()
+
+    # Stays registered: torch iterates over its hooks as it calls them.
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
+
+
+class _Finder:
+    """Counts the calls of the outermost modules until the first step has ended."""
+
+    def __init__(self, torch: Any, make: Make, report: Report) -> None:
+        self._torch, self._make, self._report = torch, make, report
+        self._depth = 0
+        self._found: dict[int, tuple[Any, int]] = {}
+
+    def begins(self, module: Any, _: Any) -> None:
+        """A module is called."""
+        self._depth += 1
+        if self._depth == 1 and self._torch.is_grad_enabled():
+            _, count = self._found.get(id(module), (None, 0))
+            self._found[id(module)] = module, count + 1
+
+    def ended(self, *_: Any) -> None:
+        """A module's call has returned, or raised."""
+        self._depth -= 1
+
+    def change(self) -> None:
+        """Changes the calls of those that train."""
+        models = [each for each in self._found.values() if _trains(each[0])]
+        self._found.clear()
+        if not models:
+            self._report(False, "no model was seen in its first step")
+        for model, count in models:
+            name = type(model).__name__
+            if count > MAX_CALLS:
+                self._report(False, f"its {name} is called {count} times in a step")
+                continue
+            before = vars(model).get(SLOT)
+            try:
+                if self._torch.jit.is_scripting() or isinstance(model, self._torch.jit.ScriptModule):
+                    raise UnchangedError("it is a script of torch.jit")
+                changed = self._make(model, before or model._call_impl)
+            except UnchangedError as error:
+                self._report(False, f"its {name} is not changed: {error}")
+                continue
+            vars(model)[SLOT] = ChangedCall(self._torch, model, before, changed)
+            self._report(True)
+
+
+def _trains(module: Any) -> bool:
+    return any(each.requires_grad for each in module.parameters())
+
+
+class ChangedCall:
+    """A model's call: changed with gradients on, and otherwise as it was. Copies and pickles have none."""
+
+    def __init__(self, torch: Any, model: Any, before: Call | None, changed: Call) -> None:
+        self._model, self._before, self._changed = weakref.ref(model), before, changed
+        self._has_grad = torch.is_grad_enabled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model."""
+        if self._has_grad():
+            return self._changed(*args, **kwargs)
+        model = self._model()
+        assert model is not None
+        return (self._before or model._call_impl)(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()

@@ -1,0 +1,58 @@
+"""Changes to what torch asks of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .intervention import CLOSE, HALF, Intervention, Report
+
+
+class _OnGpu(Intervention):
+    """A setting of torch for training on a GPU."""
+
+    kind = CLOSE
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        return "" if observed.get("device", "cpu") == "cuda" else "it does not train on a GPU"
+
+
+class Tf32(_OnGpu):
+    """Matrix products of float32 on tensor cores, with 10 bits of mantissa."""
+
+    name = "tf32"
+    choices = ("on",)
+    why = "tensor cores multiply matrices of float32"
+    rounding = HALF
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        if observed.get("precision", "fp32") != "fp32":
+            return "the script computes in another precision than float32"
+        return super().refusal(value, observed)
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Allows it for matrix products and convolutions."""
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+        report(True)
+
+
+class Cudnn(_OnGpu):
+    """cuDNN measures its algorithms for each shape of a convolution, and takes the fastest."""
+
+    name = "cudnn"
+    choices = ("search",)
+    why = "convolutions use the algorithm that was measured to be the fastest"
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        return super().refusal(value, observed) or (
+            "" if observed.get("convolves", True) else "it has no convolution of pictures"
+        )
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has cuDNN search."""
+        torch.backends.cudnn.benchmark = True
+        report(True)

@@ -1,0 +1,80 @@
+"""Changes to how batches come about: gathered from collated data, or read without workers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from . import collating
+from .gathered import gather, iterator_class
+from .intervention import EXACT, Intervention, Report
+
+GATHERED, INLINE, CORES = "gathered", "inline", "cores"
+
+
+class Loader(Intervention):
+    """Loaders give batches that are gathered from the collated data set, or have other workers."""
+
+    name = "loader"
+    choices = (GATHERED, INLINE, CORES)
+    are_ranked = True
+    kind = EXACT
+    why = "batches are gathered from a data set that was collated once, or read by as few workers as help"
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        workers = observed.get("num_workers")
+        if workers is None:
+            return "its batches come from no DataLoader"
+        if value == INLINE and not workers:
+            return "it has no workers"
+        cores = len(os.sched_getaffinity(0))
+        if value == CORES and workers == cores:
+            return f"it has {cores} workers already"
+        return ""
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Changes the passes that begin from now on, where the samples are found to stay the same."""
+        if value == GATHERED:
+            gather(torch, report)
+        else:
+            _with_other_workers(torch, value, report)
+
+
+def _with_other_workers(torch: Any, value: str, report: Report) -> None:
+    """Reads rows in the training process, or has as many workers as there are cores."""
+    module = torch.utils.data.dataloader
+    original = module.DataLoader._get_iterator
+    inline = iterator_class(torch)
+    known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+    wanted = 0 if value == INLINE else len(os.sched_getaffinity(0))
+
+    def is_free(loader: Any) -> bool:
+        """Whether the rows of a loader are the same whoever reads them."""
+        if loader not in known:
+            try:
+                collating.check_rows(torch, loader)
+                known[loader] = True
+                report(True)
+            except collating.RefusedError as refusal:
+                known[loader] = False
+                report(False, str(refusal))
+        return known[loader]
+
+    @functools.wraps(original)
+    def get_iterator(loader: Any) -> Any:
+        if loader.num_workers == wanted or not is_free(loader):
+            return original(loader)
+        if not wanted:
+            return inline(loader)
+        before = loader.num_workers, loader.prefetch_factor
+        loader.num_workers, loader.prefetch_factor = wanted, before[1] or 2
+        try:
+            return original(loader)
+        finally:
+            loader.num_workers, loader.prefetch_factor = before
+
+    module.DataLoader._get_iterator = get_iterator

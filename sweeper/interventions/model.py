@@ -1,0 +1,187 @@
+"""Changes to how a model computes: its precision, the layout of its pictures, compiled kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .calls import UnchangedError, change_calls
+from .intervention import CLOSE, HALF, SINGLE, Intervention, Report
+
+if TYPE_CHECKING:
+    from .calls import Call
+
+_NOT_PLAIN = "the script already computes in another precision than float32"
+
+
+class Precision(Intervention):
+    """The model's matrix products in bfloat16; parameters, losses and updates stay in float32."""
+
+    name = "precision"
+    choices = ("bf16",)
+    kind = CLOSE
+    why = "matrix products take half the bytes"
+    rounding = HALF
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        if observed.get("precision", "fp32") != "fp32":
+            return _NOT_PLAIN
+        if observed.get("device", "cpu") == "cpu" and not _cpu_has_bf16():
+            return "this processor has no instructions for it"
+        return ""
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has the models that are trained compute so from the second step on."""
+
+        def make(model: Any, call: Call) -> Call:
+            kinds = {each.device.type for each in model.parameters()}
+            if len(kinds) != 1 or any(each.dtype != torch.float32 for each in model.parameters()):
+                raise UnchangedError("its parameters are of several devices or precisions")
+            device = kinds.pop()
+            is_on = torch.is_autocast_enabled
+
+            is_possible = True
+
+            def in_bf16(*args: Any, **kwargs: Any) -> Any:
+                nonlocal is_possible
+                if is_on(device) or not is_possible:
+                    return call(*args, **kwargs)
+                with torch.autocast(device, dtype=torch.bfloat16):
+                    found = call(*args, **kwargs)
+                try:
+                    return _in_floats(torch, found)
+                except TypeError as error:
+                    is_possible = False
+                    report(False, str(error))
+                    return found
+
+            return in_bf16
+
+        change_calls(torch, make, report)
+
+
+def _cpu_has_bf16() -> bool:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = next((line.split() for line in file if line.startswith(("flags", "Features"))), [])
+    except OSError:
+        return False
+    return any(each in flags for each in ("avx512_bf16", "amx_bf16", "bf16", "svebf16"))
+
+
+def _in_floats(torch: Any, part: Any) -> Any:
+    """Returns an output with its tensors of 16 bits as floats of 32, in the same kinds of containers.
+
+    Raises:
+        TypeError: It has a part whose kind is unknown.
+    """
+    if torch.is_tensor(part):
+        return part.float() if part.dtype == torch.bfloat16 else part
+    kind = type(part)
+    if part is None or kind in (bool, int, float, str):
+        return part
+    if kind in (list, tuple):
+        return kind(_in_floats(torch, each) for each in part)
+    if isinstance(part, tuple) and hasattr(kind, "_make"):
+        return kind._make(_in_floats(torch, each) for each in part)
+    if isinstance(part, dict):
+        changed = {key: _in_floats(torch, each) for key, each in part.items()}
+        if kind is dict:
+            return changed
+        if dataclasses.is_dataclass(part):
+            # Outputs of Hugging Face's models are both.
+            return dataclasses.replace(part, **changed)
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        own = {each.name: getattr(part, each.name) for each in dataclasses.fields(part) if each.init}
+        return dataclasses.replace(part, **{key: _in_floats(torch, each) for key, each in own.items()})
+    raise TypeError(f"an output of type {kind.__name__} cannot be turned into float32")
+
+
+class Layout(Intervention):
+    """Pictures, and the filters of convolutions, with their channels last in memory."""
+
+    name = "layout"
+    choices = ("channels_last",)
+    kind = CLOSE
+    why = "convolutions read all channels of a pixel at once"
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        return "" if observed.get("convolves", True) else "it has no convolution of pictures"
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has the models with convolutions of pictures compute so from the second step on."""
+        last = torch.channels_last
+
+        def make(model: Any, call: Call) -> Call:
+            convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
+            if not any(isinstance(each, convolutions) for each in model.modules()):
+                raise UnchangedError("it has no convolution of pictures")
+            model.to(memory_format=last)
+
+            def channels_last(*args: Any, **kwargs: Any) -> Any:
+                args = tuple(
+                    each.contiguous(memory_format=last) if torch.is_tensor(each) and each.dim() == 4 else each
+                    for each in args
+                )
+                return call(*args, **kwargs)
+
+            return channels_last
+
+        change_calls(torch, make, report)
+
+
+class Compiled(Intervention):
+    """The model through torch.compile, for inputs of the most frequent shape; others run as they are."""
+
+    name = "compile"
+    choices = ("model",)
+    kind = CLOSE
+    why = "operations are fused into few kernels"
+    rounding = SINGLE
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        return "the script compiles its model itself" if observed.get("compiled") else ""
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has the models that are trained compiled at the second step."""
+
+        def make(model: Any, call: Call) -> Call:
+            # Dropout draws as it does without being compiled.
+            config: Any = importlib.import_module("torch._inductor.config")
+            config.fallback_random = True
+            compiled = torch.compile(call)
+            usual: list[Any] = []
+
+            def call_compiled(*args: Any, **kwargs: Any) -> Any:
+                nonlocal compiled
+                shapes = _shapes(torch, (args, kwargs))
+                if usual:
+                    # A pass often ends with a smaller batch: it is not worth another compilation.
+                    return (compiled if shapes == usual[0] else call)(*args, **kwargs)
+                usual.append(shapes)
+                try:
+                    return compiled(*args, **kwargs)
+                except Exception as error:
+                    # Without a C++ compiler, for example. A mistake of the script's own repeats itself.
+                    compiled = call
+                    report(False, f"its {type(model).__name__} cannot be compiled: {error}"[:300])
+                    return call(*args, **kwargs)
+
+            return call_compiled
+
+        change_calls(torch, make, report)
+
+
+def _shapes(torch: Any, part: Any) -> Any:
+    if torch.is_tensor(part):
+        return tuple(part.shape)
+    if isinstance(part, dict):
+        return tuple((key, _shapes(torch, each)) for key, each in part.items())
+    if isinstance(part, (list, tuple)):
+        return tuple(_shapes(torch, each) for each in part)
+    return None
