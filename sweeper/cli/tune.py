@@ -239,7 +239,17 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     if asked.with_flags:
         proposal = propose(asked.line, help_of(asked.line))
     file = str(asked.changes.resolve()) if asked.changes else ""
-    spec = load(space(asked.command, tried, asked.name, minutes, env={}, proposal=proposal, file=file))
+    plan = space(
+        asked.command,
+        tried,
+        asked.name,
+        minutes,
+        env={},
+        samples_per_s=known.watched.throughput,
+        proposal=proposal,
+        file=file,
+    )
+    spec = load(plan)
     code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True)
     if code not in (0, 7):
         return code
@@ -318,4 +328,7 @@ def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]
 
 
 def _names(changes: Sequence[Change]) -> str:
-    return ", ".join(map(str, changes)) or "its options"
+    values: dict[str, list[str]] = {}
+    for each in changes:
+        values.setdefault(each.name, []).append(each.value)
+    return ", ".join(f"{name} {' or '.join(each)}" for name, each in values.items()) or "its options"

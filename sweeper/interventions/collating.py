@@ -173,13 +173,13 @@ def check_rows(torch: Any, loader: Any) -> None:
             batch = rows[begin : begin + size]
             torch.utils.data._utils.worker._worker_info = None
             own = fetch(batch)
+            if states(loader.dataset, loader.collate_fn) != before:
+                return "reading a row draws from a random generator"
             _be_worker(torch, loader, 1, 2)
             if not _are_equal(torch, own, fetch(batch)):
                 return "a batch differs by who reads it, or is not of tensors"
             if time.perf_counter() > deadline_s:
                 break
-        if states(loader.dataset, loader.collate_fn) != before:
-            return "reading a row draws from a random generator"
         return ""
 
     if num_rows and (why := _in_child(torch, loader, read, 10 * CHECK_WORKERS_S)):

@@ -44,6 +44,10 @@ class Loader(Intervention):
             _with_other_workers(torch, value, report)
 
 
+def _is_torchs(*samplers: Any) -> bool:
+    return all(type(each).__module__.startswith("torch.utils.data.") for each in samplers)
+
+
 def _with_other_workers(torch: Any, value: str, report: Report) -> None:
     """Reads rows in the training process, or has as many workers as there are cores."""
     module = torch.utils.data.dataloader
@@ -56,6 +60,9 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
         """Whether the rows of a loader are the same whoever reads them."""
         if loader not in known:
             try:
+                if wanted and not _is_torchs(loader.batch_sampler, loader.sampler):
+                    # Workers ask for indices ahead of the draws in between.
+                    raise collating.RefusedError("its sampler is the script's own, and may draw as it goes")
                 collating.check_rows(torch, loader)
                 known[loader] = True
                 report(True)

@@ -154,6 +154,8 @@ class Compiled(Intervention):
             # Dropout draws as it does without being compiled.
             config: Any = importlib.import_module("torch._inductor.config")
             config.fallback_random = True
+            if why := _cannot_compile():
+                raise UnchangedError(why)
             compiled = torch.compile(call)
             usual: list[Any] = []
 
@@ -175,6 +177,18 @@ class Compiled(Intervention):
             return call_compiled
 
         change_calls(torch, make, report)
+
+
+def _cannot_compile() -> str:
+    """Returns why nothing can be compiled here; the backward, which is compiled late, would fail."""
+    builder = importlib.import_module("torch._inductor.cpp_builder")
+    try:
+        builder.get_cpp_compiler()
+    except AttributeError:
+        return ""
+    except Exception as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def _shapes(torch: Any, part: Any) -> Any:

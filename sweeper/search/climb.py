@@ -45,6 +45,7 @@ class Climb:
     def __init__(self, spec: SweepSpec) -> None:
         self._spec = spec
         self._sign = 1 if spec.objectives[0].direction == "maximize" else -1
+        self._own = spec.baseline_config().flatten()
         self._work = spec.baseline_config().work_key()
         self._names = [name for name in spec.space if name.partition(".")[0] not in OPEN_SECTIONS]
         self._params: dict[int, Params] = {}
@@ -94,6 +95,9 @@ class Climb:
         for _, _, number in self._order[:MAX_BASES]:
             base = self._params[number]
             left = [each for each in self._neighbours(number) if each.key not in taken]
+            if self._spec.confirm.ladder:
+                # What the best would be without a change is asked at its end (`sweep.phases.ladder`).
+                left = [each for each in left if each.value != self._own.get(each.name)]
             if left:
                 name, value, _ = max(left, key=lambda each: (self._gain(base, each), draw.random()))
                 why = f"one step from trial {number}: {name} {base[name]} -> {value}"
@@ -105,8 +109,7 @@ class Climb:
 
         Of several values of a parameter, the best counts.
         """
-        own = self._spec.baseline_config().flatten()
-        base = {name: own.get(name) for name in self._spec.space}
+        base = {name: self._own.get(name) for name in self._spec.space}
         alone: dict[str, float] = {}
         params: Params = dict(base)
         usual: float | None = None

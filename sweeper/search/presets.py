@@ -81,6 +81,10 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     def add(params: dict[str, Scalar], why: str) -> None:
         found.setdefault(spec.config(params).key(), Start(params, why))
 
+    if spec.confirm.ladder:
+        for params, said in _single_changes(spec):
+            add(params, said)
+        return list(found.values())
     for index, (why, share, other) in enumerate(_VARIANTS):
         if index == 1:
             # Of a script it is not known what is usually fast: each of its flags shows that alone.

@@ -17,8 +17,11 @@ MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
 LOSS_LIMIT = {"val_loss": {"max_ratio_to_baseline": 1.02}}
 """On the loss after the same samples, where what is learned from them may change."""
-TRIALS = 4
-"""And two for each change: alone, and with the others."""
+TRIALS = 3
+"""And two for each parameter: alone, and with the others."""
+BATCH_TRIALS = 6
+QUALITY_SECONDS = 10.0
+"""Of the script as it is, after which losses are compared: a larger batch makes fewer steps of them."""
 
 
 def space(
@@ -28,6 +31,7 @@ def space(
     minutes: float,
     *,
     env: Mapping[str, str],
+    samples_per_s: float = 0.0,
     proposal: Proposal | None = None,
     file: str = "",
 ) -> dict[str, Any]:
@@ -35,6 +39,7 @@ def space(
 
     Args:
         env: The script's own additional environment variables.
+        samples_per_s: The script's speed.
         proposal: Options of the script to search, too.
         file: The user's own changes.
     """
@@ -42,18 +47,17 @@ def space(
     dimensions: dict[str, Any] = {}
     baseline: dict[str, Any] = {}
     words = []
-    for each in changes:
+    for change in changes:
         # A number, as everywhere, so that memory and losses are known to depend on it.
-        value, own = (
-            (int(each.value), int(each.own)) if each.name == BATCH_SIZE.name else (each.value, each.own)
-        )
-        if each.name not in dimensions:
-            dimensions[each.name] = {"type": "categorical", "choices": [own]}
-            baseline[each.name] = own
-            if not each.is_of_environment:
-                words.append(dataclasses.replace(each, value=f"{{{each.name}}}").word)
-        dimensions[each.name]["choices"].append(value)
-        variables.update(each.env)
+        is_number = change.name == BATCH_SIZE.name
+        value, own = (int(each) if is_number else each for each in (change.value, change.own))
+        if change.name not in dimensions:
+            dimensions[change.name] = {"type": "categorical", "choices": [own]}
+            baseline[change.name] = own
+            if not change.is_of_environment:
+                words.append(dataclasses.replace(change, value=f"{{{change.name}}}").word)
+        dimensions[change.name]["choices"].append(value)
+        variables.update(change.env)
     if words:
         variables[VARIABLE] = " ".join(words)
         if file:
@@ -63,11 +67,11 @@ def space(
     if proposal is not None:
         arguments = [w for e in proposal.arguments if e.in_use and not e.instead for w in e.words]
         fix = dict(proposal.fix)
-        for found in proposal.searched:
-            if found.name not in dimensions and not _is_of_environment(found):
-                dimensions[found.name] = _dimension(found)
-                baseline[found.name] = found.value
-    return {
+        for each in proposal.searched:
+            if each.name not in dimensions and not _is_of_environment(each):
+                dimensions[each.name] = _dimension(each)
+                baseline[each.name] = each.value
+    found: dict[str, Any] = {
         "name": name,
         "command": arguments,
         "script": {"env": variables},
@@ -77,8 +81,12 @@ def space(
         "measure": dict(MEASURE),
         "search": {"trials": TRIALS + 2 * len(dimensions), "minutes": round(minutes, 2)},
         "confirm": dict(CONFIRM),
-        **({"constraints": dict(LOSS_LIMIT)} if any(each.changes_training for each in changes) else {}),
     }
+    if any(each.changes_training for each in changes):
+        found["constraints"] = dict(LOSS_LIMIT)
+        found["measure"]["quality_samples"] = max(1, int(QUALITY_SECONDS * samples_per_s))
+        found["search"]["trials"] += BATCH_TRIALS
+    return found
 
 
 def name_of(script: str) -> str:

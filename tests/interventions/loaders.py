@@ -1,4 +1,4 @@
-"""Loaders of many kinds, each trained on twice: as it is, then gathered. Prints what was equal as JSON."""
+"""Loaders of many kinds, each trained on twice: as it is, then changed. Prints what was equal as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 import hashlib
 import json
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,7 @@ def main() -> None:
     # One of the script's own seeds per worker is not ours to repeat.
     before = {name: trained(make) for name, make in kinds.items()}
     messages: list[Any] = []
-    interventions.apply(torch, "loader=gathered", messages.append)
+    interventions.apply(torch, f"loader={sys.argv[1]}", messages.append)
     report = {}
     for name, make in kinds.items():
         messages.clear()

@@ -45,7 +45,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "loaders.py")]
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "loaders.py"), "gathered"]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return answer

@@ -1,0 +1,93 @@
+"""A small training of a kind, whose model says in which precision and layout it computed, as JSON."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import io
+import json
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+Out = collections.namedtuple("Out", "y parts")
+
+
+class Odd:
+    """An output of a kind that nobody knows."""
+
+    def __init__(self, y: Any) -> None:
+        self.y = y
+
+
+class Model(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.filters = nn.Conv2d(3, 4, 3) if kind == "pictures" else nn.Linear(6, 4)
+        # The layout decides in which order a mask is drawn.
+        self.drop = nn.Dropout(0.0 if kind == "pictures" else 0.5)
+        self.seen: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        y = self.filters(x)
+        if not torch.compiler.is_compiling():
+            self.seen.append(
+                [str(y.dtype), y.is_contiguous(memory_format=torch.channels_last) if y.dim() == 4 else None]
+            )
+        y = self.drop(y)
+        if self.kind == "odd":
+            return Odd(y)
+        return Out(y, {"sum": [y.sum()], "name": "x"}) if self.kind == "named" else y
+
+
+def main() -> None:
+    kind = sys.argv[1]
+    torch.manual_seed(0)
+    model = Model(kind)
+    names = list(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses, dtypes = [], []
+    for step in range(6):
+        size = 5 if step < 5 else 3
+        x = torch.randn(size, 3, 8, 8) if kind == "pictures" else torch.randn(size, 6)
+        for _ in range(20 if kind == "loop" else 1):
+            found = model(x)
+        y = found.y if kind in ("named", "odd") else found
+        dtypes.append(str(y.dtype))
+        loss = y.float().pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    during = model.seen[:]
+    model.seen.clear()
+    model.eval()
+    with torch.no_grad():
+        model(x)
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    other = copy.deepcopy(model)
+    print(
+        json.dumps(
+            {
+                "losses": losses,
+                "dtypes": dtypes,
+                "during": during,
+                "evaluating": model.seen,
+                "names": list(model.state_dict()) == names,
+                "types": sorted({str(each.dtype) for each in model.parameters()}),
+                "copied": vars(other).get("_compiled_call_impl") is None,
+                "draw": torch.rand(1).item(),
+                "graphs": sum(
+                    getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get("stats", {}).values()
+                ),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Loaders with other workers: equal in every bit, or as they were, with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WITH_WORKERS = ("workers", "persistent", "prefetch", "lazy workers")
+DRAWS = "draws from a random generator"
+REFUSED = {
+    "init": "set up by a function",
+    "by worker workers": "differs by who reads it",
+    "by seed workers": "differs by who reads it",
+    "noise workers": DRAWS,
+}
+
+
+@pytest.fixture(scope="module", params=["inline", "cores"])
+def report(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    driver = str(Path(__file__).parent / "loaders.py")
+    command = [sys.executable, "-W", "ignore", driver, request.param]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return request.param, answer
+
+
+def test_no_kind_of_loader_changes_what_is_trained(report):
+    _, found = report
+    # It draws from the machine's own entropy: not even two runs without a change are equal.
+    differ = [kind for kind, each in found.items() if not each["equal"] and kind != "own unseeded"]
+    assert differ == []
+
+
+def test_loaders_with_workers_read_their_rows_inline(report):
+    value, found = report
+    if value == "inline":
+        assert [kind for kind, each in found.items() if each["applied"]] == list(WITH_WORKERS)
+
+
+def test_loaders_without_workers_get_as_many_as_there_are_cores(report):
+    value, found = report
+    if value == "cores":
+        assert found["plain"]["applied"]
+        assert found["prefetch"]["applied"] == (len(os.sched_getaffinity(0)) != 1)
+        assert DRAWS in found["noise"]["why"]
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_rows_that_depend_on_their_reader_are_read_as_before(report, kind):
+    value, found = report
+    if value == "inline":
+        assert not found[kind]["applied"]
+        assert REFUSED[kind] in found[kind]["why"]

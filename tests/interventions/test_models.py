@@ -1,0 +1,123 @@
+"""Changes to how a model computes: in effect from the second step, gone in evaluations and copies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hearing import Run, run
+
+from sweeper import interventions
+from sweeper.interventions import INTERVENTIONS
+
+MODELS = str(Path(__file__).parent / "models.py")
+FP32, BF16 = "torch.float32", "torch.bfloat16"
+
+
+def trained(kind: str, changes: str = "") -> Run:
+    found = run([sys.executable, "-W", "ignore", MODELS, kind], {interventions.VARIABLE: changes})
+    assert found.status == 0, found.errors
+    return found
+
+
+def why(found: Run, name: str) -> list[str]:
+    return [each["change"]["why"] for each in found.messages if each.get("change", {}).get("name") == name]
+
+
+@pytest.mark.parametrize("kind", ["rows", "named", "pictures"])
+def test_a_model_computes_in_bf16_and_gives_floats(kind):
+    plain, found = trained(kind).truth, trained(kind, "precision=bf16")
+    truth = found.truth
+    assert why(found, "precision") == [""]
+    assert [dtype for dtype, _ in truth["during"]] == [FP32, *[BF16] * 5]
+    assert truth["dtypes"] == [FP32] * 6
+    assert truth["types"] == [FP32]
+    assert [dtype for dtype, _ in truth["evaluating"]] == [FP32]
+    assert truth["losses"][0] == plain["losses"][0]
+    assert truth["losses"] == pytest.approx(plain["losses"], rel=0.02)
+    assert truth["losses"] != plain["losses"]
+    assert truth["names"]
+    assert truth["copied"]
+    assert truth["draw"] == plain["draw"]
+
+
+def test_an_output_of_an_unknown_kind_ends_the_change():
+    found = trained("odd", "precision=bf16")
+    assert "an output of type Odd" in why(found, "precision")[-1]
+    assert found.truth["dtypes"] == [FP32, BF16, *[FP32] * 4]
+
+
+def test_a_model_that_is_called_in_a_loop_stays_as_it_is():
+    found = trained("loop", "precision=bf16")
+    assert why(found, "precision") == ["its Model is called 20 times in a step"]
+    assert found.truth == trained("loop").truth
+
+
+def test_pictures_have_their_channels_last():
+    plain, found = trained("pictures").truth, trained("pictures", "layout=channels_last")
+    truth = found.truth
+    assert why(found, "layout") == [""]
+    assert [is_last for _, is_last in truth["during"]] == [False, *[True] * 5]
+    assert truth["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert truth["names"]
+
+
+def test_a_model_without_pictures_keeps_its_layout():
+    found = trained("rows", "layout=channels_last")
+    assert "no convolution of pictures" in why(found, "layout")[0]
+
+
+def test_both_together():
+    truth = trained("pictures", "layout=channels_last precision=bf16").truth
+    assert truth["during"] == [[FP32, False], *[[BF16, True]] * 5]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_draws_as_before_and_is_compiled_once():
+    plain, found = trained("rows").truth, trained("rows", "compile=model")
+    truth = found.truth
+    assert why(found, "compile") == [""]
+    assert len(truth["during"]) == 2
+    assert truth["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert truth["draw"] == plain["draw"]
+    assert truth["graphs"] > 0
+
+
+def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
+    """There is no compiler on the path, and none that torch remembers."""
+    empty = {"PATH": str(tmp_path), "CXX": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-W", "ignore", MODELS, "rows"]
+    found = run(command, {**empty, interventions.VARIABLE: "compile=model"})
+    assert found.status == 0, found.errors
+    assert "No working C++ compiler" in why(found, "compile")[-1]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.truth["losses"] == Run(0, plain.stdout, "").truth["losses"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "observed", "said"),
+    [
+        ("precision", "bf16", {"precision": "bf16"}, "already computes"),
+        ("compile", "model", {"compiled": True}, "compiles its model itself"),
+        ("compile", "model", {"compiled": False}, ""),
+        ("layout", "channels_last", {"convolves": False}, "no convolution"),
+        ("layout", "channels_last", {"convolves": True}, ""),
+        ("tf32", "on", {"device": "cpu"}, "not train on a GPU"),
+        ("tf32", "on", {"device": "cuda", "precision": "bf16"}, "another precision"),
+        ("tf32", "on", {"device": "cuda", "precision": "fp32"}, ""),
+        ("cudnn", "search", {"device": "cuda", "convolves": True}, ""),
+        ("cudnn", "search", {"device": "cuda", "convolves": False}, "no convolution"),
+        ("loader", "gathered", {}, "from no DataLoader"),
+        ("loader", "inline", {"num_workers": 0}, "has no workers"),
+        ("loader", "cores", {"num_workers": len(os.sched_getaffinity(0))}, "workers already"),
+        ("batch_size", "128", {"num_workers": 0}, "unknown"),
+        ("batch_size", "128", {"batch_size": 64}, "from no DataLoader"),
+    ],
+)
+def test_what_cannot_help_a_training_is_not_tried(name, value, observed, said):
+    found = INTERVENTIONS[name].refusal(value, observed)
+    assert said in found
+    assert bool(said) == bool(found)
