@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -140,7 +140,7 @@ def objective_values(
     return tuple(values)
 
 
-def with_quality(record: TrialRecord, known: Mapping[str, Quality], samples: int) -> TrialRecord:
-    """Returns `record` with the loss of its numerics key, its own or a shared one."""
+def with_quality(record: TrialRecord, shared: Quality | None) -> TrialRecord:
+    """Returns `record` with its own loss, or else that of a trial with equal numerics."""
     own = record.measurement.quality if record.measurement else None
-    return dataclasses.replace(record, quality=own or known.get(f"{record.config.quality_key()}-{samples}"))
+    return dataclasses.replace(record, quality=own or shared)

@@ -77,6 +77,7 @@ class TrialTable:
         outcome = record.outcome
         if isinstance(outcome, Measurement) and outcome.quality is not None:
             self._qualities[outcome.quality.key] = outcome.quality
+            self._qualities.setdefault(self._key(record.config, outcome.quality.samples), outcome.quality)
         if record.number not in self.records:
             self._count(record)
         self.records[record.number] = record
@@ -107,7 +108,10 @@ class TrialTable:
 
     def quality_of(self, config: TrialConfig) -> Quality | None:
         """Returns the loss of a configuration, if one of the same numerics was measured."""
-        return self._qualities.get(f"{config.quality_key()}-{self.quality_samples}")
+        return self._qualities.get(self._key(config, self.quality_samples))
+
+    def _key(self, config: TrialConfig, samples: int) -> str:
+        return f"{self._spec.trained_as(config).quality_key()}-{samples}"
 
     def judged(self, number: int) -> TrialRecord:
         """Returns a record, judged again by all that is known now."""
@@ -136,7 +140,8 @@ class TrialTable:
         Args:
             limits: The sweep's limits, if they are known and do not depend on this record.
         """
-        record = with_quality(self.records[number], self._qualities, self.quality_samples)
+        record = self.records[number]
+        record = with_quality(record, self.quality_of(record.config))
         # Entered after each part: for the baseline, the next part depends on it.
         self.records[number] = record
         production = self._spec.production

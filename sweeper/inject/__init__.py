@@ -14,6 +14,9 @@ from collections.abc import Mapping
 VARIABLE = "SWEEPER_HOOK"
 """Environment variable that turns the hook on; its value is a mode."""
 
+LOSSES_VARIABLE = "SWEEPER_HOOK_LOSSES"
+"""Environment variable whose value `all` has every loss read: a mean of few is too rough for a limit."""
+
 FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 """Environment variable that names the trial's folder, in which the script may write."""
 
@@ -25,14 +28,18 @@ SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 """The folder on PYTHONPATH; it holds nothing but `sitecustomize`."""
 
 
-def environment(environ: Mapping[str, str], mode: str = WATCH, folder: str = "") -> dict[str, str]:
+def environment(
+    environ: Mapping[str, str], mode: str = WATCH, folder: str = "", *, all_losses: bool = False
+) -> dict[str, str]:
     """Returns the variables that bring the hook into Python processes started with `environ`.
 
     Args:
         folder: Where the script may write; the working directory by default.
+        all_losses: Whether every loss is read, which takes a microsecond or two a step.
 
     Its messages go to the socket that `sweeper.metering.VARIABLE` names.
     """
     path = environ.get("PYTHONPATH", "")
     searched = f"{SITE}{os.pathsep}{path}" if path else SITE
-    return {VARIABLE: mode, FOLDER_VARIABLE: folder, "PYTHONPATH": searched}
+    found = {VARIABLE: mode, FOLDER_VARIABLE: folder, "PYTHONPATH": searched}
+    return {**found, LOSSES_VARIABLE: "all"} if all_losses else found

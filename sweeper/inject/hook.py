@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import interventions
 from ..metering import VARIABLE as CHANNEL
 from ..metering import Channel
-from . import DIAGNOSE, EXECUTE, PROVE, VARIABLE
+from . import DIAGNOSE, EXECUTE, LOSSES_VARIABLE, PROVE, VARIABLE
 from .diagnoser import Diagnoser
 from .observer import Observer
 from .prover import Prover
@@ -53,6 +53,7 @@ def install(torch: Any) -> None:
 
 def _wrap(torch: Any, observer: Observer) -> None:
     points = observer.points
+    reads_all = os.environ.get(LOSSES_VARIABLE) == "all"
     fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
     leave_fast_path, send_counted = (
         points.guarded(observer.leave_fast_path),
@@ -111,7 +112,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 original(tensors, *args, **kwargs)
                 ended()
                 return
-            if fast.backward is not None:
+            if fast.backward is not None and not reads_all:
                 fast.backward.rest()
             try:
                 if tensors.is_cpu:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,9 +57,8 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
     """
     own = {name: literal(value) for name, value in (env or {}).items()}
     script = Script(command=tuple(map(literal, command)), folder=str(folder), env=own)
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        job = job_outside_a_sweep(script, name)
-        output = (Path(name) / "output").open("w", encoding="utf-8")
+    with job_outside_a_sweep(script) as job:
+        output = (Path(job.folder) / "output").open("w", encoding="utf-8")
         try:
             with output, contextlib.redirect_stdout(output):
                 return _look(job)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -83,10 +82,10 @@ def record(
         env={name: literal(value) for name, value in own.items()},
     )
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+    with job_outside_a_sweep(script) as job:
         changes: Mapping[str, str] = {}
         try:
-            with started(job_outside_a_sweep(script, name), Silent(), inject.PROVE) as running:
+            with started(job, Silent(), inject.PROVE) as running:
                 watched, process = running.listener.watched, running.process
                 while process.listen(LISTEN_SECONDS) and not watched.has_proved:
                     if time.perf_counter() - began > limit:
@@ -96,7 +95,7 @@ def record(
                 failed = watched.failures[:1]
         except (TrialFailedError, UserError, OSError) as error:
             return Recorded(failure=str(error), changes=changes)
-        events = {path.stem: _read(path) for path in sorted(Path(name).glob(RECORD.format("*")))}
+        events = {path.stem: _read(path) for path in sorted(Path(job.folder).glob(RECORD.format("*")))}
     seconds = time.perf_counter() - began
     if status:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")

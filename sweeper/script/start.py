@@ -158,7 +158,8 @@ def _environment(
         folders = (str(source / e) if leads_out([e], source) else e for e in searched.split(os.pathsep))
         environment["PYTHONPATH"] = os.pathsep.join(folders)
     if script.watch:
-        environment.update(inject.environment(environment, mode, job.folder))
+        all_losses = job.plan.quality_samples > 0
+        environment.update(inject.environment(environment, mode, job.folder, all_losses=all_losses))
     return environment
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sweeper.core.config import TrialConfig
@@ -15,6 +16,7 @@ from sweeper.core.progress import Progress
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.script import trial
+from sweeper.script.guardian import guarded
 from sweeper.telemetry.nvml.devices import full_uuid, gpu_names
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
@@ -23,12 +25,18 @@ NO_PARAMETERS = TrialConfig(args={})
 PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_seconds=30.0)
 
 
-def job_outside_a_sweep(script: Script, folder: str, plan: MeasurePlan | None = None) -> Job:
-    """Returns the job that runs a script as it is, on all devices.
+@contextlib.contextmanager
+def job_outside_a_sweep(script: Script, plan: MeasurePlan | None = None) -> Iterator[Job]:
+    """Yields the job that runs a script as it is, on all devices, in a folder of its own.
 
-    Args:
-        folder: Where the job's files go.
+    Its processes and the folder do not outlive this one, even if that is killed.
     """
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as folder, guarded(folder) as own:
+        env = {**script.env, **{name: literal(text) for name, text in own.items()}}
+        yield _job(dataclasses.replace(script, env=env), folder, plan)
+
+
+def _job(script: Script, folder: str, plan: MeasurePlan | None) -> Job:
     return Job(
         uid="watch",
         folder=folder,
@@ -57,8 +65,7 @@ def watch(command: Sequence[str], folder: Path, progress: Progress, *, in_place:
         workdir="here" if in_place else "link",
     )
     sampler = Sampler(make_probes())
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        job = job_outside_a_sweep(script, name, PLAN)
+    with job_outside_a_sweep(script, PLAN) as job:
         sampler.start(os.getpid(), "" if job.device == "cpu" else full_uuid(job.device.partition(",")[0]))
         try:
             found = trial.run(job, progress)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
+from sweeper.core.template import names_in
 from sweeper.errors import UserError
 from sweeper.spec import rules
 from sweeper.spec.cluster import BatchJob, Tls
@@ -197,6 +198,14 @@ class SweepSpec(Section):
     def baseline_config(self) -> TrialConfig:
         """Returns the baseline as written, on top of `fix` and the defaults."""
         return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
+
+    def trained_as(self, config: TrialConfig) -> TrialConfig:
+        """Returns the configuration that trains alike: of a tune, the one without what was proved."""
+        if not self.confirm.ladder:
+            return config
+        learning = {"batch_size", *(name for text in self.command for name in names_in(text))}
+        usual = self.baseline_config().flatten()
+        return config.replace({name: usual[name] for name in self.space if name not in learning})
 
     def references(self) -> tuple[TrialConfig, ...]:
         """Returns the baseline and then `also_try`, never clipped to the space.

@@ -87,7 +87,7 @@ class Proofs:
         """
         found = {(each.name, each.value): each for each in changes}
 
-        def settle(change: Change) -> None:
+        def conclude(change: Change) -> None:
             found[change.name, change.value] = change
             say(f"  {change}: {change.proof or f'left out, {change.refused}'}")
 
@@ -109,7 +109,7 @@ class Proofs:
                 if alike[0].kind == CLOSE:
                     self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
                 for each in self._proved(alike):
-                    settle(each)
+                    conclude(each)
         return list(found.values())
 
     def _proved(self, asked: Sequence[Change]) -> list[Change]:

@@ -149,14 +149,13 @@ def test_without_any_feasible_trial_a_failure_is_not_told_as_the_best():
     assert told >= 1e6 / 100
 
 
-def test_a_loss_is_shared_by_its_key_and_never_replaced():
-    config = TrialConfig()
-    shared = quality(2.0, key=f"{config.quality_key()}-10")
-    assert with_quality(record(), {shared.key: shared}, 10).quality is shared
-    assert with_quality(record(), {shared.key: shared}, 20).quality is None
+def test_a_loss_is_shared_and_never_replaced():
+    shared = quality(2.0, key="shared")
+    assert with_quality(record(), shared).quality is shared
+    assert with_quality(record(), None).quality is None
     own = quality(3.0, key=shared.key)
     mine = dataclasses.replace(record(), outcome=dataclasses.replace(made_up(1.0), quality=own))
-    assert with_quality(mine, {shared.key: shared}, 10).quality is own
+    assert with_quality(mine, shared).quality is own
 
 
 @pytest.mark.parametrize(

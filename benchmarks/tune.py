@@ -1,0 +1,391 @@
+"""What `sweeper tune` brings to scripts that it has never seen, and whether it holds.
+
+python benchmarks/tune.py scripts batch planted kills        writes benchmarks/results/<device>/tune.json
+python benchmarks/tune.py programs --programs DIR [--python FOLDER] [--only NAME,...]
+python benchmarks/tune.py later --home DIR                   measures the winners of an earlier run again
+
+scripts     two scripts that hand out one row at a time (benchmarks/unedited): one command, five minutes
+batch       the same with --allow-batch-size
+programs    public training programs (benchmarks/programs.py), unedited
+later       the programs' winners in new processes, in turns with their own commands
+planted     fast and wrong changes that are accepted, harmless ones that are not (tests/tuning/planted.py)
+kills       a tune that is killed at random moments, and continued by the same command
+
+--home is where the tunes are kept, for `later`: a new folder by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import Figure, publish
+from programs import PROGRAMS
+
+from sweeper.analysis.confirmation import interval
+from sweeper.core.job import SCRIPT_RUNNER, Job
+from sweeper.core.progress import Silent
+from sweeper.core.script import Script
+from sweeper.core.template import literal
+from sweeper.export import read
+from sweeper.interventions import known
+from sweeper.script.start import started
+from sweeper.script.watch import NO_PARAMETERS
+from sweeper.tuning.changes import Change
+from sweeper.tuning.proofs import Proofs
+from sweeper.tuning.space import name_of
+
+ROOT = Path(__file__).parents[1]
+UNEDITED = ROOT / "benchmarks" / "unedited"
+PLANTED = ROOT / "tests" / "tuning" / "planted.py"
+MINUTES = 5.0
+MAX_SECONDS = 1500
+LATER_ROUNDS, LATER_SECONDS, LATER_WARMUP_S = 4, 3.0, 3.0
+LATER = "later.json"
+"""File in the home: for each program, what its winner is measured with again."""
+KILLS = 50
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line.
+
+    Attributes:
+        programs: The folder with the public programs.
+        only: Their names.
+    """
+
+    home: Path
+    programs: Path
+    only: Sequence[str]
+    kills: int
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tune that has ended.
+
+    Attributes:
+        shown: The sweep as `sweeper show --json` has it; empty if there is none.
+        proof: What was proved of the winner's changes; empty without a winner.
+    """
+
+    output: str
+    minutes: float
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    proof: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """The confirmed ratio with its interval; 1 without a winner that was handed over."""
+        winner = self.shown.get("winner")
+        if not winner or not self.proof or self.proof["fault"]:
+            return 1.0, 1.0, 1.0
+        return winner["ratio"], winner["ratio_low"], winner["ratio_high"]
+
+    @property
+    def changes(self) -> str:
+        """The winner's changes, in words."""
+        return " ".join(f"{name}={value}" for name, value in self.proof.get("changes", {}).items())
+
+
+def sweeper(*words: str, folder: Path, env: Mapping[str, str] | None = None) -> list[Any]:
+    """Returns the arguments of `subprocess` for a command of sweeper's."""
+    path = f"{ROOT}:{(env or {}).get('PYTHONPATH', '')}".rstrip(":")
+    return [
+        [sys.executable, "-m", "sweeper", *words],
+        {"cwd": folder, "env": {**os.environ, **(env or {}), "PYTHONPATH": path}},
+    ]
+
+
+def tuned(
+    name: str, command: Sequence[str], folder: Path, home: Path, env: Mapping[str, str], *options: str
+) -> Tuned:
+    """Runs one tune, as a newcomer would."""
+    began = time.monotonic()
+    words = ["tune", f"--minutes={MINUTES:g}", f"--name={name}", f"--home={home}", *options, "--", *command]
+    arguments, where = sweeper(*words, folder=folder, env=env)
+    done = subprocess.run(
+        arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=MAX_SECONDS
+    )
+    minutes = (time.monotonic() - began) / 60
+    print(done.stdout, file=sys.stderr, flush=True)
+    arguments, where = sweeper("show", name, f"--home={home}", "--json", folder=folder, env=env)
+    shown = subprocess.run(arguments, **where, capture_output=True, text=True).stdout
+    proof = home / "sweeps" / name / "proof.json"
+    return Tuned(
+        output=done.stdout,
+        minutes=minutes,
+        shown=json.loads(shown) if shown.startswith("{") else {},
+        proof=json.loads(proof.read_text(encoding="utf-8")) if proof.exists() else {},
+    )
+
+
+def figures(name: str, found: Tuned, bar: str = "") -> Iterator[Figure]:
+    """Yields the ratio of a tune, its lower bound if that has a bar, and its minutes."""
+    value, low, high = found.ratio
+    print(f"{name}: {found.changes or 'nothing'}; {found.proof.get('kind', '')}", flush=True)
+    yield Figure(figure=f"{name}: tuned / as it is", value=value, low=low, high=high, unit="x", repeats=1)
+    if bar:
+        yield Figure(figure=f"{name}: lower bound", value=low, low=low, high=low, bar=bar, repeats=1)
+    minutes = found.minutes
+    yield Figure(figure=f"{name}: minutes", value=minutes, low=minutes, high=minutes, bar="<= 5.5", repeats=1)
+
+
+BARS = {"mlp": (">= 3.5", ">= 20"), "lstm": (">= 1.6", ">= 2.2")}
+
+
+def scripts(asked: Asked) -> Iterator[Figure]:
+    """Yields what a tune brings to the scripts of this repository."""
+    for name, (bar, _) in BARS.items():
+        command = [sys.executable, f"{name}.py"]
+        found = tuned(f"tune-{name}", command, UNEDITED, asked.home, {})
+        yield from figures(name, found, bar)
+
+
+def batch(asked: Asked) -> Iterator[Figure]:
+    """Yields the same where larger batches are allowed."""
+    for name, (_, bar) in BARS.items():
+        command = [sys.executable, f"{name}.py"]
+        found = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
+        yield from figures(f"{name}, larger batches allowed", found, bar)
+
+
+def programs(asked: Asked) -> Iterator[Figure]:
+    """Yields what a tune brings to public programs, and the median."""
+    ratios = []
+    for name in asked.only or PROGRAMS:
+        program = PROGRAMS[name]
+        folder = asked.programs / program.folder
+        if not folder.is_dir():
+            print(f"{name}: {folder} is not there")
+            continue
+        found = tuned(f"tune-{name}", shlex.split(program.command), folder, asked.home, program.env)
+        ratios.append(found.ratio[0])
+        yield from figures(name, found)
+        _remember(asked.home, name, found)
+    if ratios:
+        middle = statistics.median(ratios)
+        yield Figure(
+            figure=f"median of {len(ratios)} programs",
+            value=middle,
+            low=min(ratios),
+            high=max(ratios),
+            bar=">= 1.3",
+            unit="x",
+            repeats=len(ratios),
+        )
+
+
+def _remember(home: Path, name: str, found: Tuned) -> None:
+    path = home / LATER
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known[name] = {"ratio": found.ratio, "changes": found.changes, "at": time.time()}
+    path.write_text(json.dumps(known, indent=1), encoding="utf-8")
+
+
+def later(asked: Asked) -> Iterator[Figure]:
+    """Yields the ratios of earlier winners by new processes, in turns with the commands as they are."""
+    remembered = json.loads((asked.home / LATER).read_text(encoding="utf-8"))
+    for name, each in remembered.items():
+        best = asked.home / "sweeps" / f"tune-{name}" / "best.yaml"
+        if not best.exists() or (asked.only and name not in asked.only):
+            continue
+        program = PROGRAMS[name]
+        env = {key: str(text) for key, text in read(best)["env"].items()}
+        folder, command = asked.programs / program.folder, shlex.split(program.command)
+        logs = []
+        for turn in range(LATER_ROUNDS):
+            order = [("as it is", {}), ("tuned", env)][:: 1 - 2 * (turn % 2)]
+            speeds = {what: speed(command, folder, {**program.env, **own}) for what, own in order}
+            logs.append(math.log(speeds["tuned"] / speeds["as it is"]))
+        mean, low, high = map(math.exp, interval(logs))
+        was = each["ratio"]
+        minutes = (time.time() - each["at"]) / 60
+        print(
+            f"{name}: {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}] was {mean:.2f}x [{low:.2f}, {high:.2f}]"
+            f" {minutes:.0f} minutes later",
+            flush=True,
+        )
+        yield Figure(
+            figure=f"{name}: tuned / as it is, later",
+            value=mean,
+            low=low,
+            high=high,
+            bar=">= 1",
+            unit="x",
+            repeats=LATER_ROUNDS,
+        )
+
+
+def speed(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> float:
+    """Returns the samples per second of a command in a new process, after a warm-up."""
+    with tempfile.TemporaryDirectory() as place:
+        script = Script(
+            command=tuple(map(literal, command)),
+            folder=str(folder),
+            env={name: literal(text) for name, text in env.items()},
+        )
+        job = Job(uid="later", folder=place, runner=SCRIPT_RUNNER, script=script, config=NO_PARAMETERS)
+        with (
+            (Path(place) / "output").open("w", encoding="utf-8") as output,
+            contextlib.redirect_stdout(output),
+            started(job, Silent()) as run,
+        ):
+            timeline = run.listener.watched.timeline
+            deadline = time.perf_counter() + 120
+            while run.process.listen(0.1) and time.perf_counter() < deadline:
+                among = timeline.stretches
+                if among and time.perf_counter() - among[0].end_s > LATER_WARMUP_S + LATER_SECONDS:
+                    break
+            late = [
+                each
+                for each in timeline.stretches
+                if each.start_s - timeline.stretches[0].end_s > LATER_WARMUP_S
+            ] or timeline.stretches[1:]
+            return sum(each.samples for each in late) / sum(each.seconds for each in late)
+
+
+def planted(_: Asked) -> Iterator[Figure]:
+    """Yields how many of the planted changes are judged wrongly."""
+    folder = PLANTED.parent
+    proofs = Proofs([sys.executable, "train.py"], folder, {}, 40, on_gpu=False, file=PLANTED)
+    among = [each for each in known(str(PLANTED)).values() if each.why.startswith("planted")]
+    wrong = {True: 0, False: 0}
+    count = {True: 0, False: 0}
+    for each in among:
+        is_harmless = each.why == "planted: harmless"
+        change = Change(name=each.name, value=each.choices[0], kind=each.kind, why=each.why)
+        (found,) = proofs.prove([change], print)
+        count[is_harmless] += 1
+        wrong[is_harmless] += bool(found.refused) if is_harmless else not found.refused
+    for is_harmless, what in ((False, "wrong changes accepted"), (True, "harmless changes refused")):
+        value = float(wrong[is_harmless])
+        yield Figure(
+            figure=f"{what}, of {count[is_harmless]}",
+            value=value,
+            low=value,
+            high=value,
+            bar="<= 0" if not is_harmless else "",
+            repeats=1,
+        )
+
+
+def kills(asked: Asked) -> Iterator[Figure]:
+    """Yields how many of the kills of a tune left something behind, or were not continued from."""
+    draw, faults = random.Random(0), 0
+    folder = Path(tempfile.mkdtemp(prefix="sweeper-kills-"))
+    (folder / "train.py").write_text((UNEDITED / "mlp.py").read_text(encoding="utf-8"), encoding="utf-8")
+    name, home = name_of("train.py"), folder / "home"
+    command = ["tune", "--minutes=4", f"--home={home}", "--", sys.executable, "train.py"]
+    for turn in range(asked.kills):
+        arguments, where = sweeper(*command, folder=folder)
+        process = subprocess.Popen(
+            arguments, **where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(0.5, 25.0))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        deadline = time.monotonic() + 20
+        while (left := _running(folder)) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        torn = [str(path) for path in home.rglob("*.json") if not _reads(path)]
+        if left or torn:
+            faults += 1
+            print(f"kill {turn}: still running {left}, torn {torn}", flush=True)
+    arguments, where = sweeper(*command, folder=folder)
+    done = subprocess.run(arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, file=sys.stderr)
+    is_finished = done.returncode == 0 and (home / "sweeps" / name / "best.yaml").exists()
+    for what, value in (
+        ("kills that left something", faults),
+        ("not continued to an end", int(not is_finished)),
+    ):
+        yield Figure(
+            figure=f"{what}, of {asked.kills}",
+            value=value,
+            low=value,
+            high=value,
+            bar="<= 0",
+            repeats=asked.kills,
+        )
+
+
+def _running(folder: Path) -> list[int]:
+    """Returns the processes whose command or folder is below a folder."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal() and int(each.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                words = (each / "cmdline").read_bytes().decode(errors="replace")
+                if str(folder) in words or str(folder) in os.readlink(each / "cwd"):
+                    found.append(int(each.name))
+    return found
+
+
+def _reads(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return True
+
+
+PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
+    "scripts": scripts,
+    "batch": batch,
+    "programs": programs,
+    "later": later,
+    "planted": planted,
+    "kills": kills,
+}
+
+
+def main() -> None:
+    """Runs the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--programs", type=Path, default=Path())
+    parser.add_argument("--python", type=Path, help="the folder of the `python` that runs the programs")
+    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--home", type=Path, help="where the tunes are kept")
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    asked = parser.parse_args()
+    # A shell starts what runs in the background without SIGINT, and the programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if unknown := {*asked.parts} - {*PARTS}:
+        parser.error(f"a part must be one of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
+    if asked.python:
+        os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
+    home = asked.home or Path(tempfile.mkdtemp(prefix="sweeper-tunes-"))
+    home.mkdir(parents=True, exist_ok=True)
+    options = Asked(
+        home=home.resolve(),
+        programs=asked.programs.resolve(),
+        only=asked.only.split(",") if asked.only else [],
+        kills=asked.kills,
+    )
+    for part in asked.parts or ["scripts", "batch", "planted"]:
+        publish("tune", list(PARTS[part](options)), f"benchmarks/tune.py {part}")
+    print(f"The tunes are in {home}.")
+
+
+if __name__ == "__main__":
+    main()
