@@ -22,6 +22,7 @@ import json
 import math
 import os
 import random
+import runpy
 import shlex
 import signal
 import statistics
@@ -266,10 +267,11 @@ def planted(_: Asked) -> Iterator[Figure]:
     folder = PLANTED.parent
     proofs = Proofs([sys.executable, "train.py"], folder, {}, 40, on_gpu=False, file=PLANTED)
     among = [each for each in known(str(PLANTED)).values() if each.why.startswith("planted")]
+    harmless = {work.__name__ for work in runpy.run_path(str(PLANTED))["HARMLESS"]}
     wrong = {True: 0, False: 0}
     count = {True: 0, False: 0}
     for each in among:
-        is_harmless = each.why == "planted: harmless"
+        is_harmless = each.name.rpartition("_")[0] in harmless
         change = Change(name=each.name, value=each.choices[0], kind=each.kind, why=each.why)
         (found,) = proofs.prove([change], print)
         count[is_harmless] += 1

@@ -27,7 +27,7 @@ PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_s
 
 @contextlib.contextmanager
 def job_outside_a_sweep(script: Script, plan: MeasurePlan | None = None) -> Iterator[Job]:
-    """Yields the job that runs a script as it is, on all devices, in a folder of its own.
+    """Yields the job that runs a script as it is, on all devices, in a temporary folder.
 
     Its processes and the folder do not outlive this one, even if that is killed.
     """

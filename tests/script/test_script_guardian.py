@@ -1,0 +1,82 @@
+"""A script outside of a sweep ends with the command that started it, even if that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sweeper.script import guardian
+
+STARTS = """
+import os, subprocess, sys, time
+from sweeper.script.guardian import guarded
+with guarded(sys.argv[1]) as own:
+    # In a session of its own, as a launcher's children are.
+    child = [sys.executable, "-c", "import time; time.sleep(60)"]
+    script = subprocess.Popen(child, env={**os.environ, **own}, start_new_session=True)
+    print(script.pid, flush=True)
+    if sys.argv[2] == "wait":
+        time.sleep(60)
+    script.kill()
+    script.wait()
+"""
+
+
+def started(folder: Path, how: str) -> tuple[subprocess.Popen[str], int]:
+    folder.mkdir()
+    command = [sys.executable, "-c", STARTS, str(folder), how]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def ended(pid: int, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_kill_ends_the_script_and_removes_its_folder(tmp_path):
+    folder = tmp_path / "work"
+    process, script = started(folder, "wait")
+    assert not ended(script, 0.3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert ended(script)
+    deadline = time.monotonic() + 10
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not folder.exists()
+
+
+def test_a_usual_end_leaves_the_folder_alone(tmp_path):
+    folder = tmp_path / "work"
+    process, _ = started(folder, "go on")
+    process.communicate()
+    assert process.returncode == 0
+    assert folder.exists()
+
+
+def test_other_processes_are_not_touched(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        process, script = started(tmp_path / "work", "wait")
+        process.kill()
+        process.communicate()
+        assert ended(script)
+        assert other.poll() is None
+        assert guardian._processes(str(tmp_path / "work")) == []
+    finally:
+        other.kill()
+        other.wait()
