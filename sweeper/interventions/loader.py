@@ -12,14 +12,14 @@ from . import collating
 from .gathered import gather, iterator_class
 from .intervention import EXACT, Intervention, Report
 
-GATHERED, INLINE, CORES = "gathered", "inline", "cores"
+GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
 
 
 class Loader(Intervention):
     """Loaders give batches that are gathered from the collated data set, or have other workers."""
 
     name = "loader"
-    choices = (GATHERED, INLINE, CORES)
+    choices = (GATHERED, NO_WORKERS, CORES)
     are_ranked = True
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or read by as few workers as help"
@@ -29,7 +29,7 @@ class Loader(Intervention):
         workers = observed.get("num_workers")
         if workers is None:
             return "its batches come from no DataLoader"
-        if value == INLINE and not workers:
+        if value == NO_WORKERS and not workers:
             return "it has no workers"
         cores = len(os.sched_getaffinity(0))
         if value == CORES and workers == cores:
@@ -52,9 +52,9 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
     """Reads rows in the training process, or has as many workers as there are cores."""
     module = torch.utils.data.dataloader
     original = module.DataLoader._get_iterator
-    inline = iterator_class(torch)
+    reading = iterator_class(torch)
     known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-    wanted = 0 if value == INLINE else len(os.sched_getaffinity(0))
+    wanted = 0 if value == NO_WORKERS else len(os.sched_getaffinity(0))
 
     def is_free(loader: Any) -> bool:
         """Whether the rows of a loader are the same whoever reads them."""
@@ -76,7 +76,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
         if loader.num_workers == wanted or not is_free(loader):
             return original(loader)
         if not wanted:
-            return inline(loader)
+            return reading(loader)
         before = loader.num_workers, loader.prefetch_factor
         loader.num_workers, loader.prefetch_factor = wanted, before[1] or 2
         try:

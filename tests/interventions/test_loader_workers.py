@@ -21,7 +21,7 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module", params=["inline", "cores"])
+@pytest.fixture(scope="module", params=["no_workers", "cores"])
 def report(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     driver = str(Path(__file__).parent / "loaders.py")
     command = [sys.executable, "-W", "ignore", driver, request.param]
@@ -39,7 +39,7 @@ def test_no_kind_of_loader_changes_what_is_trained(report):
 
 def test_loaders_with_workers_read_their_rows_inline(report):
     value, found = report
-    if value == "inline":
+    if value == "no_workers":
         assert [kind for kind, each in found.items() if each["applied"]] == list(WITH_WORKERS)
 
 
@@ -54,6 +54,6 @@ def test_loaders_without_workers_get_as_many_as_there_are_cores(report):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_rows_that_depend_on_their_reader_are_read_as_before(report, kind):
     value, found = report
-    if value == "inline":
+    if value == "no_workers":
         assert not found[kind]["applied"]
         assert REFUSED[kind] in found[kind]["why"]

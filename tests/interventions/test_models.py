@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
         ("cudnn", "search", {"device": "cuda", "convolves": True}, ""),
         ("cudnn", "search", {"device": "cuda", "convolves": False}, "no convolution"),
         ("loader", "gathered", {}, "from no DataLoader"),
-        ("loader", "inline", {"num_workers": 0}, "has no workers"),
+        ("loader", "no_workers", {"num_workers": 0}, "has no workers"),
         ("loader", "cores", {"num_workers": len(os.sched_getaffinity(0))}, "workers already"),
         ("batch_size", "128", {"num_workers": 0}, "unknown"),
         ("batch_size", "128", {"batch_size": 64}, "from no DataLoader"),
