@@ -104,8 +104,10 @@ def test_the_loops_of_libraries(kind, module, tmp_path):
 def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
     found = training(kind)
     totals = [each for each in found.messages if "steps" in each]
-    middle, last = totals[len(totals) // 2], totals[-1]
+    last = totals[-1]
     assert last["steps"] == found.truth["steps"]
+    # How many messages there are, and at which steps, is up to the clock.
+    middle = min(totals, key=lambda each: abs(each["steps"] - last["steps"] / 2))
     per_step = (last["samples"] - middle["samples"]) / (last["steps"] - middle["steps"])
     assert per_step == found.truth["samples"] / found.truth["steps"]
 

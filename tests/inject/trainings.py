@@ -304,7 +304,7 @@ def slices(truth: Truth) -> None:
     x, y = next(iter(DataLoader(rows(), batch_size=ROWS)))
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(5):
+    for _ in range(40):
         for at in range(0, ROWS, 50):
             loss = nn.functional.mse_loss(model(x[at : at + 50]), y[at : at + 50])
             optimizer.zero_grad()
