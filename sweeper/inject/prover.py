@@ -36,6 +36,9 @@ PASSES, STEPS_AFTER = 2, 3
 SUMMED = 1_000_000
 """Numbers of a gradient, of which the sums are made, at most."""
 
+MIN_MOVED = 16
+"""Numbers of a parameter that each step moves: rounding alone can leave a single one where it was."""
+
 
 class Prover(Observer):
     """An observer that records what it sees."""
@@ -48,6 +51,7 @@ class Prover(Observer):
         self._file: Any = None
         self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
         self._before: dict[int, list[Any]] = {}
+        self._evaluated: dict[int, Any] = {}
         self._first: dict[int, tuple[Any, list[Any]]] = {}
         super().__init__(torch, channel)
         seed(
@@ -88,7 +92,22 @@ class Prover(Observer):
     def evaluates(self, module: Any) -> None:
         """A module was put into evaluation mode."""
         super().evaluates(module)
-        self._record({"eval": type(module).__name__})
+        buffers = [each.detach() for each in module.buffers()]
+        size = self._norm([each for each in buffers if each.is_floating_point()])
+        self._record({"eval": type(module).__name__, "state": size, "result": self._digest(buffers)})
+        if self._is_on and id(module) not in self._evaluated:
+            self._evaluated[id(module)] = module.register_forward_hook(self._evaluated_to)
+
+    def _evaluated_to(self, module: Any, _: Any, result: Any) -> None:
+        if not self._is_on or module.training:
+            return
+        try:
+            found = [each.detach() for each in _tensors(self._torch, result) if self._torch.is_tensor(each)]
+            numbers = [each for each in found if each.is_floating_point()]
+            self._record({"output": len(found), "sizes": self._norm(numbers), "result": self._digest(found)})
+        except Exception as error:
+            # The script would fail of it.
+            self.points.fail(error)
 
     def backward_begins(self, tensors: Any) -> None:
         """A backward is about to run."""
@@ -109,7 +128,7 @@ class Prover(Observer):
         event: dict[str, Any] = {"gradients": len(gradients), "norm": self._norm(gradients)}
         if self._num_steps < EARLY_STEPS:
             event["sums"] = [self._sums(each) for each in gradients]
-            self._before[key] = [each.detach().clone() for each in parameters]
+        self._before[key] = [_part(each).clone() for each in parameters]
         self._record(event)
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
@@ -126,8 +145,10 @@ class Prover(Observer):
         }
         before = self._before.pop(id(optimizer), None)
         if before is not None:
-            moved = [now.detach() - then for now, then in zip(_parameters(optimizer), before)]
-            event["sums"] = [self._sums(each) for each in moved]
+            moved = [_part(now) - then for now, then in zip(_parameters(optimizer), before)]
+            event["moved"] = sum(bool(each.any()) for each in moved if each.numel() >= MIN_MOVED)
+            if self._num_steps <= EARLY_STEPS:
+                event["sums"] = [self._sums(each) for each in moved]
         self._record(event)
         if self._num_passes >= PASSES:
             self._steps_after += 1
@@ -153,6 +174,8 @@ class Prover(Observer):
         self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
         self._is_on = False
         self._first.clear()
+        for handle in self._evaluated.values():
+            handle.remove()
         self.tell({"proved": why})
 
     # -- the record --------------------------------------------------------------------------------
@@ -196,7 +219,7 @@ class Prover(Observer):
 
     def _sums(self, tensor: Any) -> list[float]:
         """Returns the norm of a tensor, and its product with a fixed pattern."""
-        flat = _dense(tensor).detach().flatten()[:SUMMED].double()
+        flat = _part(tensor).double()
         pattern = self._torch.arange(flat.numel(), device=flat.device, dtype=flat.dtype).cos()
         return [float(flat.norm()), float((flat * pattern).sum())]
 
@@ -227,6 +250,10 @@ def _exact(loss: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, (int, float)) or hasattr(value, "item") else None
+
+
+def _part(tensor: Any) -> Any:
+    return _dense(tensor).detach().flatten()[:SUMMED]
 
 
 def _dense(tensor: Any) -> Any:

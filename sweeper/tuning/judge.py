@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.inject.prover import EARLY_STEPS
@@ -21,6 +21,8 @@ HALF_EARLY_STEPS = 2
 
 LOSS_IS_FINER = 4
 """Times that a loss may differ less than a gradient, with half the bits."""
+
+BEYOND = "farther from the script's than those of another seed"
 
 BLOCKS = 6
 """Parts of a curve of losses that are compared by their means."""
@@ -55,15 +57,15 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
     for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
         steps = 0
         for left, right in _paired(first, second):
-            steps += "step" in left
             if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
                 return f"{_what(left, right)} after {steps} steps"
             if steps < early and (why := _early(left, right, rounding)):
                 return f"{why} in step {steps + 1}"
+            steps += "step" in left
         if why := _too_short(first, second):
             return why
         others = [each.events[rank] for each in seeds if rank in each.events]
-        for name, read in (("losses", _losses), ("gradients", _norms)):
+        for name, read in CURVES.items():
             if why := _curves(name, read(first), read(second), [read(each) for each in others]):
                 return why
     return _missing(one, baseline)
@@ -117,6 +119,7 @@ _WORDS = {
     "step": "its updates differ",
     "end": "its parameters differ",
     "eval": "its evaluations differ",
+    "output": "the results of its evaluations differ",
 }
 
 
@@ -138,7 +141,7 @@ def _what(left: Event, right: Event) -> str:
 
 def _fixed(event: Event) -> dict[str, Any]:
     """Returns what rounding does not change of an event."""
-    changing = ("loss", "norm", "sums", "parameters")
+    changing = ("loss", "norm", "sums", "parameters", "sizes", "state", "result")
     return {name: value for name, value in event.items() if name not in changing}
 
 
@@ -174,8 +177,16 @@ def _losses(events: Sequence[Event]) -> list[float]:
     return list(itertools.chain.from_iterable(_numbers(each["loss"]) for each in events if "loss" in each))
 
 
-def _norms(events: Sequence[Event]) -> list[float]:
-    return [each["norm"] for each in events if "norm" in each]
+def _values(name: str) -> Callable[[Sequence[Event]], list[float]]:
+    return lambda events: [each[name] for each in events if name in each]
+
+
+CURVES: Mapping[str, Callable[[Sequence[Event]], list[float]]] = {
+    "losses": _losses,
+    "gradients": _values("norm"),
+    "statistics": _values("state"),
+    "results of evaluations": _values("sizes"),
+}
 
 
 def _curves(name: str, one: list[float], baseline: list[float], others: list[list[float]]) -> str:
@@ -186,7 +197,7 @@ def _curves(name: str, one: list[float], baseline: list[float], others: list[lis
     for block in zip(*means, strict=True):
         usual = max(abs(a - b) for a in block[1:] for b in block[1:])
         if abs(block[0] - block[1]) > max(usual, SINGLE * abs(block[1])):
-            return f"its {name} are farther from the script's than those of another seed"
+            return f"its {name} are {BEYOND}"
     return ""
 
 

@@ -9,15 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from sweeper.interventions.intervention import CLOSE, EXACT
+from sweeper.interventions.intervention import CLOSE, EXACT, SINGLE
 from sweeper.script.proof import Recorded, Terms, record
 from sweeper.tuning.changes import Change, environment
-from sweeper.tuning.judge import close, crossed, equal
+from sweeper.tuning.judge import BEYOND, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
 """Batches of a pass: about as many as the script trains on in so many seconds."""
 
-OTHER_SEEDS = (1000, 2000)
+OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
+"""Added to the script's seeds: how far its curves may lie apart. Two are too few where half the bits are
+gone, and later gradients are those of other parameters."""
 
 Say = Callable[[str], None]
 
@@ -46,6 +48,7 @@ class Proofs:
         # A GPU may not have room for two.
         self._at_once = 1 if on_gpu else max(1, min(2, len(os.sched_getaffinity(0))))
         self._seeds: list[Recorded] = []
+        self._tried: set[int] = set()
         self.unproved = self.covers = ""
         self._baseline = self._repeated()
 
@@ -106,8 +109,6 @@ class Proofs:
                 elif not any(e.name == each.name for e in ready):
                     ready.append(each)
             for alike in _alike(ready):
-                if alike[0].kind == CLOSE:
-                    self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
                 for each in self._proved(alike):
                     conclude(each)
         return list(found.values())
@@ -135,7 +136,6 @@ class Proofs:
         roughest = max(changes, key=lambda each: (each.kind == CLOSE, each.rounding), default=None)
         if not fault or roughest is None or roughest.kind == EXACT:
             return EXACT, fault
-        self._seeds = self._seeds or self._runs([({}, shift) for shift in OTHER_SEEDS])
         return CLOSE, self._fault(run, roughest)
 
     def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
@@ -146,8 +146,17 @@ class Proofs:
             return run.failure
         if change.kind == EXACT:
             return equal(run, self._baseline)
-        seeds = [each for each in self._seeds if not each.failure]
-        return close(run, self._baseline, seeds, change.rounding)
+        self._have_seeds(OTHER_SEEDS)
+        fault = close(run, self._baseline, self._seeds, change.rounding)
+        if BEYOND in fault and change.rounding > SINGLE:
+            self._have_seeds((*OTHER_SEEDS, *MORE_SEEDS))
+            fault = close(run, self._baseline, self._seeds, change.rounding)
+        return fault
+
+    def _have_seeds(self, shifts: Sequence[int]) -> None:
+        new = [shift for shift in shifts if shift not in self._tried]
+        self._tried.update(new)
+        self._seeds += [each for each in self._runs([({}, shift) for shift in new]) if not each.failure]
 
     def _proof(self, kind: str) -> str:
         how = "equal in every bit" if kind == EXACT else "equal but for rounding"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import random
+import sys
 import time
+import warnings
 
 EXACT, CLOSE = "exact", "close"
 
@@ -204,6 +209,163 @@ def half_precision(torch):
     wrap(torch.nn.Linear, "forward", lambda original: lambda module, x: original(module, x.half().float()))
 
 
+# -- for rich.py ------------------------------------------------------------------------------------
+
+
+def replaces(name, make):
+    """Returns a change of a method of the data set's class, once a row is fetched."""
+
+    def work(torch):
+        def before(original):
+            def fetch(fetcher, indices):
+                kind = type(fetcher.dataset)
+                if not hasattr(kind, "planted"):
+                    kind.planted = True
+                    setattr(kind, name, make(getattr(kind, name)))
+                return original(fetcher, indices)
+
+            return fetch
+
+        wrap(torch.utils.data._utils.fetch._MapDatasetFetcher, "fetch", before)
+
+    return work
+
+
+def keeps_rows(torch):
+    """Reads each row once: its random crop stays what it was."""
+
+    def make(original):
+        def row(data, index):
+            kept = vars(data).setdefault("kept", {})
+            if index not in kept:
+                kept[index] = original(data, index)
+            return kept[index]
+
+        return row
+
+    replaces("__getitem__", make)(torch)
+
+
+def keeps_crops(torch):
+    """Draws as the crop does, and gives the one of before."""
+
+    def make(original):
+        def row(data, index):
+            kept, found = vars(data).setdefault("kept", {}), original(data, index)
+            return kept.setdefault(index, found)
+
+        return row
+
+    replaces("__getitem__", make)(torch)
+
+
+def never_turns(torch):
+    """Leaves out what happens to one row of a thousand, and is drawn from a generator of the data set's."""
+    replaces("turn", lambda original: lambda data, picture: picture)(torch)
+
+
+def ignores_epochs(torch):
+    """Reads rows as they were in the first epoch."""
+    replaces("noise", lambda original: lambda data, picture: picture)(torch)
+
+
+def keeps_workers(torch):
+    """Workers stay alive, and are seeded once."""
+
+    def make(original):
+        def init(loader, *args, **kwargs):
+            original(loader, *args, **{**kwargs, "persistent_workers": bool(kwargs.get("num_workers"))})
+
+        return init
+
+    wrap(torch.utils.data.DataLoader, "__init__", make)
+
+
+def shifts_labels(torch):
+    """Collates each picture with the label of the next."""
+
+    def make(original):
+        def fetch(fetcher, indices):
+            pictures, labels = original(fetcher, indices)
+            return pictures, labels.roll(1)
+
+        return fetch
+
+    wrap(torch.utils.data._utils.fetch._MapDatasetFetcher, "fetch", make)
+
+
+def clips_scaled(torch):
+    """Clips gradients that are still scaled."""
+
+    def make(original):
+        def unscale(scaler, optimizer):
+            if sys._getframe(1).f_code.co_name != "main":
+                original(scaler, optimizer)
+
+        return unscale
+
+    wrap(torch.amp.GradScaler, "unscale_", make)
+
+
+def never_accumulates(torch):
+    """Forgets all gradients but those of the last part of a batch."""
+
+    def make(original):
+        def init(optimizer, params, *args, **kwargs):
+            optimizer.kept = list(params)
+            original(optimizer, optimizer.kept, *args, **kwargs)
+            wrap(
+                torch.Tensor,
+                "backward",
+                lambda backward: lambda loss: (optimizer.zero_grad(), backward(loss)),
+            )
+
+        return init
+
+    wrap(torch.optim.AdamW, "__init__", make)
+
+
+def never_decays(torch):
+    def make(original):
+        def init(optimizer, params, lr=1e-3, weight_decay=0.0):
+            original(optimizer, params, lr=lr)
+
+        return init
+
+    wrap(torch.optim.AdamW, "__init__", make)
+
+
+def keeps_the_rate(torch):
+    torch.optim.lr_scheduler.StepLR.step = lambda schedule: None
+
+
+def never_smooths(torch):
+    def make(original):
+        return lambda outputs, labels, label_smoothing=0.0: original(outputs, labels)
+
+    wrap(torch.nn.functional, "cross_entropy", make)
+
+
+def keeps_statistics(torch):
+    """The statistics of batch norm, which evaluations use, stay as they were."""
+
+    def make(original):
+        def init(module, *args, **kwargs):
+            original(module, *args, **kwargs)
+            module.momentum = 0.0
+
+        return init
+
+    wrap(torch.nn.BatchNorm2d, "__init__", make)
+
+
+def evaluates_in_training_mode(torch):
+    wrap(torch.nn.Module, "eval", lambda original: lambda module: original(module).train())
+
+
+# -- harmless ---------------------------------------------------------------------------------------
+
+
 def nothing(torch):
     """Changes nothing."""
 
@@ -220,6 +382,83 @@ def sets_to_zero(torch):
         return zero_grad
 
     wrap(torch.optim.Optimizer, "zero_grad", make)
+
+
+def hooks(torch):
+    first(torch.nn.Linear, lambda module, x: None)
+
+
+def freezes_garbage(torch):
+    gc.freeze()
+
+
+def collects_seldom(torch):
+    gc.set_threshold(5000, 20, 20)
+
+
+def switches_threads_seldom(torch):
+    sys.setswitchinterval(0.01)
+
+
+def names_the_process(torch):
+    os.environ["PLANTED"] = "1"
+
+
+def warns_never(torch):
+    warnings.simplefilter("ignore")
+
+
+def prints_fewer_digits(torch):
+    torch.set_printoptions(precision=3)
+
+
+def has_its_own_generator(torch):
+    own = random.Random(1)
+    first(torch.nn.Linear, lambda module, x: own.random())
+
+
+def reads_a_file(torch):
+    first(torch.nn.Linear, lambda module, x: os.stat(__file__))
+
+
+def looks_at_memory(torch):
+    first(torch.nn.Linear, lambda module, x: x.element_size())
+
+
+def copies_an_argument(torch):
+    first(torch.nn.Linear, lambda module, x: x.detach().clone())
+
+
+def takes_views(torch):
+    wrap(torch.nn.Linear, "forward", lambda original: lambda module, x: original(module, x.view(x.shape)))
+
+
+def asks_for_no_anomalies(torch):
+    torch.autograd.set_detect_anomaly(False)
+
+
+def has_one_thread_between(torch):
+    torch.set_num_interop_threads(1)
+
+
+def yields_its_core(torch):
+    first(torch.nn.Linear, lambda module, x: os.sched_yield())
+
+
+def counts_steps(torch):
+    def make(original):
+        def step(optimizer, *args, **kwargs):
+            optimizer.planted = getattr(optimizer, "planted", 0) + 1
+            return original(optimizer, *args, **kwargs)
+
+        return step
+
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        wrap(kind, "step", make)
+
+
+def keeps_its_math(torch):
+    torch.set_float32_matmul_precision("highest")
 
 
 WRONG = (
@@ -239,9 +478,53 @@ WRONG = (
     draws,
     shorter_validation,
 )
-HARMLESS = (nothing, reads_the_clock, sets_to_zero)
+"""Wrong for train.py."""
+
+WRONG_RICH = (
+    keeps_rows,
+    keeps_crops,
+    never_turns,
+    ignores_epochs,
+    shifts_labels,
+    clips_scaled,
+    never_accumulates,
+    never_decays,
+    keeps_the_rate,
+    never_smooths,
+    keeps_statistics,
+    evaluates_in_training_mode,
+)
+"""Wrong for rich.py."""
+
+WRONG_WORKERS = (keeps_workers,)
+"""Wrong for rich.py with workers."""
+
+HARMLESS = (
+    nothing,
+    reads_the_clock,
+    sets_to_zero,
+    hooks,
+    freezes_garbage,
+    collects_seldom,
+    switches_threads_seldom,
+    names_the_process,
+    warns_never,
+    prints_fewer_digits,
+    has_its_own_generator,
+    reads_a_file,
+    looks_at_memory,
+    copies_an_argument,
+    takes_views,
+    asks_for_no_anomalies,
+    has_one_thread_between,
+    yields_its_core,
+    counts_steps,
+    keeps_its_math,
+)
 
 CHANGES = [
-    Change(f"{work.__name__}_{kind}", kind, work) for work in (*WRONG, *HARMLESS) for kind in (EXACT, CLOSE)
+    Change(f"{work.__name__}_{kind}", kind, work)
+    for work in (*WRONG, *WRONG_RICH, *WRONG_WORKERS, *HARMLESS)
+    for kind in (EXACT, CLOSE)
 ]
 CHANGES.append(Change("half_precision_exact", EXACT, half_precision))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,24 +17,31 @@ from sweeper.tuning.proofs import Proofs
 
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted.py"
-HARMLESS = ("nothing", "reads_the_clock", "sets_to_zero")
+SCRIPTS = {"WRONG": ("train.py",), "WRONG_RICH": ("rich.py",), "WRONG_WORKERS": ("rich.py", "2")}
+LISTS = runpy.run_path(str(PLANTED))
 
 
-@pytest.fixture(scope="module")
+@functools.cache
+def proofs_of(*command: str) -> Proofs:
+    return Proofs([sys.executable, *command], HERE, {}, 40, on_gpu=False, file=PLANTED)
+
+
+@pytest.fixture
 def proofs() -> Proofs:
-    return Proofs([sys.executable, "train.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)
+    return proofs_of("train.py")
 
 
-def planted() -> list[Change]:
-    found = known(str(PLANTED))
-    own = {name: each for name, each in found.items() if each.why == "planted"}
-    return [
-        Change(name=name, value=each.choices[0], kind=each.kind, why=each.why) for name, each in own.items()
-    ]
+@functools.cache
+def planted() -> dict[str, Change]:
+    found = {name: each for name, each in known(str(PLANTED)).items() if each.why == "planted"}
+    return {
+        name: Change(name=name, value=each.choices[0], kind=each.kind, why=each.why)
+        for name, each in found.items()
+    }
 
 
-def is_harmless(change: Change) -> bool:
-    return change.name.rpartition("_")[0] in HARMLESS
+def names(which: str) -> list[str]:
+    return [each.__name__ for each in LISTS[which]]
 
 
 def test_a_proof_crosses_epochs_and_evaluations(proofs: Proofs) -> None:
@@ -41,23 +50,32 @@ def test_a_proof_crosses_epochs_and_evaluations(proofs: Proofs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [e for e in planted() if not is_harmless(e)], ids=lambda e: e.name)
-def test_a_wrong_change_is_refused(proofs: Proofs, change: Change) -> None:
-    (found,) = proofs.prove([change], lambda _: None)
+@pytest.mark.parametrize(
+    ("which", "name"), [(which, f"{name}_close") for which in SCRIPTS for name in names(which)]
+)
+def test_a_wrong_change_is_refused(which: str, name: str) -> None:
+    (found,) = proofs_of(*SCRIPTS[which]).prove([planted()[name]], lambda _: None)
     assert found.refused
     assert not found.proof
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [e for e in planted() if is_harmless(e)], ids=lambda e: e.name)
-def test_a_harmless_change_is_not(proofs: Proofs, change: Change) -> None:
-    (found,) = proofs.prove([change], lambda _: None)
-    assert not found.refused
-    assert "83 steps" in found.proof
+def test_half_precision_is_not_exact(proofs: Proofs) -> None:
+    (found,) = proofs.prove([planted()["half_precision_exact"]], lambda _: None)
+    assert found.refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["exact", "close"])
+def test_harmless_changes_are_not(proofs: Proofs, kind: str) -> None:
+    asked = [planted()[f"{name}_{kind}"] for name in names("HARMLESS")]
+    for each in proofs.prove(asked, lambda _: None):
+        assert not each.refused
+        assert "83 steps" in each.proof
 
 
 def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> None:
-    among = {each.name: each for each in planted()}
+    among = planted()
     found = proofs.prove([among["nothing_exact"], among["clips_exact"]], lambda _: None)
     assert [bool(each.refused) for each in found] == [False, True]
     assert "gradients" in found[1].refused or "updates" in found[1].refused
@@ -67,7 +85,7 @@ def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import torch\nraise SystemExit('no data here')\n")
     found = Proofs([sys.executable, "bad.py"], tmp_path, {}, 40, on_gpu=False)
     assert "no data here" in found.unproved
-    (change,) = found.prove(planted()[:1], lambda _: None)
+    (change,) = found.prove([planted()["nothing_exact"]], lambda _: None)
     assert change.refused == found.unproved
 
 
