@@ -9,6 +9,8 @@ batch       the same with --allow-batch-size
 programs    public training programs (benchmarks/programs.py), unedited
 later       the programs' winners in new processes, in turns with their own commands
 planted     fast and wrong changes that are accepted, harmless ones that are not (tests/tuning/planted.py)
+idle        harmless changes that bring nothing, and are handed over nonetheless
+frameworks  a training in each framework, and how fast `exec` is
 kills       a tune that is killed at random moments, and continued by the same command
 
 --home is where the tunes are kept, for `later`: a new folder by default.
@@ -43,8 +45,8 @@ from sweeper.core.job import SCRIPT_RUNNER, Job
 from sweeper.core.progress import Silent
 from sweeper.core.script import Script
 from sweeper.core.template import literal
-from sweeper.export import read
 from sweeper.interventions import known
+from sweeper.interventions.intervention import CLOSE, EXACT
 from sweeper.script.start import started
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.tuning.changes import Change
@@ -208,30 +210,43 @@ def later(asked: Asked) -> Iterator[Figure]:
         if not best.exists() or (asked.only and name not in asked.only):
             continue
         program = PROGRAMS[name]
-        env = {key: str(text) for key, text in read(best)["env"].items()}
-        folder, command = asked.programs / program.folder, shlex.split(program.command)
-        logs = []
-        for turn in range(LATER_ROUNDS):
-            order = [("as it is", {}), ("tuned", env)][:: 1 - 2 * (turn % 2)]
-            speeds = {what: speed(command, folder, {**program.env, **own}) for what, own in order}
-            logs.append(math.log(speeds["tuned"] / speeds["as it is"]))
-        mean, low, high = map(math.exp, interval(logs))
-        was = each["ratio"]
+        command = shlex.split(program.command)
+        arguments, where = sweeper(
+            "exec", str(best), "--", *command, folder=asked.programs / program.folder, env=program.env
+        )
         minutes = (time.time() - each["at"]) / 60
-        print(
-            f"{name}: {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}] was {mean:.2f}x [{low:.2f}, {high:.2f}]"
-            f" {minutes:.0f} minutes later",
-            flush=True,
-        )
-        yield Figure(
-            figure=f"{name}: tuned / as it is, later",
-            value=mean,
-            low=low,
-            high=high,
-            bar=">= 1",
-            unit="x",
-            repeats=LATER_ROUNDS,
-        )
+        print(f"{name}: {minutes:.0f} minutes later", flush=True)
+        yield from _measured_again(name, command, arguments, where["cwd"], where["env"], each["ratio"])
+
+
+def _measured_again(
+    name: str,
+    command: Sequence[str],
+    tuned_command: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    was: Sequence[float],
+) -> Iterator[Figure]:
+    """Yields the ratio of `exec` to the command as it is, in turns."""
+    logs = []
+    for turn in range(LATER_ROUNDS):
+        order = [("as it is", command), ("tuned", tuned_command)][:: 1 - 2 * (turn % 2)]
+        speeds = {what: speed(words, folder, env) for what, words in order}
+        logs.append(math.log(speeds["tuned"] / speeds["as it is"]))
+    mean, low, high = map(math.exp, interval(logs))
+    print(
+        f"{name}: {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}] was {mean:.2f}x [{low:.2f}, {high:.2f}] by exec",
+        flush=True,
+    )
+    yield Figure(
+        figure=f"{name}: exec / as it is, later",
+        value=mean,
+        low=low,
+        high=high,
+        bar=">= 1",
+        unit="x",
+        repeats=LATER_ROUNDS,
+    )
 
 
 def speed(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> float:
@@ -262,30 +277,67 @@ def speed(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> float
             return sum(each.samples for each in late) / sum(each.seconds for each in late)
 
 
+SCRIPTS = {"WRONG": ("train.py",), "WRONG_RICH": ("rich.py",), "WRONG_WORKERS": ("rich.py", "2")}
+"""The script for each list of wrong changes in `planted.py`."""
+
+
 def planted(_: Asked) -> Iterator[Figure]:
     """Yields how many of the planted changes are judged wrongly."""
-    folder = PLANTED.parent
-    proofs = Proofs([sys.executable, "train.py"], folder, {}, 40, on_gpu=False, file=PLANTED)
-    among = [each for each in known(str(PLANTED)).values() if each.why.startswith("planted")]
-    harmless = {work.__name__ for work in runpy.run_path(str(PLANTED))["HARMLESS"]}
-    wrong = {True: 0, False: 0}
-    count = {True: 0, False: 0}
-    for each in among:
-        is_harmless = each.name.rpartition("_")[0] in harmless
-        change = Change(name=each.name, value=each.choices[0], kind=each.kind, why=each.why)
-        (found,) = proofs.prove([change], print)
-        count[is_harmless] += 1
-        wrong[is_harmless] += bool(found.refused) if is_harmless else not found.refused
-    for is_harmless, what in ((False, "wrong changes accepted"), (True, "harmless changes refused")):
-        value = float(wrong[is_harmless])
-        yield Figure(
-            figure=f"{what}, of {count[is_harmless]}",
-            value=value,
-            low=value,
-            high=value,
-            bar="<= 0" if not is_harmless else "",
-            repeats=1,
-        )
+    lists = runpy.run_path(str(PLANTED))
+    among = known(str(PLANTED))
+    for which, script in (*SCRIPTS.items(), ("HARMLESS", ("train.py",))):
+        proofs = Proofs([sys.executable, *script], PLANTED.parent, {}, 40, on_gpu=False, file=PLANTED)
+        names = [f"{work.__name__}_{kind}" for work in lists[which] for kind in (EXACT, CLOSE)]
+        changes = [
+            Change(name=name, value=among[name].choices[0], kind=among[name].kind, why=among[name].why)
+            for name in names
+        ]
+        found = [proofs.prove([each], print)[0] for each in changes]
+        is_wrong = which != "HARMLESS"
+        value = float(sum(bool(each.refused) != is_wrong for each in found))
+        what = "wrong changes accepted" if is_wrong else "harmless changes refused"
+        yield _count(f"{what}, of {len(lists[which])} in {' '.join(script)}, each twice", value)
+
+
+def idle(asked: Asked) -> Iterator[Figure]:
+    """Yields how many harmless changes that bring nothing a tune hands over."""
+    names = {f"{work.__name__}_exact" for work in runpy.run_path(str(PLANTED))["HARMLESS"]}
+    with tempfile.NamedTemporaryFile("w", suffix=".py", dir=PLANTED.parent) as file:
+        file.write(f"from planted import CHANGES as ALL\nCHANGES = [e for e in ALL if e.name in {names!r}]\n")
+        file.flush()
+        command = [sys.executable, "mlp.py"]
+        env = {"PYTHONPATH": str(PLANTED.parent)}
+        found = tuned("idle", command, UNEDITED, asked.home, env, f"--changes={file.name}")
+    made = {*found.proof.get("changes", {})} & names
+    print(f"handed over: {found.changes}", flush=True)
+    yield _count(f"harmless changes handed over, of {len(names)}", float(len(made)), "<= 1")
+
+
+def _count(what: str, value: float, bar: str = "<= 0", repeats: int = 1) -> Figure:
+    return Figure(figure=what, value=value, low=value, high=value, bar=bar, repeats=repeats)
+
+
+FRAMEWORKS = {
+    "Hugging Face Trainer": ("python", "trainer.py"),
+    "Lightning": ("python", "light.py"),
+    "accelerate": ("python", "accelerated.py"),
+    "plain": ("python", "mlp.py"),
+    "torchrun, two ranks": ("torchrun", "--nproc-per-node=2", "ranks.py"),
+}
+
+
+def frameworks(asked: Asked) -> Iterator[Figure]:
+    """Yields what a tune brings to a training in each framework, and whether `exec` is as fast."""
+    for name, command in FRAMEWORKS.items():
+        if asked.only and name not in asked.only:
+            continue
+        sweep = f"tune-{command[-1].removesuffix('.py')}"
+        found = tuned(sweep, command, UNEDITED, asked.home, {})
+        yield from figures(name, found)
+        best = asked.home / "sweeps" / sweep / "best.yaml"
+        if best.exists():
+            (arguments, where) = sweeper("exec", str(best), "--", *command, folder=UNEDITED)
+            yield from _measured_again(name, command, arguments, UNEDITED, where["env"], found.ratio)
 
 
 def kills(asked: Asked) -> Iterator[Figure]:
@@ -316,18 +368,8 @@ def kills(asked: Asked) -> Iterator[Figure]:
     done = subprocess.run(arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout, file=sys.stderr)
     is_finished = done.returncode == 0 and (home / "sweeps" / name / "best.yaml").exists()
-    for what, value in (
-        ("kills that left something", faults),
-        ("not continued to an end", int(not is_finished)),
-    ):
-        yield Figure(
-            figure=f"{what}, of {asked.kills}",
-            value=value,
-            low=value,
-            high=value,
-            bar="<= 0",
-            repeats=asked.kills,
-        )
+    yield _count(f"kills that left something, of {asked.kills}", faults, repeats=asked.kills)
+    yield _count("not continued to an end", float(not is_finished))
 
 
 def _running(folder: Path) -> list[int]:
@@ -356,6 +398,8 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "programs": programs,
     "later": later,
     "planted": planted,
+    "idle": idle,
+    "frameworks": frameworks,
     "kills": kills,
 }
 

@@ -51,14 +51,14 @@ class Chosen:
     tied: tuple[int, ...] = ()
 
 
-def interval(logs: Sequence[float]) -> tuple[float, float, float]:
-    """Returns mean, low and high of the 95% t interval of `logs`; infinite for fewer than two."""
+def interval(logs: Sequence[float], level: float = LEVEL) -> tuple[float, float, float]:
+    """Returns mean, low and high of the t interval of `logs` (95%); infinite for fewer than two."""
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return mean, -math.inf, math.inf
     from scipy.special import stdtrit
 
-    half = float(stdtrit(len(logs) - 1, 0.5 + LEVEL / 2)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = float(stdtrit(len(logs) - 1, 0.5 + level / 2)) * statistics.stdev(logs) / math.sqrt(len(logs))
     return mean, mean - half, mean + half
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from sweeper import inject
 from sweeper.errors import UserError
 from sweeper.export import read
 from sweeper.interventions import VARIABLE
+from sweeper.sweep.store.fingerprint import digest_of_scripts
 
 
 def exec(
@@ -39,13 +41,8 @@ def exec(
             f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
         )
     out = Console(stderr=True, highlight=False)
-    measured = value["holds_for"].get("torch")
-    try:
-        here = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        here = None
-    if measured and here and measured != here:
-        out.print(Text(f"sweeper: measured with torch {measured}, but this is {here}."), soft_wrap=True)
+    for each in _otherwise(value, command):
+        out.print(Text(f"sweeper: {each}."), soft_wrap=True)
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, {**os.environ, **environment(value["env"])})
@@ -53,10 +50,23 @@ def exec(
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None
 
 
+def _otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
+    """Yields what is not as it was when it was measured and proved."""
+    measured = value["holds_for"].get("torch")
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        if measured and measured != (here := importlib.metadata.version("torch")):
+            yield f"measured with torch {measured}, but this is {here}"
+    proved = value.get("proved")
+    with contextlib.suppress(UserError):
+        if proved and proved["code"] != digest_of_scripts(command):
+            yield "proved and measured with other code in the script; `sweeper tune` proves it anew"
+
+
 def environment(own: Mapping[str, Any]) -> dict[str, str]:
     """Returns the variables of an export, with those that make its changes at run time."""
     found = {name: str(text) for name, text in own.items()}
-    if not found.get(VARIABLE, "").strip():
+    # A hook that watches makes the changes itself.
+    if not found.get(VARIABLE, "").strip() or inject.VARIABLE in os.environ:
         return found
     searched = {**os.environ, **found}
     return {**found, **inject.environment(searched, inject.EXECUTE)}

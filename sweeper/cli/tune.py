@@ -29,6 +29,7 @@ from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.errors import UserError
+from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.intervention import EXACT
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
@@ -37,17 +38,16 @@ from sweeper.script.watch import watch as watch_script
 from sweeper.spec import load
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.store.catalog import find_sweep
-from sweeper.sweep.store.fingerprint import digest_of_files_named
+from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_json
 from sweeper.tuning import state
 from sweeper.tuning.changes import Change, possible
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of, space
-from sweeper.tuning.steps import Rung, ladder
+from sweeper.tuning.steps import ONCE, Interval, Rung, ladder
 
 FAILED = 1
-PROOF = "proof.json"
 COMPILE_MINUTES = 10.0
 """Minutes from which torch.compile is tried where launching operations is not what takes the time."""
 MIN_MINUTES = 1.0
@@ -256,7 +256,9 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     name = folder.name
     sweep = load_sweep(find_sweep(asked.home, name))
     winner = sweep.confirmation.winner
-    rungs = ladder(sweep.confirmation.rounds, {r.number: r.config for r in sweep.summary.records}, winner)
+    configs = {each.number: each.config for each in sweep.summary.records}
+    searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
+    rungs = ladder(sweep.confirmation.rounds, configs, winner, searched)
     out.print()
     for line in _ladder_lines(rungs, known.changes):
         prose(out, line)
@@ -277,8 +279,10 @@ def _stack_holds(
     asked: Asked, known: state.Found, proofs: Proofs | None, sweep: LoadedSweep, out: Console
 ) -> bool:
     """Proves the winner's changes together; what they are as found is written beside the sweep."""
-    path = sweep.journal.folder / PROOF
-    values = sweep.summary.winner.config.flatten() if sweep.summary.winner else {}
+    path = sweep.journal.folder / PROOF_FILE
+    winner = sweep.summary.winner
+    assert winner is not None
+    values = winner.config.flatten()
     made = [each for each in known.changes if str(values.get(each.name)) == each.value]
     provable = [each for each in made if not each.changes_training]
     if not path.exists():
@@ -287,10 +291,12 @@ def _stack_holds(
         write_json(
             path,
             {
+                "trial": winner.number,
                 "changes": {each.name: each.value for each in made},
                 "kind": kind,
                 "fault": fault,
                 "covers": proofs.covers,
+                "code": digest_of_scripts(asked.command),
             },
         )
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -316,15 +322,19 @@ def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]
     among = {each.name: each for each in changes}
     lines = [f"{'':<24} {'alone':<22} {'in the stack':<22} kind"]
     for each in rungs:
-        parts = [
-            f"{r[0]:.3g}x {interval(r[1], r[2])}" if r is not None else "–"
-            for r in (each.alone, each.stacked)
-        ]
+        parts = [_measured(ratio) for ratio in (each.alone, each.stacked)]
         change = among.get(each.name)
         kind = change.kind if change else "an option"
         dropped = "" if each.is_kept else ", not kept: its gain is not shown"
         lines.append(f"{each.name + ' ' + each.value:<24} {parts[0]:<22} {parts[1]:<22} {kind}{dropped}")
     return lines
+
+
+def _measured(ratio: Interval | None) -> str:
+    if ratio is None:
+        return "–"
+    value, *bounds = ratio
+    return f"{value:.3g}x, once" if tuple(bounds) == ONCE else f"{value:.3g}x {interval(*bounds)}"
 
 
 def _names(changes: Sequence[Change]) -> str:

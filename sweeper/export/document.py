@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,11 +33,15 @@ from sweeper.export.schema import (
     Measured,
     OfPipeline,
     OfScript,
+    Proved,
     Provenance,
     XBaseline,
     plain,
 )
 from sweeper.spec import SweepSpec
+
+PROOF_FILE = "proof.json"
+"""File in the folder of a tune's sweep: what was proved of its winner's changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,7 @@ def exported(
             subject=subject,
             measured=_measured(summary, spec, record, measured),
             holds_for=_holds_for(summary.device, measured, setting),
+            proved=_proved(record),
             production=spec.to_dict().get("production") or None,
             execution=Execution(pass_env=list(passing)) if passing else None,
             provenance=Provenance(
@@ -89,6 +95,16 @@ def exported(
             warnings=[*caveats(summary, spec, record, setting.data_gib), *left_out],
         )
     )
+
+
+def _proved(record: TrialRecord) -> Proved | None:
+    path = Path(record.folder).parent.parent / PROOF_FILE
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["fault"] or found["trial"] != record.number:
+        return None
+    return Proved(kind=found["kind"], covers=found["covers"], code=found["code"])
 
 
 def _chosen(summary: Summary, number: int | None) -> TrialRecord:

@@ -135,6 +135,21 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proved:
+    """What `sweeper tune` proved of a script's changes, together.
+
+    Attributes:
+        kind: `exact` or `close`, as it was found.
+        covers: What the recorded runs cover, in words.
+        code: Digest of the scripts that the command names.
+    """
+
+    kind: str
+    covers: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """An export.
 
@@ -147,6 +162,7 @@ class Export:
     subject: Mapping[str, Any] = field(metadata=_FLAT)
     measured: Measured
     holds_for: HoldsFor
+    proved: Proved | None = field(default=None, metadata=_OPTIONAL)
     production: Mapping[str, Any] | None = field(default=None, metadata=_OPTIONAL)
     execution: Execution | None = field(default=None, metadata=_OPTIONAL)
     provenance: Provenance

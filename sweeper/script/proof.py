@@ -23,6 +23,8 @@ LIMIT_SECONDS = 60.0
 """What is recorded by then is compared."""
 LISTEN_SECONDS = 0.1
 HASH_SEED = "PYTHONHASHSEED"
+PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Idle threads sleep: two runs share the cores, and each would wait actively for the other's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +77,13 @@ def record(
         "batches": terms.batches,
         "deterministic": terms.deterministic,
     }
-    own = {**env, VARIABLE: json.dumps(asked), HASH_SEED: "0"}
+    own = {**PASSIVE, **env, VARIABLE: json.dumps(asked), HASH_SEED: "0"}
     script = Script(
         command=tuple(map(literal, command)),
         folder=str(folder),
         env={name: literal(value) for name, value in own.items()},
     )
-    began = time.perf_counter()
+    began, is_cut_off = time.perf_counter(), False
     with job_outside_a_sweep(script) as job:
         changes: Mapping[str, str] = {}
         try:
@@ -89,13 +91,17 @@ def record(
                 watched, process = running.listener.watched, running.process
                 while process.listen(LISTEN_SECONDS) and not watched.has_proved:
                     if time.perf_counter() - began > limit:
+                        is_cut_off = True
                         break
                 changes = dict(watched.changes)
                 status, lines = process.status, list(running.listener.last_lines)
                 failed = watched.failures[:1]
         except (TrialFailedError, UserError, OSError) as error:
             return Recorded(failure=str(error), changes=changes)
-        events = {path.stem: _read(path) for path in sorted(Path(job.folder).glob(RECORD.format("*")))}
+        events = {
+            path.stem: _read(path, is_cut_off=is_cut_off)
+            for path in sorted(Path(job.folder).glob(RECORD.format("*")))
+        }
     seconds = time.perf_counter() - began
     if status:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
@@ -106,10 +112,11 @@ def record(
     return Recorded(events=events, changes=changes, seconds=seconds)
 
 
-def _read(path: Path) -> list[Mapping[str, Any]]:
-    found = []
+def _read(path: Path, *, is_cut_off: bool) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
     for line in path.read_text(encoding="ascii").splitlines():
         with suppress(ValueError):
             # The last may have been cut off.
             found.append(json.loads(line))
-    return found
+    # A script that is stopped exits in an orderly way, wherever it is.
+    return found[:-1] if is_cut_off and found and "end" in found[-1] else found

@@ -48,12 +48,20 @@ def _job(script: Script, folder: str, plan: MeasurePlan | None) -> Job:
     )
 
 
-def watch(command: Sequence[str], folder: Path, progress: Progress, *, in_place: bool = False) -> Measurement:
+def watch(
+    command: Sequence[str],
+    folder: Path,
+    progress: Progress,
+    *,
+    in_place: bool = False,
+    plan: MeasurePlan = PLAN,
+) -> Measurement:
     """Runs a command until it is measured, and once more to take its steps apart.
 
     Args:
         folder: Where it runs, or a mirror of that.
         in_place: Whether it runs in `folder` itself.
+        plan: How it is timed, and whether its steps are taken apart.
 
     Raises:
         TrialFailedError: It cannot be measured, for a known reason.
@@ -65,7 +73,7 @@ def watch(command: Sequence[str], folder: Path, progress: Progress, *, in_place:
         workdir="here" if in_place else "link",
     )
     sampler = Sampler(make_probes())
-    with job_outside_a_sweep(script, PLAN) as job:
+    with job_outside_a_sweep(script, plan) as job:
         sampler.start(os.getpid(), "" if job.device == "cpu" else full_uuid(job.device.partition(",")[0]))
         try:
             found = trial.run(job, progress)

@@ -11,6 +11,8 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE
 
 Interval = tuple[float, float, float]
+ONCE = (0.0, math.inf)
+"""The interval of a ratio that no round repeated: the search measured both once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,24 +33,30 @@ class Rung:
 
 
 def ladder(
-    rounds: Sequence[Mapping[int, float]], configs: Mapping[int, TrialConfig], winner: int | None
+    rounds: Sequence[Mapping[int, float]],
+    configs: Mapping[int, TrialConfig],
+    winner: int | None,
+    searched: Mapping[int, float] | None = None,
 ) -> list[Rung]:
     """Returns a rung for each change of the configuration with the most of them.
 
     Args:
         rounds: Samples per second by trial number, for each round.
+        searched: The same of the search, which measured each trial once.
     """
     usual = configs[BASELINE].flatten()
-    tried = {number: changes(configs[number], usual) for each in rounds for number in each}
-    if len(tried) < 2:
+    confirmed = {number for each in rounds for number in each}
+    if len(confirmed) < 2:
         return []
-    best = max(tried, key=lambda number: len(tried[number]))
-    kept = tried.get(winner, {}) if winner is not None else {}
-    return list(_rungs(rounds, tried, best, kept))
+    tried = {number: changes(config, usual) for number, config in configs.items()}
+    best = max(confirmed, key=lambda number: len(tried[number]))
+    kept = tried[winner] if winner is not None else {}
+    measured = [*rounds, searched or {}]
+    return list(_rungs(measured, tried, best, kept))
 
 
 def _rungs(
-    rounds: Sequence[Mapping[int, float]],
+    measured: Sequence[Mapping[int, float]],
     tried: Mapping[int, Mapping[str, object]],
     best: int,
     kept: Mapping[str, object],
@@ -60,15 +68,17 @@ def _rungs(
         yield Rung(
             name=name,
             value=str(value),
-            alone=_ratio(rounds, of, BASELINE) if of is not None else None,
-            stacked=_ratio(rounds, best, rest) if rest is not None else None,
+            alone=_ratio(measured, of, BASELINE) if of is not None else None,
+            stacked=_ratio(measured, best, rest) if rest is not None else None,
             is_kept=name in kept,
         )
 
 
-def _ratio(rounds: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
-    logs = log_ratios(rounds, number, to)
-    if not logs:
-        return None
-    mean, low, high = interval(logs)
-    return math.exp(mean), math.exp(low), math.exp(high) if math.isfinite(high) else math.inf
+def _ratio(measured: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
+    *rounds, searched = measured
+    if logs := log_ratios(rounds, number, to):
+        mean, low, high = interval(logs)
+        return math.exp(mean), math.exp(low), math.exp(high) if math.isfinite(high) else math.inf
+    if number in searched and to in searched:
+        return searched[number] / searched[to], *ONCE
+    return None

@@ -64,6 +64,10 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert made.stdout.startswith("loss ")
     if proof["kind"] == "exact":
         assert made.stdout == plain.stdout
+    assert "proved and measured with other code in the script" in made.stderr
+    as_tuned = (sys.executable, "-m", "sweeper", "exec", best, "--", *command[-2:])
+    watched = sweeper("watch", "--json", "--", *as_tuned)
+    assert watched.returncode == 0, watched.stderr
 
 
 @pytest.mark.slow

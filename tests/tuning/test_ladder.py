@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.analysis.confirmation import choose_winner
 from sweeper.core.config import TrialConfig
-from sweeper.tuning.steps import ladder
+from sweeper.tuning.steps import ONCE, ladder
 
 CONFIGS = {
     0: TrialConfig(args={"loader": "own", "optimizer": "own"}),
@@ -41,6 +41,15 @@ def test_each_rung_has_its_gain_alone_and_in_the_stack():
 
 def test_a_rung_that_is_not_kept_says_so():
     assert [each.is_kept for each in ladder(NOISE, CONFIGS, 2)] == [True, False]
+
+
+def test_what_no_round_has_is_what_the_search_measured_once():
+    rounds = [{0: 10.0, 1: 40.0 + n} for n in (0.0, 0.1)]
+    loader, optimizer = ladder(rounds, CONFIGS, 1, {0: 10.0, 1: 41.0, 2: 30.0})
+    assert loader.alone == (3.0, *ONCE)
+    assert loader.stacked is None
+    assert optimizer.alone is None
+    assert optimizer.stacked == (pytest.approx(41 / 30), *ONCE)
 
 
 def test_without_rounds_there_is_no_ladder():

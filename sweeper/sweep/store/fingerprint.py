@@ -79,6 +79,11 @@ def digest_of_files_named(command: Sequence[str]) -> str:
     return _plain(found)
 
 
+def digest_of_scripts(command: Sequence[str]) -> str:
+    """Returns a digest of the Python scripts that a command line names: what is options does not count."""
+    return digest_of_files_named([item for item in command if item.endswith(".py")])
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ.
 
