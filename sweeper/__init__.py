@@ -2,7 +2,7 @@
 
 from sweeper import Pipeline, Prepared, Samples, Source, TrialConfig, UserError    # a pipeline
 from sweeper import meter                                                          # a training script
-from sweeper import load, run                                                      # a notebook
+from sweeper import judge, load, run                                               # a notebook
 """
 
 from importlib import import_module
@@ -12,7 +12,7 @@ from sweeper._version import __version__
 from sweeper.metering import Meter, meter
 
 if TYPE_CHECKING:
-    from sweeper.api import Sweep, run
+    from sweeper.api import Sweep, judge, run
     from sweeper.core.config import TrialConfig
     from sweeper.dataframe import load
     from sweeper.errors import UserError
@@ -28,6 +28,7 @@ __all__ = [
     "TrialConfig",
     "UserError",
     "__version__",
+    "judge",
     "load",
     "meter",
     "run",
@@ -41,6 +42,7 @@ _HOMES = {
     "Sweep": "sweeper.api",
     "TrialConfig": "sweeper.core.config",
     "UserError": "sweeper.errors",
+    "judge": "sweeper.api",
     "load": "sweeper.dataframe",
     "run": "sweeper.api",
 }

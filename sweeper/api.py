@@ -17,6 +17,9 @@ from sweeper.cli.summary import decision
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame
+from sweeper.judging.arms import commands
+from sweeper.judging.verdict import Verdict
+from sweeper.judging.verdict import judge as judge_arms
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.observer import Observer, Quiet, Status
@@ -115,6 +118,34 @@ def run(
         lines=tuple(decision(summary)),
         _loaded=ran.sweep,
     )
+
+
+def judge(
+    before: Sequence[str],
+    after: Sequence[str],
+    *,
+    folder: str | Path = ".",
+    minutes: float = 5.0,
+    progress: bool = True,
+) -> Verdict:
+    """Judges a change to a training script: is it faster, and does it train the same?
+
+    Args:
+        before: The command as it was, as a list of words; `after` the command as it is now.
+        folder: Where both run, each in a mirror of it.
+        minutes: Limit for everything.
+        progress: Print a line for each thing that is found.
+
+    Raises:
+        TrialFailedError: One of them cannot be measured.
+        UserError: One of them cannot be started.
+    """
+
+    def say(line: str) -> None:
+        if progress:
+            tqdm.write(line)
+
+    return judge_arms(commands(before, after, Path(folder).resolve()), minutes, say)
 
 
 @contextlib.contextmanager

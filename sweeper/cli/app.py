@@ -34,6 +34,7 @@ COMMANDS = {
     "watch": "Watch a training script as it is: its speed, the parts of its step, why it is not faster.",
     "tune": "Make a training script faster with nothing edited, and prove that it trains the same.",
     "exec": "Run a training script with what a tune found: the same changes, made at run time.",
+    "judge": "Judge a change to a training script: is it faster, and does it train the same?",
     "check": "Validate a search space and show what it searches.",
     "spaces": "List the search spaces that come with sweeper.",
     "list": "List sweeps, the latest first.",

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.intervention import EXACT
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
+from sweeper.script.start import KEPT_FOLDER
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec import load
@@ -170,7 +172,10 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
         prose(out, f"A search would try {_names(tried)}, alone and together.")
         return 0
     left = max(MIN_MINUTES, asked.minutes - (time.monotonic() - began) / 60)
-    return _searched(asked, known, proofs, left, out)
+    try:
+        return _searched(asked, known, proofs, left, out)
+    finally:
+        shutil.rmtree(asked.home / "cache" / "compile" / KEPT_FOLDER, ignore_errors=True)
 
 
 # -- watch ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .places import Places
 from .points import Points, Wrapper
 
 _OTHER_PRECISIONS = ("apex", "deepspeed", "transformer_engine")
@@ -21,6 +22,7 @@ class FactFinder:
 
     def __init__(self, torch: Any, points: Points) -> None:
         self._torch = torch
+        self._places = Places(torch, points)
         self._autocast: Any = None
         self._wrapper: Wrapper | None = None
         # The oldest versions of torch have it elsewhere.
@@ -35,11 +37,16 @@ class FactFinder:
 
         return enter
 
-    def take(self, optimizer: Any, loader: dict[str, Any]) -> dict[str, Any]:
-        """Returns the facts, and stops watching."""
+    def take(self, optimizer: Any, loader: dict[str, Any], sampler: Any = None) -> dict[str, Any]:
+        """Returns the facts, and stops watching.
+
+        Args:
+            loader: What the loader says of itself.
+            sampler: The loader's.
+        """
         if self._wrapper is not None:
             self._wrapper.restore()
-        found = dict(loader)
+        found = {**loader, "places": self._places.take(sampler, optimizer)}
         found["threads"] = self._torch.get_num_threads()
         compiled = sys.modules.get("torch._dynamo.utils")
         stats = getattr(compiled, "counters", {}).get("stats", {})

@@ -207,7 +207,8 @@ class Observer:
         self._num_samples += samples
         self._losses.step_ended(self._steps, self._backwards // num_steps)
         if not self._facts and self._steps >= FACTS_AT:
-            self._facts = self._fact_finder.take(optimizer, self._sample_counter.loader)
+            counter = self._sample_counter
+            self._facts = self._fact_finder.take(optimizer, counter.loader, counter.sampler)
             self._facts["accumulate_steps"] = max(1, self._backwards // num_steps)
         if self._facts and samples == self._last_samples > 0:
             # The first that are counted may be of several steps.

@@ -46,6 +46,11 @@ class KnownLoader:
         """Returns whether this is the loader of a sampler."""
         return self._sampler() is sampler
 
+    @property
+    def sampler(self) -> Any:
+        """Its sampler; None once that is gone."""
+        return self._sampler()
+
     def learn(self, batch: Any) -> None:
         """Finds out how batches like this one are read."""
         reader = reader_of(batch, self.batch_size)
@@ -104,6 +109,11 @@ class Samples:
     def loader(self) -> dict[str, Any]:
         """What the loader of the latest batch says of itself; empty without one."""
         return self.current.loader.settings if self.current is not None and self.has_loader else {}
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler of the loader of the latest batch; None without one."""
+        return self.current.loader.sampler if self.current is not None and self.has_loader else None
 
     @property
     def has_loader(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import random
 import signal
@@ -19,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .generators import states
+from .kept import VARIABLE as KEPT
+from .kept import Kept, key_of
 
 BLOCK_ROWS = 1024
 FIRST_ROWS = 256
@@ -40,6 +41,12 @@ CHECK_WORKERS_ROWS, CHECK_WORKERS_S = 4096, 2.0
 """Rows, and their time, that are read by two kinds of reader."""
 
 MAX_CHILDREN = 8
+
+MAX_KEY_SECONDS = 5.0
+"""For a digest of the data set."""
+
+ALIGNMENT = 64
+"""Bytes; tensors begin at multiples of it."""
 
 
 class RefusedError(Exception):
@@ -110,6 +117,12 @@ def collated(torch: Any, loader: Any) -> Collated:
         raise RefusedError("its data set is empty")
     first = min(num_rows, FIRST_ROWS)
     fetch = fetcher(torch, loader).fetch
+    kept = Kept(_key(torch, loader))
+    if (found := kept.read()) is not None:
+        whole = _whole(torch, *found)
+        # An earlier process has compared them; the data themselves may have changed since.
+        if not whole.stale(loader):
+            return whole
 
     def look() -> Any:
         began_s = time.perf_counter()
@@ -118,8 +131,7 @@ def collated(torch: Any, loader: Any) -> Collated:
         shapes = [(str(each.dtype), each.shape[1:]) for each in leaves]
         return tree, shapes, (time.perf_counter() - began_s) / first
 
-    tree, named_shapes, row_s = _child(torch, loader, look, MAX_SECONDS)
-    shapes = [(getattr(torch, dtype[len("torch.") :]), tuple(shape)) for dtype, shape in named_shapes]
+    tree, shapes, row_s = _child(torch, loader, look, MAX_SECONDS)
     children = min(len(os.sched_getaffinity(0)), MAX_CHILDREN) if loader.num_workers else 1
     # Read once, and some of it again.
     seconds = row_s * (num_rows + min(num_rows, AGAIN_ROWS)) / children
@@ -127,26 +139,55 @@ def collated(torch: Any, loader: Any) -> Collated:
         raise RefusedError(
             f"collating its {num_rows:,} rows would take {seconds:.0f} s, more than {MAX_SECONDS:.0f}"
         )
-    sizes = [_bytes_of(torch, dtype, shape, num_rows) for dtype, shape in shapes]
+    size = max((end for _, end in _ranges(torch, shapes, num_rows)), default=0)
     room = MAX_MEMORY_SHARE * available_bytes()
-    if sum(sizes) > room:
+    if size > room:
         raise RefusedError(
-            f"its {num_rows:,} rows take {sum(sizes) / 2**30:.2f} GiB, more than"
+            f"its {num_rows:,} rows take {size / 2**30:.2f} GiB, more than"
             f" {room / 2**30:.2f} GiB, a quarter of the free memory"
         )
-    leaves = [_shared(torch, dtype, (num_rows, *shape), size) for (dtype, shape), size in zip(shapes, sizes)]
-    whole = Collated(torch, tree, leaves, num_rows, row_s)
+    about = {"tree": tree, "shapes": shapes, "num_rows": num_rows, "row_s": row_s}
+    whole = _whole(torch, about, kept.room(size))
     ends = [num_rows * number // children for number in range(children + 1)]
-    _together(
-        torch,
-        loader,
-        [
-            _filling(torch, loader, whole, leaves, range(begin, end))
-            for begin, end in zip(ends, ends[1:])
-            if end > begin
-        ],
-    )
+    try:
+        _together(
+            torch,
+            loader,
+            [
+                _filling(torch, loader, whole, range(begin, end))
+                for begin, end in zip(ends, ends[1:])
+                if end > begin
+            ],
+        )
+    except RefusedError:
+        kept.drop()
+        raise
+    kept.keep(about)
     return whole
+
+
+def _key(torch: Any, loader: Any) -> str:
+    """Returns what the collated rows are kept under; empty if they are not."""
+    if not os.environ.get(KEPT):
+        return ""
+    try:
+        return str(_child(torch, loader, lambda: key_of(torch, loader), MAX_KEY_SECONDS))
+    except RefusedError:
+        return ""
+
+
+def _whole(torch: Any, about: Any, memory: Any) -> Collated:
+    """Returns a collated data set whose rows are in some memory."""
+    shapes, num_rows = about["shapes"], about["num_rows"]
+    leaves = []
+    for (name, shape), (begin, end) in zip(shapes, _ranges(torch, shapes, num_rows)):
+        dtype, whole_shape = _dtype(torch, name), (num_rows, *shape)
+        if end == begin:
+            leaves.append(torch.empty(whole_shape, dtype=dtype))
+            continue
+        raw = torch.frombuffer(memory, dtype=torch.uint8, count=end - begin, offset=begin)
+        leaves.append(raw.view(dtype).view(whole_shape))
+    return Collated(torch, about["tree"], leaves, num_rows, about["row_s"])
 
 
 def check_rows(torch: Any, loader: Any) -> None:
@@ -186,9 +227,7 @@ def check_rows(torch: Any, loader: Any) -> None:
         raise RefusedError(why)
 
 
-def _filling(
-    torch: Any, loader: Any, whole: Collated, leaves: Sequence[Any], rows: range
-) -> Callable[[], str]:
+def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[[], str]:
     """Returns a function for a child: collates some rows in place, and returns why that must not be done."""
 
     def fill() -> str:
@@ -199,7 +238,7 @@ def _filling(
             found: list[Any] = []
             if _parted(torch, fetch(block), found, len(block)) != whole._tree:
                 return "its batches differ in kind"
-            for leaf, each in zip(leaves, found):
+            for leaf, each in zip(whole._leaves, found):
                 if each.dtype != leaf.dtype or each.shape[1:] != leaf.shape[1:]:
                     return "its rows differ in size"
                 leaf[begin : begin + len(block)] = each
@@ -287,18 +326,20 @@ def _bits(torch: Any, tensor: Any) -> Any:
 # -- memory ------------------------------------------------------------------------------------------
 
 
-def _bytes_of(torch: Any, dtype: Any, shape: tuple[int, ...], num_rows: int) -> int:
-    size = num_rows * int(torch.empty((), dtype=dtype).element_size())
-    for each in shape:
-        size *= each
-    return size
+def _dtype(torch: Any, name: str) -> Any:
+    return getattr(torch, name[len("torch.") :])
 
 
-def _shared(torch: Any, dtype: Any, shape: tuple[int, ...], num_bytes: int) -> Any:
-    """Returns a tensor in memory that child processes share; /dev/shm, often small, is not involved."""
-    if not num_bytes:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=torch.uint8).view(dtype).view(shape)
+def _ranges(torch: Any, shapes: Sequence[Any], num_rows: int) -> Iterator[tuple[int, int]]:
+    """Yields where the bytes of each tensor begin and end in the memory of them all."""
+    end = 0
+    for name, shape in shapes:
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        size = num_rows * int(torch.empty((), dtype=_dtype(torch, name)).element_size())
+        for each in shape:
+            size *= each
+        end = begin + size
+        yield begin, end
 
 
 def available_bytes() -> int:

@@ -17,6 +17,8 @@ from sweeper.core.progress import Progress
 from sweeper.core.script import FOLDER, Script
 from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
+from sweeper.interventions import VARIABLE as CHANGES
+from sweeper.interventions.kept import VARIABLE as KEPT
 from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
@@ -41,6 +43,8 @@ OFFLINE = {
 }
 """A trial sends nothing to a tracker or a hub, whatever the user's own runs do."""
 WANDB_FOLDER = "WANDB_DIR"
+KEPT_FOLDER = "batches"
+"""In the cache: collated data sets, until a tune has ended."""
 QUIET = ("disabled", "dryrun")
 """Modes of W&B that send nothing, either."""
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
@@ -152,6 +156,11 @@ def _environment(
         for name in PORT_VARIABLES:
             environment.setdefault(name, str(port))
     environment.update({"CUDA_VISIBLE_DEVICES": "" if job.device == "cpu" else job.device, **own})
+    if environment.get(CHANGES) and job.cache:
+        kept = Path(job.cache, KEPT_FOLDER)
+        with contextlib.suppress(OSError):
+            kept.mkdir(parents=True, exist_ok=True)
+            environment[KEPT] = str(kept)
     if searched := environment.get("PYTHONPATH"):
         # A relative folder that is not around the mirror would be another there, or none.
         source = Path(script.folder)

@@ -68,11 +68,16 @@ class Proofs:
             self.unproved = f"two runs of the unchanged script with the same seeds differ: {self.unproved}"
         return first
 
-    def _runs(self, asked: Sequence[tuple[Mapping[str, str], int]]) -> list[Recorded]:
+    def _runs(
+        self,
+        asked: Sequence[tuple[Mapping[str, str], int]],
+        command: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> list[Recorded]:
         def one(each: tuple[Mapping[str, str], int]) -> Recorded:
             env, shift = each
             terms = dataclasses.replace(self._terms, shift=shift)
-            return record(self._command, self._folder, {**self._env, **env}, terms)
+            return record(command or self._command, folder or self._folder, {**self._env, **env}, terms)
 
         # What the script prints is of no use here.
         with (
@@ -138,6 +143,23 @@ class Proofs:
             return EXACT, fault
         return CLOSE, self._fault(run, roughest)
 
+    def other(self, command: Sequence[str], folder: Path, rounding: float) -> tuple[str, str]:
+        """Compares another version of the script with the command's.
+
+        Args:
+            rounding: Relative difference in the first steps that rounding explains.
+
+        Returns:
+            Its kind, empty if it trains otherwise; and what differs first.
+        """
+        (run,) = self._runs([({}, 0)], command, folder)
+        if run.failure:
+            return "", run.failure
+        if not equal(run, self._baseline):
+            return EXACT, ""
+        fault = self._close(run, rounding)
+        return ("", fault) if fault else (CLOSE, "")
+
     def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
         return self._runs([(environment(group, self._file), 0) for group in groups])
 
@@ -146,11 +168,14 @@ class Proofs:
             return run.failure
         if change.kind == EXACT:
             return equal(run, self._baseline)
+        return self._close(run, change.rounding)
+
+    def _close(self, run: Recorded, rounding: float) -> str:
         self._have_seeds(OTHER_SEEDS)
-        fault = close(run, self._baseline, self._seeds, change.rounding)
-        if BEYOND in fault and change.rounding > SINGLE:
+        fault = close(run, self._baseline, self._seeds, rounding)
+        if BEYOND in fault and rounding > SINGLE:
             self._have_seeds((*OTHER_SEEDS, *MORE_SEEDS))
-            fault = close(run, self._baseline, self._seeds, change.rounding)
+            fault = close(run, self._baseline, self._seeds, rounding)
         return fault
 
     def _have_seeds(self, shifts: Sequence[int]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sweeper.analysis.confirmation import changes
 from sweeper.core.config import Scalar, TrialConfig
@@ -16,9 +17,9 @@ Fits = Callable[[Sequence[TrialRecord]], bool]
 def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits) -> list[TrialRecord]:
     """Returns the candidates: the best, the best without each of its changes, then each change alone.
 
-    A change without which a single trial was no slower leaves the best. So do those that brought the
-    least, until there is time to measure the best without each that is left: what nobody has measured
-    does not win. Trials that are missing run here.
+    A change that brought nothing in the search leaves the best. So do those that brought the least, until
+    there is time to measure the best without each that is left: what nobody has measured does not win.
+    Trials that are missing run here.
 
     Args:
         fits: Whether there is time to confirm some candidates.
@@ -29,18 +30,46 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
         without = dict(_without(context, trials, best, changed, usual)) if len(changed) > 1 else {}
         if not without:
             return [best]
-        speeds = {name: each.metric("throughput") or 0.0 for name, each in without.items()}
-        fastest = max(speeds, key=lambda name: speeds[name])
-        earns = speeds[fastest] < (best.metric("throughput") or 0.0)
-        if earns and (len(changed) == 2 or fits([best, *without.values()])):
+        gains = {name: gain(name, changed, usual, trials.table.finished()) for name in without}
+        least = min(gains, key=lambda name: gains[name])
+        if gains[least] > 0 and (len(changed) == 2 or fits([best, *without.values()])):
             break
-        best = without[fastest]
+        best = without[least]
     found = [best, *without.values()]
     for name, value in changed.items():
         alone = _known(trials, trials.table.records[BASELINE].config.replace({name: value}))
         if alone is not None and alone not in found:
             found.append(alone)
     return found
+
+
+def gain(
+    name: str,
+    changed: Mapping[str, Scalar],
+    usual: Mapping[str, Scalar],
+    records: Iterable[TrialRecord],
+) -> float:
+    """Returns the logarithm of what a change brings, over all pairs of trials that differ in it alone.
+
+    A single pair is two single measurements. Each change of the best that a pair lacks halves its weight:
+    what a change brings depends on the others.
+
+    Args:
+        changed: The changes of the best.
+        usual: The baseline's values.
+    """
+    speeds = {}
+    for record in records:
+        own = changes(record.config, usual)
+        if record.measurement is not None and own.items() <= changed.items():
+            speeds[frozenset(own)] = record.measurement.throughput
+    total = weights = 0.0
+    for names, speed in speeds.items():
+        if name in names and (other := speeds.get(names - {name})):
+            weight = 0.5 ** (len(changed) - len(names))
+            total += weight * math.log(speed / other)
+            weights += weight
+    return total / weights if weights else 0.0
 
 
 def _without(

@@ -27,7 +27,7 @@ from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
-CONFIRM_SHARE, MAX_CONFIRM_SHARE = 0.2, 0.5
+CONFIRM_SHARE, MAX_CONFIRM_SHARE = 0.2, 0.6
 MAX_IN_A_ROW = 20
 """Configurations passed over in a row before the next one runs, whatever is expected of it."""
 MAX_OFFERS = 3
@@ -231,11 +231,15 @@ class Search:
         best = self._table.best()
         if best is None:
             return 0.0
-        base, number = self._table.records[BASELINE].config.flatten(), 1
+        number, seconds = 1, 0.0
         if self._spec.confirm.ladder:
-            # Without each of its changes, too.
-            number += len(changes(best.config, base))
-        return confirm_seconds(self._trials, self._spec, [best] * number)
+            # Without each of its changes, too; what the search has not measured of that runs first.
+            usual = self._table.records[BASELINE].config.flatten()
+            rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
+            known = {each.config.key() for each in self._table.finished()}
+            number += len(rest)
+            seconds = self._trials.budget.usual_seconds * sum(each.key() not in known for each in rest)
+        return seconds + confirm_seconds(self._trials, self._spec, [best] * number)
 
     def _expected_regret(self) -> float | None:
         """Returns the gain that can still be expected, from the best trial and the latest ones."""

@@ -1,0 +1,138 @@
+"""`sweeper judge`: whether somebody's change makes a training faster, and whether it trains the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sweeper.analysis.formatting import interval
+from sweeper.cli.options import Json
+from sweeper.cli.screen import LiveScreen, console, prose
+from sweeper.core.progress import TrialFailedError
+from sweeper.errors import UserError
+from sweeper.judging.arms import Arm, commands, patched, since
+from sweeper.judging.speed import LEVEL, Speed
+from sweeper.judging.verdict import Required, Verdict, words
+from sweeper.judging.verdict import judge as judge_change
+
+NOT_MET = 1
+
+
+def judge(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND...", help="What starts the script, in both versions.", show_default=False
+        ),
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="CMD", help="The command as it was.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CMD", help="The command as it is now.")
+    ] = None,
+    ref: Annotated[
+        str | None,
+        typer.Option("--ref", metavar="REV", help="Compare this revision of git with the working tree."),
+    ] = None,
+    patch: Annotated[
+        Path | None,
+        typer.Option("--patch", metavar="FILE", help="Compare the working tree with this patch applied."),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit for everything.")
+    ] = 5.0,
+    require: Annotated[
+        Required | None,
+        typer.Option("--require", help="Exit with 1 unless it is so, and trains the same."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a change to a training script: is it faster, and does it train the same?
+
+    Both versions run in turns, each time in a new process, until the answer is clear or time is up. Seeded
+    runs of both are compared bit for bit. Nothing is edited. Without --require the exit code is 0; it
+    is 1 if what is required is not met, or if a version fails.
+
+    --json: {"speed": "faster" | "slower" | "same" | "undecided", "ratio", "low", "high", "losses": "equal" |
+    "close" | "different" | "unknown", ...} (docs/judge.md)
+
+    Example: sweeper judge --ref main --require not-slower -- python train.py
+    """
+    # Only the JSON goes to standard output.
+    out = Console(file=sys.stderr, highlight=False) if as_json else console()
+    with _arms(command or [], before, after, ref, patch) as arms, LiveScreen(out) as screen:
+        screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")
+        screen.line(f"{arms[1].name}: {shlex.join(arms[1].command)}")
+        try:
+            found = judge_change(arms, minutes, screen.line)
+        except TrialFailedError as error:
+            screen.line(f"It cannot be judged: {error}.")
+            raise typer.Exit(NOT_MET) from None
+    if as_json:
+        is_met = {} if require is None else {"require": str(require), "met": found.meets(require)}
+        print(json.dumps({**found.to_dict(), **is_met}, indent=1))
+    else:
+        for line in lines(found, require):
+            prose(out, line)
+    raise typer.Exit(NOT_MET if require is not None and not found.meets(require) else 0)
+
+
+@contextlib.contextmanager
+def _arms(
+    command: list[str], before: str | None, after: str | None, ref: str | None, patch: Path | None
+) -> Iterator[tuple[Arm, Arm]]:
+    """Yields the two versions that the options name.
+
+    Raises:
+        UserError: They name none, or several.
+    """
+    ways = [before is not None or after is not None, ref is not None, patch is not None]
+    if sum(ways) != 1:
+        raise UserError(
+            "`sweeper judge` must have one way to name two versions: `--before CMD --after CMD`,"
+            " `--ref REV -- COMMAND`, or `--patch FILE -- COMMAND`."
+        )
+    here = Path.cwd().resolve()
+    if before is not None or after is not None:
+        if not before or not after or command:
+            raise UserError("`--before CMD` and `--after CMD` must both be given, without another command.")
+        yield commands(shlex.split(before), shlex.split(after), here)
+        return
+    if not command:
+        raise UserError("a command must follow `--`, such as `-- python train.py`.")
+    if ref is not None:
+        with since(ref, command, here) as arms:
+            yield arms
+        return
+    assert patch is not None
+    if not patch.is_file():
+        raise UserError(f"`--patch` must be a file, but {str(patch)!r} is none.")
+    with patched(patch.resolve(), command, here) as arms:
+        yield arms
+
+
+def lines(found: Verdict, require: Required | None) -> Iterator[str]:
+    """Yields the verdict in words."""
+    speed = found.speed
+    yield ""
+    yield (
+        f"{speed.answer}: {speed.ratio:.3g}x ({LEVEL:.0%} interval {interval(speed.low, speed.high)},"
+        f" {len(speed.before)} rounds); losses {words(found.training)}."
+    )
+    memory = [found.to_dict()[arm]["memory_gib"] for arm in ("before", "after")]
+    if None not in memory:
+        yield f"  Memory: {memory[0]:.3g} GiB before, {memory[1]:.3g} GiB after."
+    if speed.answer is Speed.UNDECIDED:
+        yield "  The interval includes 1: more time (--minutes) or a quieter machine would settle it."
+    if require is not None:
+        met = "met" if found.meets(require) else "not met"
+        yield f"  Required: {require}, and trains the same. That is {met}."

@@ -1,0 +1,50 @@
+"""Where the user's own code makes the loader and the optimizer of a training."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .lines import line_of
+from .points import Points
+
+
+class Places:
+    """Notes the line of each loader and optimizer as it is made."""
+
+    def __init__(self, torch: Any, points: Points) -> None:
+        self._lines: dict[int, str] = {}
+        loader, optimizer = torch.utils.data.DataLoader, torch.optim.Optimizer
+        self._wrappers = [
+            points.replace(loader, "__init__", self._noting(lambda made: made._index_sampler)),
+            points.replace(optimizer, "__init__", self._noting(lambda made: made)),
+        ]
+
+    def _noting(self, key: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def init(made: Any, *args: Any, **kwargs: Any) -> None:
+                original(made, *args, **kwargs)
+                try:
+                    path, line = line_of(sys._getframe(1))
+                    self._lines[id(key(made))] = f"{os.path.relpath(path)}:{line}" if path else ""
+                except Exception:
+                    # A loader of another kind has no place.
+                    return
+
+            return init
+
+        return make
+
+    def take(self, sampler: Any, optimizer: Any) -> dict[str, str]:
+        """Returns `file:line` by what was made there, and stops noting.
+
+        Args:
+            sampler: Of the loader whose batches are trained on; None without one.
+        """
+        for wrapper in self._wrappers:
+            wrapper.restore()
+        made = {"loader": sampler, "optimizer": optimizer}
+        found = {name: self._lines.get(id(each), "") for name, each in made.items() if each is not None}
+        return {name: line for name, line in found.items() if line}

@@ -1,0 +1,1 @@
+"""Judges a change that somebody made to a training script: is it faster, and does it train the same?"""

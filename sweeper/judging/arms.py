@@ -1,0 +1,160 @@
+"""The two versions of a training that are compared, each in a folder where it can run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.core.script import Script
+from sweeper.errors import UserError
+from sweeper.script.workspace import make
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One version of a training.
+
+    Attributes:
+        name: What it is, in a word or two.
+        folder: Where its command runs, or a mirror of that.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    folder: Path
+
+
+def commands(before: Sequence[str], after: Sequence[str], folder: Path) -> tuple[Arm, Arm]:
+    """Returns the arms of two commands in one folder."""
+    return (
+        Arm(name="before", command=tuple(before), folder=folder),
+        Arm(name="after", command=tuple(after), folder=folder),
+    )
+
+
+@contextlib.contextmanager
+def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple[Arm, Arm]]:
+    """Yields one command at a revision of its repository, and as the working tree is.
+
+    Files that git does not track, such as data, are the same in both.
+
+    Raises:
+        UserError: The folder is in no repository, or that has no such revision.
+    """
+    root = _repository(folder)
+    if root is None:
+        raise UserError(f"`--ref` needs a git repository, but {str(folder)!r} is in none.")
+    known = _git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if known is None:
+        raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
+    commit = known.decode().strip()
+    listed = _git(root, "diff", "--name-status", "--no-renames", "-z", commit) or b""
+    words = listed.decode(errors="surrogateescape").split("\0")
+    with _mirror_of(root) as mirror:
+        for status, path in zip(words[::2], words[1::2], strict=False):
+            target = mirror / path
+            _detach(target, mirror)
+            if status != "A":
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(_git(root, "show", f"{commit}:{path}") or b"")
+        yield (
+            Arm(name=revision, command=tuple(command), folder=mirror / folder.relative_to(root)),
+            Arm(name="working tree", command=tuple(command), folder=folder),
+        )
+
+
+@contextlib.contextmanager
+def patched(patch: Path, command: Sequence[str], folder: Path) -> Iterator[tuple[Arm, Arm]]:
+    """Yields one command as the working tree is, and with a patch applied to a copy of that.
+
+    Raises:
+        UserError: The patch does not apply.
+    """
+    root = _repository(folder) or folder
+    text = patch.read_bytes()
+    with _mirror_of(root) as mirror:
+        for path in _paths(text, mirror):
+            if (mirror / path).exists():
+                _detach(mirror / path, mirror, keep=True)
+        done = subprocess.run(
+            ["git", "apply", "--whitespace=nowarn", "-"],
+            input=text,
+            cwd=mirror,
+            env={**_plain_environment(), "GIT_CEILING_DIRECTORIES": str(mirror.parent)},
+            capture_output=True,
+        )
+        if done.returncode:
+            why = done.stderr.decode(errors="replace").strip().replace("\n", "; ")
+            raise UserError(f"`--patch` must apply to {str(root)!r}, but {str(patch)!r} does not: {why}.")
+        yield (
+            Arm(name="working tree", command=tuple(command), folder=folder),
+            Arm(name=patch.name, command=tuple(command), folder=mirror / folder.relative_to(root)),
+        )
+
+
+def _repository(folder: Path) -> Path | None:
+    found = _git(folder, "rev-parse", "--show-toplevel")
+    return Path(found.decode().rstrip("\n")).resolve() if found else None
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    """Returns what git prints; None if it fails."""
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=_plain_environment(), capture_output=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _plain_environment() -> dict[str, str]:
+    """Returns the environment without what a hook of git sets, which would lead elsewhere."""
+    return {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE")}
+
+
+def _paths(patch: bytes, folder: Path) -> list[str]:
+    """Returns the files that a patch changes."""
+    done = subprocess.run(
+        ["git", "apply", "--numstat", "-z", "-"],
+        input=patch,
+        cwd=folder,
+        env={**_plain_environment(), "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        capture_output=True,
+    )
+    lines = done.stdout.decode(errors="surrogateescape").split("\0")
+    return [line.split("\t", 2)[2] for line in lines if line.count("\t") >= 2]
+
+
+@contextlib.contextmanager
+def _mirror_of(root: Path) -> Iterator[Path]:
+    """Yields a mirror of a folder: small files are copies, large ones and data are links."""
+    with tempfile.TemporaryDirectory(prefix="sweeper-judge-") as place:
+        mirror = make(Script(command=(), folder=str(root)), {}, Path(place) / "mirror").folder
+        # The mirrors of its trials have what is around it, as those of a repository do.
+        (mirror / ".git").mkdir(exist_ok=True)
+        yield mirror.resolve()
+
+
+def _detach(path: Path, mirror: Path, *, keep: bool = False) -> None:
+    """Removes a file from a mirror, or makes its own copy of it; never touches what a link leads to.
+
+    Raises:
+        UserError: It is in a folder that the mirror has as a link.
+    """
+    if not path.parent.resolve().is_relative_to(mirror):
+        raise UserError(
+            f"a change must not be to a folder of data, but {str(path.relative_to(mirror))!r} is in one."
+        )
+    if keep and path.is_symlink():
+        source = path.resolve()
+        path.unlink()
+        shutil.copy2(source, path)
+    elif not keep:
+        path.unlink(missing_ok=True)

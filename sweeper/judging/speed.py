@@ -1,0 +1,127 @@
+"""Compares the speeds of two versions in rounds: one new process of each, in random order."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sweeper.analysis.confirmation import interval
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Measurement
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.judging.arms import Arm
+from sweeper.script.watch import watch
+
+PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
+MIN_ROUNDS = 4
+
+LEVEL, EARLY_LEVEL = 0.97, 0.998
+"""Of the interval at the end; and of the one that ends the rounds early, since that is looked at often.
+Together at most one in twenty pairs of equals is called different."""
+
+EARLY_WIDTH, NARROW = math.log(1.05), math.log(1.01)
+"""Half-widths: narrow enough for an answer that is clear, and for any answer."""
+
+SAME = math.log(1.03)
+"""Within 3% of each other."""
+
+
+class Speed(StrEnum):
+    """The answer."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Speeds of two versions.
+
+    Attributes:
+        ratio: Samples per second of the second over those of the first: the geometric mean of the rounds.
+        low: Lower end of its interval at `LEVEL`, `high` the upper one.
+        before: The measurements of the first, round by round; `after` those of the second.
+    """
+
+    answer: Speed
+    ratio: float
+    low: float
+    high: float
+    before: Sequence[Measurement]
+    after: Sequence[Measurement]
+
+
+def measured(arm: Arm) -> Measurement:
+    """Runs a version in a new process until it is timed.
+
+    Raises:
+        TrialFailedError: It cannot be measured, for a known reason.
+        UserError: It cannot be started.
+    """
+    # What the script prints is of no use here.
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        try:
+            return watch(arm.command, arm.folder, Silent(), plan=PLAN)
+        except TrialFailedError as error:
+            raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
+
+
+def compare(arms: tuple[Arm, Arm], deadline_s: float, say: Callable[[str], None], seed: int = 0) -> Compared:
+    """Runs rounds until the answer is clear, or time is up.
+
+    Args:
+        deadline_s: Monotonic clock; at least `MIN_ROUNDS` run.
+    """
+    draw = random.Random(seed)
+    rounds: list[tuple[Measurement, Measurement]] = []
+    longest = 0.0
+    while True:
+        began = time.monotonic()
+        order = [0, 1]
+        draw.shuffle(order)
+        found = {index: measured(arms[index]) for index in order}
+        rounds.append((found[0], found[1]))
+        longest = max(longest, time.monotonic() - began)
+        logs = [math.log(after.throughput / before.throughput) for before, after in rounds]
+        say(f"  round {len(rounds)}: {math.exp(logs[-1]):.3g}x")
+        is_last = time.monotonic() + longest > deadline_s
+        if len(rounds) >= MIN_ROUNDS and (is_last or _is_clear(logs)):
+            return _compared(logs, rounds)
+
+
+def _is_clear(logs: Sequence[float]) -> bool:
+    mean, low, high = interval(logs, EARLY_LEVEL)
+    if mean - low <= NARROW:
+        return True
+    is_off = low > 0 or high < 0
+    return is_off and mean - interval(logs, LEVEL)[1] <= EARLY_WIDTH
+
+
+def answer(logs: Sequence[float]) -> Speed:
+    """Returns what the logarithms of the ratios of all rounds say."""
+    _, low, high = interval(logs, LEVEL)
+    if low > 0:
+        return Speed.FASTER
+    if high < 0:
+        return Speed.SLOWER
+    return Speed.SAME if low >= -SAME and high <= SAME else Speed.UNDECIDED
+
+
+def _compared(logs: Sequence[float], rounds: Sequence[tuple[Measurement, Measurement]]) -> Compared:
+    mean, low, high = interval(logs, LEVEL)
+    return Compared(
+        answer=answer(logs),
+        ratio=math.exp(mean),
+        low=math.exp(low),
+        high=math.exp(high),
+        before=[each for each, _ in rounds],
+        after=[each for _, each in rounds],
+    )

@@ -1,0 +1,114 @@
+"""The verdict on a change: its speed, its training, and whether that is what was asked for."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sweeper.core.measurement import Measurement
+from sweeper.judging import losses, speed
+from sweeper.judging.arms import Arm
+from sweeper.judging.losses import Losses, Trained
+from sweeper.judging.speed import LEVEL, Compared, Speed
+
+SCHEMA = 1
+
+
+class Required(StrEnum):
+    """What a change must be."""
+
+    FASTER = "faster"
+    NOT_SLOWER = "not-slower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was found."""
+
+    arms: tuple[Arm, Arm]
+    speed: Compared
+    training: Trained
+
+    @property
+    def trains_the_same(self) -> bool:
+        """Whether the losses are equal, or equal but for rounding."""
+        return self.training.answer in (Losses.EQUAL, Losses.CLOSE)
+
+    def meets(self, required: Required) -> bool:
+        """Returns whether it is as fast as required, and trains the same.
+
+        Not slower is what is shown to be so: faster, or the same within 3%.
+        """
+        fast = (Speed.FASTER,) if required is Required.FASTER else (Speed.FASTER, Speed.SAME)
+        return self.speed.answer in fast and self.trains_the_same
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the verdict as plain values (docs/judge.md)."""
+        found = self.speed
+        return {
+            "schema": SCHEMA,
+            "speed": str(found.answer),
+            "ratio": found.ratio,
+            "low": found.low,
+            "high": found.high,
+            "level": LEVEL,
+            "rounds": len(found.before),
+            "losses": str(self.training.answer),
+            "losses_why": self.training.why,
+            "covers": self.training.covers,
+            "before": _described(self.arms[0], found.before),
+            "after": _described(self.arms[1], found.after),
+        }
+
+
+def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> Verdict:
+    """Compares two versions of a training within some minutes.
+
+    Args:
+        say: Is called with a line for each thing that was found.
+
+    Raises:
+        TrialFailedError: One of them cannot be measured; its text says which.
+        UserError: One of them cannot be started.
+    """
+    deadline_s = time.monotonic() + 60 * minutes
+    before, after = (speed.measured(each) for each in arms)
+    for arm, found in zip(arms, (before, after), strict=True):
+        say(f"  {arm.name}: {found.throughput:,.0f}/s")
+    training = losses.compare(arms, before, after)
+    say(f"  losses: {words(training)}")
+    compared = speed.compare(arms, deadline_s, say)
+    return Verdict(arms=arms, speed=compared, training=training)
+
+
+def words(training: Trained) -> str:
+    """Returns how a version trains, in words."""
+    if training.answer is Losses.EQUAL:
+        return f"equal in every bit over {training.covers}"
+    if training.answer is Losses.CLOSE:
+        return f"equal but for rounding over {training.covers}"
+    return f"{training.answer}: {training.why}"
+
+
+def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": arm.name,
+        "command": list(arm.command),
+        "throughput": [each.throughput for each in found],
+        "step_ms": statistics.fmean(each.step_ms for each in found),
+    }
+    for key, name in (("memory_gib", "tree_mem_gib"), ("gpu_memory_gib", "gpu_mem_used_gib")):
+        values = [each.telemetry[name].p95 for each in found if name in each.telemetry]
+        described[key] = max(values) if values else None
+    described["joules_per_sample"] = _joules(found)
+    return described
+
+
+def _joules(found: Sequence[Measurement]) -> float | None:
+    """Returns the GPU's energy per sample; None without a GPU that tells its power."""
+    powers = [e.telemetry["gpu_power_w"].mean / e.throughput for e in found if "gpu_power_w" in e.telemetry]
+    return statistics.fmean(powers) if powers else None

@@ -1,0 +1,188 @@
+"""The verdict on a change, and the two versions that it is about."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.errors import UserError
+from sweeper.judging.arms import patched, since
+from sweeper.judging.speed import Speed, answer
+
+HERE = Path(__file__).parent
+TRAIN = ("python", "train.py")
+PATCH = """--- a/helper.py
++++ b/helper.py
+@@ -1 +1 @@
+-PAUSE = 0.004
++PAUSE = 0.002
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A repository with the training in a folder, a helper beside it, and data that git does not know."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    for name in ("train.py", "helper.py"):
+        shutil.copy(HERE / name, root / name)
+    (root / "old.py").write_text("old\n")
+    (root / "large.bin").write_bytes(bytes(2 * 1024 * 1024))
+    for words in (
+        ("init", "-q"),
+        ("add", "."),
+        ("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "first"),
+    ):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    (root / "data.txt").write_text("not tracked\n")
+    return root
+
+
+# -- the answer -------------------------------------------------------------------------------------
+
+
+def test_a_clear_difference_has_its_sign():
+    assert answer([0.30, 0.31, 0.29, 0.30]) is Speed.FASTER
+    assert answer([-0.30, -0.31, -0.29, -0.30]) is Speed.SLOWER
+
+
+def test_equals_within_three_percent_are_the_same():
+    assert answer([0.001, -0.001, 0.002, -0.002, 0.0]) is Speed.SAME
+
+
+def test_a_wide_interval_decides_nothing():
+    assert answer([0.3, -0.3, 0.2, -0.1]) is Speed.UNDECIDED
+
+
+def test_equals_are_seldom_told_apart():
+    draw = random.Random(0)
+    found = [answer([draw.gauss(0, 0.05) for _ in range(10)]) for _ in range(1000)]
+    assert sum(each in (Speed.FASTER, Speed.SLOWER) for each in found) <= 50
+
+
+# -- the versions -----------------------------------------------------------------------------------
+
+
+def test_a_revision_is_as_it_was_and_keeps_what_git_does_not_track(folder: Path):
+    (folder / "helper.py").write_text("PAUSE = 0.5\n")
+    (folder / "old.py").unlink()
+    (folder / "new.py").write_text("")
+    subprocess.run(["git", "add", "new.py"], cwd=folder, check=True)
+    (folder / "large.bin").write_bytes(b"changed")
+    with since("HEAD", TRAIN, folder) as (before, after):
+        assert (before.folder / "helper.py").read_text() == (HERE / "helper.py").read_text()
+        assert (before.folder / "old.py").read_text() == "old\n"
+        assert not (before.folder / "new.py").exists()
+        assert (before.folder / "data.txt").read_text() == "not tracked\n"
+        assert (before.folder / "large.bin").stat().st_size == 2 * 1024 * 1024
+        assert after.folder == folder
+    assert (folder / "helper.py").read_text() == "PAUSE = 0.5\n"
+    assert (folder / "large.bin").read_bytes() == b"changed"
+
+
+def test_a_patch_is_applied_to_a_copy(folder: Path, tmp_path: Path):
+    patch = tmp_path / "x.diff"
+    patch.write_text(PATCH)
+    with patched(patch, TRAIN, folder) as (before, after):
+        assert before.folder == folder
+        assert (after.folder / "helper.py").read_text() == "PAUSE = 0.002\n"
+    assert (folder / "helper.py").read_text() == "PAUSE = 0.004\n"
+
+
+def test_a_patch_works_outside_of_a_repository(tmp_path: Path):
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    shutil.copy(HERE / "helper.py", folder)
+    patch = tmp_path / "x.diff"
+    patch.write_text(PATCH)
+    with patched(patch, TRAIN, folder) as (_, after):
+        assert (after.folder / "helper.py").read_text() == "PAUSE = 0.002\n"
+
+
+@pytest.mark.parametrize("text", ["", "no diff", PATCH.replace("0.004", "0.005")])
+def test_a_patch_that_does_not_apply_is_an_error(folder: Path, tmp_path: Path, text: str):
+    patch = tmp_path / "x.diff"
+    patch.write_text(text)
+    with pytest.raises(UserError, match="must apply"), patched(patch, TRAIN, folder):
+        pass
+
+
+def test_a_patch_stays_in_its_folder(folder: Path, tmp_path: Path):
+    (tmp_path / "secret.txt").write_text("mine\n")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    patch = tmp_path / "x.diff"
+    for target in ("../secret.txt", "link.txt"):
+        patch.write_text(f"--- a/{target}\n+++ b/{target}\n@@ -1 +1 @@\n-mine\n+yours\n")
+        try:
+            with patched(patch, TRAIN, folder):
+                pass
+        except UserError:
+            pass
+        assert (tmp_path / "secret.txt").read_text() == "mine\n"
+
+
+def test_a_revision_must_exist_and_be_in_a_repository(folder: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="must be a revision"), since("no-such", TRAIN, folder):
+        pass
+    with pytest.raises(UserError, match="needs a git repository"), since("HEAD", TRAIN, tmp_path):
+        pass
+
+
+# -- the command ------------------------------------------------------------------------------------
+
+
+def run(*words: str, folder: Path = HERE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sweeper", "judge", *words], cwd=folder, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "must have one way"),
+        (("--before", "python train.py"), "must both be given"),
+        (("--ref", "HEAD"), "a command must follow"),
+        (("--ref", "HEAD", "--patch", "x.diff", "--", "python"), "must have one way"),
+        (("--patch", "no.diff", "--", "python", "train.py"), "must be a file"),
+    ],
+)
+def test_nonsense_is_refused(words: tuple[str, ...], why: str):
+    done = run(*words)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+@pytest.mark.slow
+def test_a_faster_command_that_trains_the_same(tmp_path: Path):
+    asked = [f"{sys.executable} train.py 0.004", "--after", f"{sys.executable} train.py 0.002"]
+    done = run("--json", "--minutes", "0.3", "--require", "faster", "--before", *asked)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["speed"], found["losses"], found["met"]) == ("faster", "equal", True)
+    assert found["low"] > 1.2
+    assert found["before"]["memory_gib"] > 0
+
+
+@pytest.mark.slow
+def test_a_faster_command_that_trains_otherwise():
+    asked = [f"{sys.executable} train.py 0.004", "--after", f"{sys.executable} train.py 0.002 0.05"]
+    done = run("--minutes", "0.3", "--require", "not-slower", "--before", *asked)
+    assert done.returncode == 1, done.stderr
+    assert "faster" in done.stdout
+    assert "losses different: its learning rates differ" in done.stdout
+    assert "That is not met." in done.stdout
+
+
+@pytest.mark.slow
+def test_a_version_that_fails_is_named():
+    asked = [f"{sys.executable} train.py", "--after", f"{sys.executable} train.py nonsense"]
+    done = run("--minutes", "0.3", "--before", *asked)
+    assert done.returncode == 1
+    assert "It cannot be judged: after: " in done.stdout
