@@ -29,6 +29,8 @@ from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
 
 GIB = 2**30
+PATCH = "patch"
+"""A format that is no text of an export: it is made, and proved, with the user's own files."""
 
 
 def export(
@@ -36,7 +38,9 @@ def export(
     home: Home = DEFAULT_HOME,
     form: Annotated[
         str,
-        typer.Option("--format", help=f"{export_formats.described()}."),
+        typer.Option(
+            "--format", help=f"{export_formats.described()}, {PATCH} (a tune's changes in your own files)."
+        ),
     ] = export_formats.YAML,
     trial: Annotated[
         int | None, typer.Option("--trial", metavar="N", help="Export this trial instead of the winner.")
@@ -79,6 +83,14 @@ def export(
 
     Example: sweeper export stocks-a10 --format json --out best.json
     """
+    if form == PATCH:
+        if trial is not None or patch is not None or flags is not None or rule is not None:
+            raise UserError(f"`--format {PATCH}` takes no other option than `--out`.")
+        # Not imported before: libcst takes a while.
+        from sweeper.cli.patch_script import write_patch
+
+        write_patch(home, name, out)
+        return
     export_command(home, name, form, trial, out, patch, flags, rule)
 
 

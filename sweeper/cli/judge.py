@@ -116,7 +116,7 @@ def _arms(
     assert patch is not None
     if not patch.is_file():
         raise UserError(f"`--patch` must be a file, but {str(patch)!r} is none.")
-    with patched(patch.resolve(), command, here) as arms:
+    with patched(patch.read_bytes(), patch.name, command, here) as arms:
         yield arms
 
 

@@ -276,6 +276,9 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     out.print(
         Text(f"Use it:  sweeper exec {shlex.quote(str(path))} -- {shlex.join(asked.command)}"), soft_wrap=True
     )
+    out.print(
+        Text(f"For good: sweeper export {name} --format patch{home_option(asked.home)}"), soft_wrap=True
+    )
     out.print(Text(f"Details: sweeper show {name}{home_option(asked.home)}"), soft_wrap=True)
     return code
 
@@ -298,6 +301,10 @@ def _stack_holds(
             {
                 "trial": winner.number,
                 "changes": {each.name: each.value for each in made},
+                "made": [
+                    {"name": each.name, "value": each.value, "own": each.own, "why": each.why}
+                    for each in made
+                ],
                 "kind": kind,
                 "fault": fault,
                 "covers": proofs.covers,

@@ -10,7 +10,7 @@ from typing import Any
 from .intervention import CHANGES_TRAINING, Intervention, Report
 
 FACTORS = (2, 4, 8, 16, 32, 64)
-_LINEAR = ("SGD",)
+LINEAR = ("SGD",)
 """Optimizers whose rate grows with the batch (Goyal et al., 2017); that of all others, with its root."""
 
 
@@ -73,7 +73,7 @@ class BatchSize(Intervention):
 
     def _change_rates(self, torch: Any, factor: float) -> None:
         for kind in {each for each in vars(torch.optim).values() if _is_optimizer(torch, each)}:
-            times = factor if kind.__name__ in _LINEAR else math.sqrt(factor)
+            times = factor if kind.__name__ in LINEAR else math.sqrt(factor)
             kind.__init__ = _rated(kind.__init__, times)
 
 

@@ -70,14 +70,17 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
 
 
 @contextlib.contextmanager
-def patched(patch: Path, command: Sequence[str], folder: Path) -> Iterator[tuple[Arm, Arm]]:
+def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Iterator[tuple[Arm, Arm]]:
     """Yields one command as the working tree is, and with a patch applied to a copy of that.
+
+    Args:
+        text: The patch, relative to the repository, or to the folder if that is in none.
+        name: What the patch is called.
 
     Raises:
         UserError: The patch does not apply.
     """
-    root = _repository(folder) or folder
-    text = patch.read_bytes()
+    root = root_of(folder)
     with _mirror_of(root) as mirror:
         for path in _paths(text, mirror):
             if (mirror / path).exists():
@@ -91,11 +94,16 @@ def patched(patch: Path, command: Sequence[str], folder: Path) -> Iterator[tuple
         )
         if done.returncode:
             why = done.stderr.decode(errors="replace").strip().replace("\n", "; ")
-            raise UserError(f"`--patch` must apply to {str(root)!r}, but {str(patch)!r} does not: {why}.")
+            raise UserError(f"`--patch` must apply to {str(root)!r}, but {name!r} does not: {why}.")
         yield (
             Arm(name="working tree", command=tuple(command), folder=folder),
-            Arm(name=patch.name, command=tuple(command), folder=mirror / folder.relative_to(root)),
+            Arm(name=name, command=tuple(command), folder=mirror / folder.relative_to(root)),
         )
+
+
+def root_of(folder: Path) -> Path:
+    """Returns the folder that patches are relative to: the repository's, or else the folder itself."""
+    return _repository(folder) or folder.resolve()
 
 
 def _repository(folder: Path) -> Path | None:

@@ -40,21 +40,44 @@ class Trained:
     why: str = ""
     covers: str = ""
 
+    @property
+    def is_same(self) -> bool:
+        """Whether it trains the same: in every bit, or but for rounding."""
+        return self.answer in (Losses.EQUAL, Losses.CLOSE)
+
+
+class Baseline:
+    """The recorded runs of a version, with which others are compared.
+
+    Args:
+        measured: The version as it was timed: how long its steps are.
+    """
+
+    def __init__(self, arm: Arm, measured: Measurement) -> None:
+        steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
+        self._proofs = Proofs(arm.command, arm.folder, {}, steps_per_s, on_gpu=measured.trains_on_gpu)
+
+    def compare(self, arm: Arm, rounding: float) -> Trained:
+        """Returns how another version trains.
+
+        Args:
+            rounding: Relative difference of the first gradients that rounding explains.
+        """
+        if self._proofs.unproved:
+            return Trained(answer=Losses.UNKNOWN, why=self._proofs.unproved)
+        kind, why = self._proofs.other(arm.command, arm.folder, rounding)
+        answer = _ANSWERS.get(kind, Losses.DIFFERENT)
+        return Trained(answer=answer, why=why, covers=self._proofs.covers)
+
 
 def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> Trained:
     """Returns how the second version trains, compared with the first.
 
     Args:
-        before: The first as it was timed: how long its steps are, and what it uses; `after` the second.
+        before: The first as it was timed; `after` the second.
     """
     first, second = arms
-    steps_per_s = 1000 / before.step_ms if before.step_ms else 1.0
-    proofs = Proofs(first.command, first.folder, {}, steps_per_s, on_gpu=before.trains_on_gpu)
-    if proofs.unproved:
-        return Trained(answer=Losses.UNKNOWN, why=proofs.unproved)
-    kind, why = proofs.other(second.command, second.folder, _rounding(before.observed, after.observed))
-    answer = _ANSWERS.get(kind, Losses.DIFFERENT)
-    return Trained(answer=answer, why=why, covers=proofs.covers)
+    return Baseline(first, before).compare(second, _rounding(before.observed, after.observed))
 
 
 def _rounding(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:

@@ -33,18 +33,13 @@ class Verdict:
     speed: Compared
     training: Trained
 
-    @property
-    def trains_the_same(self) -> bool:
-        """Whether the losses are equal, or equal but for rounding."""
-        return self.training.answer in (Losses.EQUAL, Losses.CLOSE)
-
     def meets(self, required: Required) -> bool:
         """Returns whether it is as fast as required, and trains the same.
 
         Not slower is what is shown to be so: faster, or the same within 3%.
         """
         fast = (Speed.FASTER,) if required is Required.FASTER else (Speed.FASTER, Speed.SAME)
-        return self.speed.answer in fast and self.trains_the_same
+        return self.speed.answer in fast and self.training.is_same
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdict as plain values (docs/judge.md)."""

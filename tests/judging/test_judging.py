@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -86,10 +87,8 @@ def test_a_revision_is_as_it_was_and_keeps_what_git_does_not_track(folder: Path)
     assert (folder / "large.bin").read_bytes() == b"changed"
 
 
-def test_a_patch_is_applied_to_a_copy(folder: Path, tmp_path: Path):
-    patch = tmp_path / "x.diff"
-    patch.write_text(PATCH)
-    with patched(patch, TRAIN, folder) as (before, after):
+def test_a_patch_is_applied_to_a_copy(folder: Path):
+    with patched(PATCH.encode(), "x.diff", TRAIN, folder) as (before, after):
         assert before.folder == folder
         assert (after.folder / "helper.py").read_text() == "PAUSE = 0.002\n"
     assert (folder / "helper.py").read_text() == "PAUSE = 0.004\n"
@@ -99,30 +98,22 @@ def test_a_patch_works_outside_of_a_repository(tmp_path: Path):
     folder = tmp_path / "plain"
     folder.mkdir()
     shutil.copy(HERE / "helper.py", folder)
-    patch = tmp_path / "x.diff"
-    patch.write_text(PATCH)
-    with patched(patch, TRAIN, folder) as (_, after):
+    with patched(PATCH.encode(), "x.diff", TRAIN, folder) as (_, after):
         assert (after.folder / "helper.py").read_text() == "PAUSE = 0.002\n"
 
 
 @pytest.mark.parametrize("text", ["", "no diff", PATCH.replace("0.004", "0.005")])
-def test_a_patch_that_does_not_apply_is_an_error(folder: Path, tmp_path: Path, text: str):
-    patch = tmp_path / "x.diff"
-    patch.write_text(text)
-    with pytest.raises(UserError, match="must apply"), patched(patch, TRAIN, folder):
+def test_a_patch_that_does_not_apply_is_an_error(folder: Path, text: str):
+    with pytest.raises(UserError, match="must apply"), patched(text.encode(), "x.diff", TRAIN, folder):
         pass
 
 
 def test_a_patch_stays_in_its_folder(folder: Path, tmp_path: Path):
     (tmp_path / "secret.txt").write_text("mine\n")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
-    patch = tmp_path / "x.diff"
     for target in ("../secret.txt", "link.txt"):
-        patch.write_text(f"--- a/{target}\n+++ b/{target}\n@@ -1 +1 @@\n-mine\n+yours\n")
-        try:
-            with patched(patch, TRAIN, folder):
-                pass
-        except UserError:
+        text = f"--- a/{target}\n+++ b/{target}\n@@ -1 +1 @@\n-mine\n+yours\n"
+        with contextlib.suppress(UserError), patched(text.encode(), "x.diff", TRAIN, folder):
             pass
         assert (tmp_path / "secret.txt").read_text() == "mine\n"
 

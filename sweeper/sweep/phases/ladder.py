@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sweeper.analysis.confirmation import changes
 from sweeper.core.config import Scalar, TrialConfig
@@ -25,20 +25,40 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
         fits: Whether there is time to confirm some candidates.
     """
     usual = trials.table.records[BASELINE].config.flatten()
+    tried: set[str] = set()
+
+    def record_of(config: TrialConfig, why: str) -> TrialRecord | None:
+        found = _known(trials, config)
+        if found is None and config.key() not in tried:
+            tried.add(config.key())
+            found = _measured(context, trials, config, why)
+        return found if found is not None and found.measurement is not None and found.feasible else None
+
     while True:
         changed = changes(best.config, usual)
-        without = dict(_without(context, trials, best, changed, usual)) if len(changed) > 1 else {}
-        if not without:
+        if len(changed) < 2:
             return [best]
-        gains = {name: gain(name, changed, usual, trials.table.finished()) for name in without}
-        least = min(gains, key=lambda name: gains[name])
-        if gains[least] > 0 and (len(changed) == 2 or fits([best, *without.values()])):
+        among = trials.table.finished()
+        gains = {name: gain(name, changed, usual, among) for name in changed}
+        known = {name: value for name, value in gains.items() if value is not None}
+        least = min(known, key=lambda name: known[name], default=None)
+        is_long = len(changed) > 2 and not fits([best] * (1 + len(changed)))
+        if least is not None and (known[least] <= 0 or is_long):
+            rest = record_of(best.config.replace({least: usual[least]}), f"the best without `{least}`")
+            if rest is None:
+                return [best]
+            best = rest
+            continue
+        configs = {name: best.config.replace({name: usual[name]}) for name in changed}
+        without = [record_of(config, f"the best without `{name}`") for name, config in configs.items()]
+        # What they show may be that a change brings nothing.
+        if len(trials.table.finished()) == len(among):
             break
-        best = without[least]
-    found = [best, *without.values()]
+    found = [best, *(each for each in without if each is not None)]
     for name, value in changed.items():
         alone = _known(trials, trials.table.records[BASELINE].config.replace({name: value}))
-        if alone is not None and alone not in found:
+        # Nice to know, but not at the price of rounds that decide.
+        if alone is not None and alone not in found and fits([*found, alone] * 2):
             found.append(alone)
     return found
 
@@ -48,8 +68,10 @@ def gain(
     changed: Mapping[str, Scalar],
     usual: Mapping[str, Scalar],
     records: Iterable[TrialRecord],
-) -> float:
+) -> float | None:
     """Returns the logarithm of what a change brings, over all pairs of trials that differ in it alone.
+
+    None without such a pair.
 
     A single pair is two single measurements. Each change of the best that a pair lacks halves its weight:
     what a change brings depends on the others.
@@ -69,22 +91,7 @@ def gain(
             weight = 0.5 ** (len(changed) - len(names))
             total += weight * math.log(speed / other)
             weights += weight
-    return total / weights if weights else 0.0
-
-
-def _without(
-    context: SweepContext,
-    trials: TrialRunner,
-    best: TrialRecord,
-    changed: Mapping[str, Scalar],
-    usual: Mapping[str, Scalar],
-) -> Iterator[tuple[str, TrialRecord]]:
-    """Yields the best without each of its changes, by the change's name; one that fails is left out."""
-    for name in changed:
-        config = best.config.replace({name: usual[name]})
-        record = _known(trials, config) or _measured(context, trials, config, f"the best without `{name}`")
-        if record.measurement is not None and record.feasible:
-            yield name, record
+    return total / weights if weights else None
 
 
 def _known(trials: TrialRunner, config: TrialConfig) -> TrialRecord | None:

@@ -1,0 +1,97 @@
+"""`sweeper export --format patch`: what a tune found, written into the script's own files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.formatting import interval
+from sweeper.cli.screen import STDOUT, LiveScreen, console, prose
+from sweeper.core.job import read_job
+from sweeper.core.progress import TrialFailedError
+from sweeper.core.template import arguments
+from sweeper.errors import NothingFeasibleError, UserError
+from sweeper.export.document import PROOF_FILE
+from sweeper.judging.speed import LEVEL
+from sweeper.patching.edits import Made
+from sweeper.patching.patch import Patch, make
+from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.system.files import write_atomic
+
+FILE = "best.patch"
+MINUTES = 3.0
+
+
+def write_patch(home: Path, name: str, out: Path | None) -> None:
+    """Writes the winner of a tune as a patch, if that holds without sweeper.
+
+    Raises:
+        UserError: It is no tune.
+        NothingFeasibleError: It has no winner, or nothing of that holds as a patch.
+    """
+    sweep = load_sweep(find_sweep(home, name))
+    made = _made(sweep)
+    script = read_job(sweep.journal.trial_folder(0)).script
+    assert script is not None
+    command, folder = arguments(script.command, {}), Path(script.folder)
+    screen = console()
+    with LiveScreen(screen) as live:
+        live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
+        try:
+            found = make(command, folder, made, MINUTES, live.line)
+        except TrialFailedError as error:
+            raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
+    if not found.holds:
+        why = "nothing of it can be written down" if not found.text else "it is not shown to be faster"
+        raise NothingFeasibleError(f"`{name}` has no patch: {why}.")
+    path = out or sweep.journal.folder / FILE
+    if path == STDOUT:
+        print(found.text, end="")
+        return
+    write_atomic(path, found.text)
+    for line in lines(found, path):
+        prose(screen, line)
+
+
+def lines(found: Patch, path: Path) -> Iterator[str]:
+    """Yields what was found of a patch that holds."""
+    speed = found.speed
+    assert speed is not None
+    yield (
+        f"Without sweeper, patched: {speed.ratio:.3g}x ({LEVEL:.0%} interval"
+        f" {interval(speed.low, speed.high)}, {len(speed.before)} rounds)."
+    )
+    if found.training is not None:
+        yield f"Its training is {found.training.answer} over {found.training.covers}."
+    yield f"Apply for good: git apply {path}"
+
+
+def _made(sweep: LoadedSweep) -> list[Made]:
+    path = sweep.journal.folder / PROOF_FILE
+    if not path.exists():
+        raise UserError(
+            f"`--format patch` needs a tune that has a winner, but {sweep.journal.name!r} is none."
+            " Run `sweeper tune -- COMMAND` first."
+        )
+    proof: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if proof["fault"] or not proof["made"]:
+        raise NothingFeasibleError(f"`{sweep.journal.name}` has no winner to write down.")
+    ratio = sweep.summary.ratio
+    return [Made(comment=_comment(each, ratio, len(proof["made"])), **_of(each)) for each in proof["made"]]
+
+
+def _of(each: dict[str, Any]) -> dict[str, str]:
+    return {key: each[key] for key in ("name", "value", "own")}
+
+
+def _comment(each: dict[str, Any], ratio: Ratio | None, count: int) -> str:
+    why = str(each["why"])
+    text = f"{why[:1].upper()}{why[1:]}"
+    if ratio is None:
+        return f"{text}."
+    together = "" if count == 1 else ", with the other changes"
+    return f"{text}: {ratio.ratio:.3g}x {interval(ratio.low, ratio.high)}{together}."

@@ -1,0 +1,360 @@
+"""The edit of the source for each change that a tune can hand over."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import libcst as cst
+import libcst.matchers as m
+
+from sweeper.core.script import RETAIN
+from sweeper.interventions.batch import LINEAR
+from sweeper.interventions.fused import KINDS
+from sweeper.interventions.loader import CORES, GATHERED, NO_WORKERS
+from sweeper.patching.source import (
+    CannotEditError,
+    Make,
+    argument,
+    edit_call,
+    imports,
+    insert_after_imports,
+    insert_at_top,
+    insert_before_statement,
+    start_of_call,
+    with_argument,
+    without_arguments,
+)
+
+CALLS: Mapping[str, frozenset[str]] = {
+    "loader": frozenset({"DataLoader", "StatefulDataLoader"}),
+    "optimizer": frozenset(
+        {*KINDS, "Adamax", "NAdam", "RAdam", "RMSprop", "Adadelta", "ASGD", "Rprop", "SparseAdam"}
+    ),
+}
+"""Names of what makes a loader, and an optimizer."""
+NUM_WORKERS, COLLATE = 5, 6
+"""Positions of arguments of a DataLoader."""
+OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessing_context"})
+MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}
+"""Numbers of mallopt(3)'s parameters."""
+
+COLLATED = '''\
+
+class Collated(torch.utils.data.Dataset):
+    """The rows of a data set, collated once: a batch is gathered from them. They must not change."""
+
+    def __init__(self, rows, collate=torch.utils.data.default_collate):
+        self.size = len(rows)
+        self.columns = collate([rows[index] for index in range(self.size)])
+
+    def __len__(self):
+        return self.size
+
+    def __getitems__(self, indices):
+        return self.gathered(self.columns, torch.tensor(indices))
+
+    def gathered(self, columns, indices):
+        if isinstance(columns, dict):
+            return {name: self.gathered(each, indices) for name, each in columns.items()}
+        if isinstance(columns, (list, tuple)):
+            return type(columns)(self.gathered(each, indices) for each in columns)
+        return columns[indices]
+
+    @staticmethod
+    def batch(gathered):
+        return gathered
+
+'''
+
+IN_BFLOAT16 = '''\
+
+def in_bfloat16(model):
+    """Has a model compute its matrix products in bfloat16 as it trains. What it returns stays float32."""
+    forward = model.forward
+
+    def in_floats(outputs):
+        if isinstance(outputs, torch.Tensor):
+            return outputs.float()
+        return type(outputs)(in_floats(each) for each in outputs)
+
+    def training(*args, **kwargs):
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        with torch.autocast("{device}", dtype=torch.bfloat16):
+            outputs = forward(*args, **kwargs)
+        return in_floats(outputs)
+
+    model.forward = training
+
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A change that is to be written down.
+
+    Attributes:
+        own: The script's own value.
+        comment: Why, and what it brought.
+    """
+
+    name: str
+    value: str
+    own: str = ""
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The files of a training.
+
+    Attributes:
+        folder: Where the command runs.
+        main: The script, relative to it.
+        places: `file:line` of the loader and the optimizer, relative to it.
+        device: Where it trains: `cpu` or `cuda`.
+        threads: Threads that its operations use.
+    """
+
+    folder: Path
+    main: str
+    places: Mapping[str, str]
+    device: str = "cpu"
+    threads: int = 1
+
+    def text(self, path: str) -> str:
+        """Returns a file.
+
+        Raises:
+            CannotEditError: It cannot be read.
+        """
+        try:
+            return (self.folder / path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotEditError(f"{path} cannot be read") from error
+
+    def call(self, of: str) -> Place:
+        """Returns the call that makes the loader or the optimizer.
+
+        Raises:
+            CannotEditError: It is not known, or no such call is there.
+        """
+        path, _, line = self.places.get(of, "").rpartition(":")
+        if not path:
+            raise CannotEditError(f"where its {of} is made is not known")
+        return path, start_of_call(self.text(path), int(line), CALLS[of])
+
+
+Place = tuple[str, int]
+"""A file, and a line of it."""
+
+
+@dataclass(slots=True)
+class Edits:
+    """What is to be edited, by place.
+
+    Attributes:
+        calls: Edits of the calls that make a loader or an optimizer.
+        before: Lines before the statement of such a call.
+        definitions: Lines after the imports of a file, and settings after them.
+        first: Lines before the first import of a file.
+        imported: Modules that a file must import.
+    """
+
+    calls: dict[Place, list[tuple[str, Make]]] = field(default_factory=lambda: defaultdict(list))
+    before: dict[Place, list[str]] = field(default_factory=lambda: defaultdict(list))
+    definitions: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    first: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    imported: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+
+Edit = Callable[[Edits, Sources, Made], None]
+
+
+def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
+    """Returns the files that some changes edit, as they are then.
+
+    Raises:
+        CannotEditError: One of them cannot be written down.
+    """
+    edits = Edits()
+    for each in made:
+        edit = EDITS.get(each.name)
+        if edit is None:
+            raise CannotEditError("it has no edit")
+        edit(edits, sources, each)
+    found: dict[str, str] = {}
+
+    def text(path: str) -> str:
+        return found[path] if path in found else sources.text(path)
+
+    # From the bottom up: what is put in moves the lines below it.
+    for place in sorted({*edits.calls, *edits.before}, key=lambda each: (each[0], -each[1])):
+        path, line = place
+        for of, make in edits.calls[place]:
+            found[path] = edit_call(text(path), line, CALLS[of], make)
+        if added := edits.before[place]:
+            found[path] = insert_before_statement(text(path), line, "\n".join(added))
+    for path, parts in edits.definitions.items():
+        found[path] = insert_after_imports(text(path), "\n" + "\n".join(parts))
+    for path, names in edits.imported.items():
+        for name in sorted(names):
+            if not imports(text(path), name):
+                found[path] = insert_at_top(text(path), f"import {name}\n")
+    for path, parts in edits.first.items():
+        found[path] = insert_at_top(text(path), "".join(parts))
+    return found
+
+
+def _code(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node)
+
+
+def _loader(edits: Edits, sources: Sources, made: Made) -> None:
+    def without_workers(call: cst.Call) -> cst.Call:
+        if argument(call, "num_workers", NUM_WORKERS) is not None:
+            call = with_argument(call, "num_workers", "0", NUM_WORKERS)
+        return without_arguments(call, OF_WORKERS)
+
+    def gathering(call: cst.Call) -> cst.Call:
+        rows, collate = argument(call, "dataset", 0), argument(call, "collate_fn", COLLATE)
+        if rows is None:
+            raise CannotEditError("its loader names no data set")
+        given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"
+        call = with_argument(call, "dataset", f"Collated({given})", 0)
+        return with_argument(without_workers(call), "collate_fn", "Collated.batch", COLLATE)
+
+    def with_cores(call: cst.Call) -> cst.Call:
+        cores = len(os.sched_getaffinity(0))
+        return with_argument(call, "num_workers", str(cores), NUM_WORKERS)
+
+    place = sources.call("loader")
+    make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: with_cores}[made.value]
+    edits.calls[place].append(("loader", make))
+    edits.before[place].append(f"# {made.comment}")
+    if made.value == GATHERED:
+        _define(edits, sources, place[0], "class Collated", COLLATED)
+
+
+def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> None:
+    if f"{name}(" in sources.text(path):
+        raise CannotEditError(f"{path} has a {name} already")
+    edits.definitions[path].append(text)
+    edits.imported[path].add("torch")
+
+
+def _optimizer(edits: Edits, sources: Sources, made: Made) -> None:
+    place = sources.call("optimizer")
+    edits.calls[place].append(("optimizer", lambda call: with_argument(call, "fused", "True")))
+    edits.before[place].append(f"# {made.comment}")
+
+
+def _model(sources: Sources) -> str:
+    """Returns the expression of the model whose parameters the optimizer gets.
+
+    Raises:
+        CannotEditError: It is not one model's.
+    """
+    path, line = sources.call("optimizer")
+    found: set[str] = set()
+
+    def look(call: cst.Call) -> cst.Call:
+        for each in m.findall(call, m.Call(func=m.Attribute(attr=m.Name("parameters")))):
+            function = cst.ensure_type(cst.ensure_type(each, cst.Call).func, cst.Attribute)
+            found.add(_code(function.value))
+        return call
+
+    edit_call(sources.text(path), line, CALLS["optimizer"], look)
+    if len(found) != 1:
+        raise CannotEditError("its optimizer does not get the parameters of one model")
+    return found.pop()
+
+
+def _before_optimizer(statement: str) -> Edit:
+    def edit(edits: Edits, sources: Sources, made: Made) -> None:
+        place = sources.call("optimizer")
+        edits.before[place] += [f"# {made.comment}", statement.format(model=_model(sources))]
+        if "torch." in statement:
+            edits.imported[place[0]].add("torch")
+
+    return edit
+
+
+def _precision(edits: Edits, sources: Sources, made: Made) -> None:
+    _before_optimizer("in_bfloat16({model})")(edits, sources, made)
+    path, _ = sources.call("optimizer")
+    function = IN_BFLOAT16.replace("{device}", sources.device)
+    _define(edits, sources, path, "def in_bfloat16", function)
+
+
+def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
+    factor = int(made.value) / int(made.own)
+
+    def larger(call: cst.Call) -> cst.Call:
+        size = argument(call, "batch_size", 1)
+        if size is None:
+            raise CannotEditError("its loader names no batch size")
+        text = made.value if _code(size) == made.own else f"{factor:g} * {_code(size)}"
+        return with_argument(call, "batch_size", text, 1)
+
+    def faster(call: cst.Call) -> cst.Call:
+        rate = argument(call, "lr", 1)
+        if rate is None:
+            raise CannotEditError("its optimizer names no learning rate")
+        times = factor if _code(call.func).rpartition(".")[2] in LINEAR else math.sqrt(factor)
+        return with_argument(call, "lr", f"{times:.6g} * {_code(rate)}", 1)
+
+    edits.calls[sources.call("optimizer")].append(("optimizer", faster))
+    place = sources.call("loader")
+    edits.calls[place].append(("loader", larger))
+    edits.before[place].append(f"# {made.comment}")
+
+
+def _setting(lines: Callable[[Sources, Made], str]) -> Edit:
+    def edit(edits: Edits, sources: Sources, made: Made) -> None:
+        edits.definitions[sources.main].append(f"# {made.comment}\n{lines(sources, made)}\n")
+        edits.imported[sources.main].add("torch")
+
+    return edit
+
+
+def _threads(sources: Sources, made: Made) -> str:
+    return f"torch.set_num_threads({1 if made.value == 'one' else sources.threads // 2})"
+
+
+def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
+    calls = "".join(
+        f"libc.mallopt({MALLOPT[name]}, {value})  # M_{name[7:-1]}\n" for name, value in RETAIN.items()
+    )
+    edits.definitions[sources.main].append(f"# {made.comment}\nlibc = ctypes.CDLL(None)\n{calls}")
+    edits.imported[sources.main].add("ctypes")
+
+
+def _spinning(edits: Edits, sources: Sources, made: Made) -> None:
+    # Before torch is imported, which reads it.
+    edits.first[sources.main].append(
+        f'import os\n\n# {made.comment}\nos.environ.setdefault("GOMP_SPINCOUNT", "1000")\n\n'
+    )
+
+
+EDITS: Mapping[str, Edit] = {
+    "loader": _loader,
+    "optimizer": _optimizer,
+    "compile": _before_optimizer("{model}.compile()"),
+    "layout": _before_optimizer("{model}.to(memory_format=torch.channels_last)"),
+    "precision": _precision,
+    "batch_size": _batch_size,
+    "threads": _setting(_threads),
+    "tf32": _setting(
+        lambda *_: "torch.backends.cuda.matmul.allow_tf32 = True\ntorch.backends.cudnn.allow_tf32 = True"
+    ),
+    "cudnn": _setting(lambda *_: "torch.backends.cudnn.benchmark = True"),
+    "device.malloc": _malloc,
+    "spinning": _spinning,
+}
+"""By the change's name, as a tune's winner has it."""

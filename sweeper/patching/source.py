@@ -1,0 +1,226 @@
+"""Edits of Python source that leave all else as it was: libcst keeps formatting and comments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+
+class CannotEditError(Exception):
+    """The source has no place for an edit; its text says why."""
+
+
+Make = Callable[[cst.Call], cst.Call]
+
+
+def edit_call(source: str, line: int, names: Collection[str], make: Make) -> str:
+    """Returns the source with one call edited: the one of these names that a line is part of.
+
+    Raises:
+        CannotEditError: There is none, or there are several.
+    """
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    editor = _CallEditor(line, names, make)
+    found = wrapper.visit(editor)
+    if len(editor.starts) != 1:
+        how = "no call" if not editor.starts else "several calls"
+        raise CannotEditError(f"line {line} has {how} of {' or '.join(sorted(names))}")
+    return found.code
+
+
+def start_of_call(source: str, line: int, names: Collection[str]) -> int:
+    """Returns the first line of the call that `edit_call` would edit.
+
+    Raises:
+        CannotEditError: There is none.
+    """
+    editor = _CallEditor(line, names, lambda call: call)
+    MetadataWrapper(cst.parse_module(source)).visit(editor)
+    if not editor.starts:
+        raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
+    return editor.starts[0]
+
+
+class _CallEditor(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, line: int, names: Collection[str], make: Make) -> None:
+        super().__init__()
+        self._line, self._names, self._make = line, names, make
+        self.starts: list[int] = []
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        """Edits the call if it is the one."""
+        place = self.get_metadata(PositionProvider, original_node)
+        if name_of(updated_node) not in self._names or not place.start.line <= self._line <= place.end.line:
+            return updated_node
+        self.starts.append(place.start.line)
+        return self._make(updated_node)
+
+
+def name_of(call: cst.Call) -> str:
+    """Returns the last name of what is called: `DataLoader` for `torch.utils.data.DataLoader(...)`."""
+    function = call.func
+    if isinstance(function, cst.Attribute):
+        return function.attr.value
+    return function.value if isinstance(function, cst.Name) else ""
+
+
+def argument(call: cst.Call, name: str, position: int | None = None) -> cst.BaseExpression | None:
+    """Returns an argument by its name, or else by its position; None if it is not given.
+
+    Raises:
+        CannotEditError: The call has arguments that are only known when it runs.
+    """
+    if any(each.star for each in call.args):
+        raise CannotEditError("its arguments are unpacked with `*` or `**`")
+    for index, each in enumerate(call.args):
+        if each.keyword is not None and each.keyword.value == name:
+            return each.value
+        if each.keyword is None and index == position:
+            return each.value
+    return None
+
+
+def with_argument(call: cst.Call, name: str, value: str, position: int | None = None) -> cst.Call:
+    """Returns a call with an argument set: in its place if it is given, at the end otherwise."""
+    expression = cst.parse_expression(value)
+    args = list(call.args)
+    for index, each in enumerate(args):
+        is_named = each.keyword is not None and each.keyword.value == name
+        if is_named or (each.keyword is None and not each.star and index == position):
+            args[index] = each.with_changes(value=expression)
+            return call.with_changes(args=args)
+    added = cst.Arg(
+        keyword=cst.Name(name),
+        value=expression,
+        equal=cst.AssignEqual(
+            whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
+        ),
+    )
+    if args and isinstance(args[-1].comma, cst.Comma):
+        # The comma after the last one stays after the last one.
+        between = args[-2].comma if len(args) > 1 else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        added = added.with_changes(comma=args[-1].comma)
+        args[-1] = args[-1].with_changes(comma=between)
+    elif args and len(args) > 1:
+        args[-1] = args[-1].with_changes(comma=args[-2].comma)
+    return call.with_changes(args=[*args, added])
+
+
+def without_arguments(call: cst.Call, names: Collection[str]) -> cst.Call:
+    """Returns a call without some named arguments."""
+    args = [each for each in call.args if each.keyword is None or each.keyword.value not in names]
+    if args and len(args) < len(call.args):
+        args[-1] = args[-1].with_changes(comma=call.args[-1].comma)
+    return call.with_changes(args=args)
+
+
+def insert_before_statement(source: str, line: int, text: str) -> str:
+    """Returns the source with lines put before the statement that a line is part of, indented as it is."""
+    start = statement_start(source, line)
+    lines = source.splitlines(keepends=True)
+    before = lines[start - 1]
+    indent = before[: len(before) - len(before.lstrip())]
+    added = [f"{indent}{each}\n" if each else "\n" for each in text.splitlines()]
+    return "".join([*lines[: start - 1], *added, *lines[start - 1 :]])
+
+
+def statement_start(source: str, line: int) -> int:
+    """Returns the first line of the innermost simple statement that a line is part of.
+
+    Raises:
+        CannotEditError: It is part of none.
+    """
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    finder = _StatementFinder(line)
+    wrapper.visit(finder)
+    if not finder.found:
+        raise CannotEditError(f"line {line} is part of no statement")
+    return finder.found
+
+
+class _StatementFinder(cst.CSTVisitor):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self._line = line
+        self.found = 0
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
+        """Takes the statement if the line is part of it."""
+        place = self.get_metadata(PositionProvider, node)
+        if place.start.line <= self._line <= place.end.line:
+            self.found = place.start.line
+
+
+def insert_after_imports(source: str, text: str) -> str:
+    """Returns the source with lines put after its first block of imports."""
+    line = 0
+    for statement, (_, end) in _statements(source):
+        if _is_import(statement):
+            line = end
+        elif line or not (_is_docstring(statement) or _is_future(statement)):
+            break
+    return _inserted(source, line, text) if line else insert_at_top(source, text)
+
+
+def insert_at_top(source: str, text: str) -> str:
+    """Returns the source with lines put before its first import, after docstring and `__future__`."""
+    line = 0
+    for statement, (start, end) in _statements(source):
+        if not _is_docstring(statement) and not _is_future(statement):
+            line = line or start - 1
+            break
+        line = end
+    return _inserted(source, line, text)
+
+
+def _inserted(source: str, after: int, text: str) -> str:
+    lines = source.splitlines(keepends=True)
+    return "".join([*lines[:after], text, *lines[after:]])
+
+
+def _statements(source: str) -> Iterator[tuple[cst.CSTNode, tuple[int, int]]]:
+    """Yields the statements of a module, with their first and last lines."""
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    places = wrapper.resolve(PositionProvider)
+    for statement in wrapper.module.body:
+        yield statement, (places[statement].start.line, places[statement].end.line)
+
+
+def _small(statement: object) -> cst.BaseSmallStatement | None:
+    if isinstance(statement, cst.SimpleStatementLine) and statement.body:
+        return statement.body[0]
+    return None
+
+
+def _is_import(statement: object) -> bool:
+    return isinstance(_small(statement), (cst.Import, cst.ImportFrom))
+
+
+def _is_future(statement: object) -> bool:
+    small = _small(statement)
+    is_from = isinstance(small, cst.ImportFrom) and isinstance(small.module, cst.Name)
+    return is_from and small.module.value == "__future__"  # type: ignore[union-attr]
+
+
+def _is_docstring(statement: object) -> bool:
+    small = _small(statement)
+    strings = (cst.SimpleString, cst.ConcatenatedString)
+    return isinstance(small, cst.Expr) and isinstance(small.value, strings)
+
+
+def imports(source: str, name: str) -> bool:
+    """Whether a module is imported under its own name at the top level."""
+    for statement in cst.parse_module(source).body:
+        small = _small(statement)
+        if isinstance(small, cst.Import):
+            for alias in small.names:
+                is_renamed = alias.asname is not None
+                if not is_renamed and alias.evaluated_name.partition(".")[0] == name:
+                    return True
+    return False

@@ -1,0 +1,196 @@
+"""Edits of a script's source: what is written, and that all else stays as it was."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import pytest
+
+from sweeper.patching.edits import Made, Sources, written
+from sweeper.patching.patch import diff
+from sweeper.patching.source import CannotEditError, edit_call, with_argument
+
+TRAIN = '''#!/usr/bin/env python
+"""Trains."""
+from __future__ import annotations
+
+import argparse  # options
+
+import torch
+from torch.utils.data import DataLoader
+
+from data import Rows
+
+
+def main():
+    loader = DataLoader(
+        Rows(),   # one by one
+        batch_size=64,
+        shuffle=True,
+        num_workers=4,
+        persistent_workers=True,
+    )
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for x, y in loader:
+        optimizer.zero_grad()
+'''
+PLACES = {"loader": "train.py:14", "optimizer": "train.py:22"}
+
+
+def sources(folder: Path, text: str = TRAIN, places: dict[str, str] = PLACES) -> Sources:
+    (folder / "train.py").write_text(text)
+    return Sources(folder=folder, main="train.py", places=places, threads=4)
+
+
+def edited(folder: Path, *made: Made, text: str = TRAIN, places: dict[str, str] = PLACES) -> list[str]:
+    """Returns the lines that are added and removed."""
+    (new,) = written(sources(folder, text, places), made).values()
+    compile(new, "train.py", "exec")
+    lines = difflib.ndiff(text.splitlines(), new.splitlines())
+    return [line for line in lines if line[0] in "+-" and line[2:].strip()]
+
+
+def test_fused(tmp_path: Path):
+    assert edited(tmp_path, Made(name="optimizer", value="fused", comment="One call.")) == [
+        "+     # One call.",
+        "-     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)",
+        "+     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)",
+    ]
+
+
+def test_gathered(tmp_path: Path):
+    lines = edited(tmp_path, Made(name="loader", value="gathered", comment="Gathered."))
+    assert "+ class Collated(torch.utils.data.Dataset):" in lines
+    assert sorted(lines[-7:]) == sorted(
+        [
+            "+     # Gathered.",
+            "-         Rows(),   # one by one",
+            "+         Collated(Rows()),   # one by one",
+            "-         num_workers=4,",
+            "-         persistent_workers=True,",
+            "+         num_workers=0,",
+            "+         collate_fn=Collated.batch,",
+        ]
+    )
+
+
+def test_a_collate_function_of_the_scripts_own_collates_once(tmp_path: Path):
+    text = TRAIN.replace("        num_workers=4,", "        num_workers=4,\n        collate_fn=own,")
+    lines = edited(
+        tmp_path,
+        Made(name="loader", value="gathered", comment="x"),
+        text=text,
+        places={"loader": "train.py:14", "optimizer": "train.py:23"},
+    )
+    assert "+         Collated(Rows(), own),   # one by one" in lines
+    assert "+         collate_fn=Collated.batch," in lines
+
+
+def test_no_workers(tmp_path: Path):
+    lines = edited(tmp_path, Made(name="loader", value="no_workers", comment="x"))
+    assert [line for line in lines if line.startswith("-")] == [
+        "-         num_workers=4,",
+        "-         persistent_workers=True,",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("compile", "model", "+     model.compile()"),
+        ("layout", "channels_last", "+     model.to(memory_format=torch.channels_last)"),
+        ("precision", "bf16", "+     in_bfloat16(model)"),
+        ("threads", "one", "+ torch.set_num_threads(1)"),
+        ("threads", "half", "+ torch.set_num_threads(2)"),
+        ("tf32", "on", "+ torch.backends.cudnn.allow_tf32 = True"),
+        ("cudnn", "search", "+ torch.backends.cudnn.benchmark = True"),
+        ("device.malloc", "retain", "+ libc.mallopt(-4, 0)  # M_MMAP_MAX"),
+        ("spinning", "short", '+ os.environ.setdefault("GOMP_SPINCOUNT", "1000")'),
+    ],
+)
+def test_a_line(tmp_path: Path, name: str, value: str, line: str):
+    lines = edited(tmp_path, Made(name=name, value=value, comment="Why."))
+    assert line in lines
+    assert line[: line.index(line[1:].strip())] + "# Why." in lines
+    assert not any(each.startswith("-") for each in lines)
+
+
+def test_spinning_is_set_before_torch_is_imported(tmp_path: Path):
+    text = written(sources(tmp_path), [Made(name="spinning", value="short", comment="x")])["train.py"]
+    assert text.index("GOMP_SPINCOUNT") < text.index("import torch")
+    assert text.index("__future__") < text.index("GOMP_SPINCOUNT")
+    assert text.startswith("#!/usr/bin/env python\n")
+
+
+def test_a_larger_batch_has_a_larger_rate(tmp_path: Path):
+    lines = edited(tmp_path, Made(name="batch_size", value="256", own="64", comment="x"))
+    assert "+         batch_size=256," in lines
+    assert "+     optimizer = torch.optim.Adam(model.parameters(), lr=2 * 1e-3)" in lines
+
+
+def test_all_together(tmp_path: Path):
+    made = [
+        Made(name=name, value=value, comment=f"{name}.")
+        for name, value in (
+            ("loader", "gathered"),
+            ("optimizer", "fused"),
+            ("compile", "model"),
+            ("precision", "bf16"),
+            ("threads", "one"),
+            ("device.malloc", "retain"),
+            ("spinning", "short"),
+        )
+    ]
+    lines = edited(tmp_path, *made)
+    for each in made:
+        assert any(line.endswith(f"# {each.name}.") for line in lines)
+    assert len([line for line in lines if line.startswith("-")]) == 4
+
+
+@pytest.mark.parametrize(
+    ("made", "places", "why"),
+    [
+        (Made(name="optimizer", value="fused"), {}, "not known"),
+        (Made(name="optimizer", value="fused"), {"optimizer": "train.py:2"}, "no call"),
+        (Made(name="optimizer", value="fused"), {"optimizer": "gone.py:2"}, "cannot be read"),
+        (Made(name="mine", value="on"), PLACES, "no edit"),
+    ],
+)
+def test_what_cannot_be_written_down_says_why(tmp_path: Path, made: Made, places: dict[str, str], why: str):
+    with pytest.raises(CannotEditError, match=why):
+        written(sources(tmp_path, places=places), [made])
+
+
+def test_parameters_of_two_models_are_no_model(tmp_path: Path):
+    text = TRAIN.replace("model.parameters()", "[*model.parameters(), *other.parameters()]")
+    with pytest.raises(CannotEditError, match="one model"):
+        written(sources(tmp_path, text), [Made(name="compile", value="model")])
+
+
+def test_unpacked_arguments_are_left_alone(tmp_path: Path):
+    text = TRAIN.replace("        batch_size=64,", "        **options,")
+    with pytest.raises(CannotEditError, match="unpacked"):
+        written(sources(tmp_path, text), [Made(name="loader", value="gathered")])
+
+
+def test_a_diff_is_relative_to_the_folder(tmp_path: Path):
+    found = diff(sources(tmp_path), [Made(name="optimizer", value="fused", comment="One call.")])
+    assert found.startswith("--- a/train.py\n+++ b/train.py\n@@ ")
+    assert diff(sources(tmp_path), []) == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("f()\n", "f(a=1)\n"),
+        ("f(x)\n", "f(x, a=1)\n"),
+        ("f(x, a=2)\n", "f(x, a=1)\n"),
+        ("f(x,\n  y,\n  )\n", "f(x,\n  y,\n  a=1,\n  )\n"),
+        ("f(x,y)\n", "f(x,y,a=1)\n"),
+        ("f(x, *y)\n", "f(x, *y, a=1)\n"),
+    ],
+)
+def test_an_argument_is_added_as_the_others_are_written(call: str, expected: str):
+    assert edit_call(call, 1, {"f"}, lambda each: with_argument(each, "a", "1")) == expected
