@@ -156,6 +156,8 @@ BARS = {"mlp": (">= 3.5", ">= 20"), "lstm": (">= 1.6", ">= 2.2")}
 def scripts(asked: Asked) -> Iterator[Figure]:
     """Yields what a tune brings to the scripts of this repository."""
     for name, (bar, _) in BARS.items():
+        if asked.only and name not in asked.only:
+            continue
         command = [sys.executable, f"{name}.py"]
         found = tuned(f"tune-{name}", command, UNEDITED, asked.home, {})
         yield from figures(name, found, bar)
@@ -164,6 +166,8 @@ def scripts(asked: Asked) -> Iterator[Figure]:
 def batch(asked: Asked) -> Iterator[Figure]:
     """Yields the same where larger batches are allowed."""
     for name, (_, bar) in BARS.items():
+        if asked.only and name not in asked.only:
+            continue
         command = [sys.executable, f"{name}.py"]
         found = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
         yield from figures(f"{name}, larger batches allowed", found, bar)
@@ -171,7 +175,6 @@ def batch(asked: Asked) -> Iterator[Figure]:
 
 def programs(asked: Asked) -> Iterator[Figure]:
     """Yields what a tune brings to public programs, and the median."""
-    ratios = []
     for name in asked.only or PROGRAMS:
         program = PROGRAMS[name]
         folder = asked.programs / program.folder
@@ -179,14 +182,13 @@ def programs(asked: Asked) -> Iterator[Figure]:
             print(f"{name}: {folder} is not there")
             continue
         found = tuned(f"tune-{name}", shlex.split(program.command), folder, asked.home, program.env)
-        ratios.append(found.ratio[0])
         yield from figures(name, found)
         _remember(asked.home, name, found)
+    ratios = [each["ratio"][0] for each in _remembered(asked.home).values()]
     if ratios:
-        middle = statistics.median(ratios)
         yield Figure(
-            figure=f"median of {len(ratios)} programs",
-            value=middle,
+            figure="median of the programs",
+            value=statistics.median(ratios),
             low=min(ratios),
             high=max(ratios),
             bar=">= 1.3",
@@ -195,17 +197,21 @@ def programs(asked: Asked) -> Iterator[Figure]:
         )
 
 
-def _remember(home: Path, name: str, found: Tuned) -> None:
+def _remembered(home: Path) -> dict[str, Any]:
+    """Returns what is known of the programs that were tuned in a home, by name."""
     path = home / LATER
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _remember(home: Path, name: str, found: Tuned) -> None:
+    known = _remembered(home)
     known[name] = {"ratio": found.ratio, "changes": found.changes, "at": time.time()}
-    path.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    (home / LATER).write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
 def later(asked: Asked) -> Iterator[Figure]:
     """Yields the ratios of earlier winners by new processes, in turns with the commands as they are."""
-    remembered = json.loads((asked.home / LATER).read_text(encoding="utf-8"))
-    for name, each in remembered.items():
+    for name, each in _remembered(asked.home).items():
         best = asked.home / "sweeps" / f"tune-{name}" / "best.yaml"
         if not best.exists() or (asked.only and name not in asked.only):
             continue

@@ -1,5 +1,6 @@
 """Draws what a command prints: python docs/images/terminal.py docs/images/tune.svg -- sweeper tune -- ..."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from rich.text import Text
 WIDTH = 110
 LIVE = "  ("
 """Begins the lines that a terminal shows in place, and a file below each other."""
+FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""The reader's own fonts will do."""
 
 
 def main() -> None:
@@ -22,7 +25,9 @@ def main() -> None:
     for line in printed.splitlines():
         if not line.startswith(LIVE):
             console.print(Text(line))
-    console.save_svg(path, title="sweeper")
+    picture = FONTS.sub("", console.export_svg(title="sweeper"))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(picture)
 
 
 if __name__ == "__main__":
