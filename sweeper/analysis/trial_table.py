@@ -102,9 +102,10 @@ class TrialTable:
         """Enters the baseline's losses over its seeds, which some limits depend on."""
         self.losses = losses
 
-    def enter_quality(self, quality: Quality) -> None:
-        """Enters a quality pass that ran separately."""
-        self._qualities[quality.key] = quality
+    def enter_quality(self, quality: Quality, config: TrialConfig) -> None:
+        """Enters a quality pass that ran separately, of a configuration or of one that trains alike."""
+        key = self._key(config, self.quality_samples)
+        self._qualities[key] = dataclasses.replace(quality, key=key)
 
     def quality_of(self, config: TrialConfig) -> Quality | None:
         """Returns the loss of a configuration, if one of the same numerics was measured."""

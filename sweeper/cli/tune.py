@@ -32,6 +32,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.intervention import EXACT
+from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.start import KEPT_FOLDER
@@ -250,7 +251,7 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
         asked.name,
         minutes,
         env={},
-        samples_per_s=known.watched.throughput,
+        samples_per_s=_fastest(known.watched, tried),
         proposal=proposal,
         file=file,
     )
@@ -281,6 +282,13 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     )
     out.print(Text(f"Details: sweeper show {name}{home_option(asked.home)}"), soft_wrap=True)
     return code
+
+
+def _fastest(watched: Measurement, tried: Sequence[Change]) -> float:
+    """Returns the samples per second at which a loss can be had: those of a gathered loader if it can be."""
+    is_gathered = any((each.name, each.value) == (Loader.name, GATHERED) for each in tried)
+    on_one_batch = watched.diagnosis.device_samples_s if watched.diagnosis else None
+    return max(watched.throughput, on_one_batch or 0.0) if is_gathered else watched.throughput
 
 
 def _stack_holds(

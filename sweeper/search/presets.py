@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
@@ -46,6 +46,9 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
 MAX_SINGLE_CHANGES = 10
 """Starts of a script that differ from its baseline in one value."""
 
+BATCH_FACTORS = (4, 16)
+"""A tune's first larger batches; the climb takes it from there."""
+
 MAX_SIZES = 6
 """Model sizes besides the baseline's that get a start each."""
 
@@ -82,7 +85,7 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
         found.setdefault(spec.config(params).key(), Start(params, why))
 
     if spec.confirm.ladder:
-        for params, said in _single_changes(spec):
+        for params, said in (*_larger_batches(spec), *_single_changes(spec)):
             add(params, said)
         return list(found.values())
     for index, (why, share, other) in enumerate(_VARIANTS):
@@ -100,6 +103,19 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
         said = ", ".join(f"{name} {value}" for name, value in size.items())
         add({**first.params, **size}, f"the first start at another size: {said}")
     return list(found.values())
+
+
+def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
+    """Yields a tune's baseline with larger batches, which its own loader would seldom keep up with."""
+    if "batch_size" not in spec.space:
+        return
+    own = spec.baseline_config()
+    base = {name: _kept(parameter, own.flatten().get(name)) for name, parameter in spec.space.items()}
+    sooner = spec.trained_sooner(own).flatten()
+    base = {name: sooner.get(name, value) for name, value in base.items()}
+    for factor in (1, *BATCH_FACTORS):
+        size = _nearest(spec.space["batch_size"], factor * own.batch_size)
+        yield {**base, "batch_size": size}, f"your baseline with batches of {size}, gathered if they can be"
 
 
 def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:

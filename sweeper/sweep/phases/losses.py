@@ -76,13 +76,14 @@ def losses_over_seeds(
         if known is None:
             plan = MeasurePlan(repeats=0, quality_samples=trials.table.quality_samples)
             runner = SCRIPT_QUALITY_RUNNER if context.spec.command else QUALITY_RUNNER
-            job = dataclasses.replace(trials.job("loss", seeded), runner=runner, plan=plan)
+            sooner = context.spec.trained_sooner(seeded)
+            job = dataclasses.replace(trials.job("loss", sooner), runner=runner, plan=plan)
             folder = context.journal.setup_folder(f"{name}-{i}")
             outcome = trials.run(folder, job)
             known = quality_of(outcome, folder)
             failure = outcome if isinstance(outcome, Failure) else failure
         if known is not None:
-            trials.table.enter_quality(known)
+            trials.table.enter_quality(known, seeded)
             losses.append(known.val_loss)
     return losses, failure
 

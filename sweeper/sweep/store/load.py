@@ -137,8 +137,9 @@ def load_sweep(journal: Journal) -> LoadedSweep:
         outcome = read_outcome(folder) if (folder / CONFIG).exists() else None
         quality = quality_of(outcome, folder) if outcome is not None else None
         if quality is not None:
-            table.measure_loss_after(read_job(folder).plan.quality_samples)
-            table.enter_quality(quality)
+            job = read_job(folder)
+            table.measure_loss_after(job.plan.quality_samples)
+            table.enter_quality(quality, job.config)
             losses.append(quality.val_loss)
     table.enter_losses(tuple(losses))
     enter_trials(table, journal, journal.trials())
