@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,24 @@ class Layout(Intervention):
 
             return channels_last
 
+        _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
+
+
+def _drop_as_laid_out_before(torch: Any) -> None:
+    """Dropout draws in the order of memory: it gets its pictures as they would lie without the change."""
+    functional = torch.nn.functional
+    for name in ("dropout", "alpha_dropout"):
+        setattr(functional, name, _contiguous(getattr(functional, name)))
+
+
+def _contiguous(original: Any) -> Any:
+    @functools.wraps(original)
+    def dropout(input: Any, *args: Any, **kwargs: Any) -> Any:
+        laid_out = input.contiguous() if input.dim() == 4 else input
+        return original(laid_out, *args, **kwargs)
+
+    return dropout
 
 
 class Compiled(Intervention):
