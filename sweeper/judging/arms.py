@@ -50,7 +50,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     root = _repository(folder)
     if root is None:
         raise UserError(f"`--ref` needs a git repository, but {str(folder)!r} is in none.")
-    known = _git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    known = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if known is None:
         raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
     commit = known.decode().strip()

@@ -38,11 +38,11 @@ if ! "$python" -c 'import dask_jobqueue, distributed, psycopg2, ray' 2>/dev/null
     --editable '.[dask,ray]' psycopg2-binary ||
     echo "pip does not install dask, ray and psycopg2-binary here; tests that need them will be skipped."
 fi
-if ! "$python" -c 'import accelerate, ipykernel, lightning, nbconvert, tensorboard, transformers, uv, wandb' 2>/dev/null; then
+if ! "$python" -c 'import accelerate, ipykernel, lightning, mcp, nbconvert, tensorboard, transformers, uv, wandb' 2>/dev/null; then
   "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    accelerate ipykernel lightning nbconvert tensorboard transformers uv wandb ||
-    echo "pip does not install all of accelerate, ipykernel, lightning, nbconvert, tensorboard, transformers, uv" \
-      "and wandb here; tests that need them will be skipped."
+    accelerate ipykernel lightning mcp nbconvert tensorboard transformers uv wandb ||
+    echo "pip does not install all of accelerate, ipykernel, lightning, mcp, nbconvert, tensorboard, transformers," \
+      "uv and wandb here; tests that need them will be skipped."
 fi
 # It is built with the torch that is there, and none of its kernels are.
 if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("deepspeed") is None)'; then

@@ -1,0 +1,197 @@
+"""`sweeper mcp`: a coding agent's access to `watch`, `tune`, `judge` and `show` for one command."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sweeper.errors import UserError
+
+MAX_MINUTES = 10.0
+MAX_OUTPUT = 32_000
+"""Characters of an answer; the end of a longer one."""
+MAX_PATCH = 200_000
+"""Characters of a patch."""
+GRACE_SECONDS = 60.0
+"""Beyond the minutes asked for: a run that has begun is completed."""
+END_SECONDS = 20.0
+"""From SIGINT to SIGKILL."""
+
+Tool = Callable[..., Awaitable[str]]
+
+INSTRUCTIONS = (
+    "Measures one PyTorch training, the command that the person named. Measure first (watch). Propose one"
+    " change at a time as a patch, and have it judged; keep it only if it is faster and its losses are equal"
+    " or close. Answers take minutes, and one runs at a time."
+)
+
+
+def mcp(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The only command that runs.", show_default=False),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where it runs; nothing else is read or written.")
+    ] = Path(),
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit of one answer.")
+    ] = MAX_MINUTES,
+) -> None:
+    """Serve watch, tune, judge and show to a coding agent, over standard input and output (MCP).
+
+    The agent cannot name commands, folders or options: it chooses a tool, minutes, a revision of git, or a
+    patch, which is applied to a copy. The code of a patch runs as the script itself does.
+
+    Example: sweeper mcp --folder ~/project -- python train.py
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise UserError("`sweeper mcp` needs the package mcp. Install it with `pip install 'sweeper[mcp]'`.")
+    if not folder.is_dir():
+        raise UserError(f"`--folder` must be a folder, but got {str(folder)!r}.")
+    server(Runner(folder=folder.resolve(), command=tuple(command), max_minutes=minutes)).run("stdio")
+
+
+class RefusedError(Exception):
+    """The agent asked for what it may not have; the text says what it may."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Runner:
+    """Runs the program's own commands, one at a time.
+
+    Attributes:
+        command: The training.
+        max_minutes: Limit of one answer.
+    """
+
+    folder: Path
+    command: tuple[str, ...]
+    max_minutes: float
+    is_busy: bool = field(default=False, init=False)
+
+    async def run(self, words: Sequence[str], minutes: float) -> str:
+        """Returns what `sweeper WORDS` prints, and its exit code if that is not 0.
+
+        Raises:
+            RefusedError: Another one runs, or the minutes are beyond the limit.
+        """
+        if not 0 < minutes <= self.max_minutes:
+            limit = f"above 0 and at most {self.max_minutes:g}"
+            raise RefusedError(f"`minutes` must be {limit}, but got {minutes}.")
+        if self.is_busy:
+            raise RefusedError("another measurement runs, and would be disturbed: wait for its answer.")
+        self.is_busy = True
+        try:
+            return await self._run(words, 60 * minutes + GRACE_SECONDS)
+        finally:
+            self.is_busy = False
+
+    async def _run(self, words: Sequence[str], seconds: float) -> str:
+        import anyio
+
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            process = await anyio.open_process(
+                [sys.executable, "-m", "sweeper", *words],
+                cwd=self.folder,
+                stdin=None,
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+                start_new_session=True,
+            )
+            is_late = False
+            try:
+                with anyio.move_on_after(seconds) as scope:
+                    await process.wait()
+                is_late = scope.cancelled_caught
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await _ended(process)
+            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * MAX_OUTPUT))
+            text = output.read()[-MAX_OUTPUT:]
+        if is_late:
+            return f"{text}\n(stopped: it took longer than {seconds:.0f} s)"
+        return text if not process.returncode else f"{text}\n(exit code {process.returncode})"
+
+
+async def _ended(process: Any) -> None:
+    """Ends a process that runs, and its group."""
+    import anyio
+
+    for number in (signal.SIGINT, signal.SIGKILL):
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with anyio.move_on_after(END_SECONDS):
+            await process.wait()
+
+
+def server(runner: Runner) -> Any:
+    """Returns the server with its tools."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    def refusing(tool: Tool) -> Tool:
+        @functools.wraps(tool)
+        async def call(*args: Any, **kwargs: Any) -> str:
+            try:
+                return await tool(*args, **kwargs)
+            except RefusedError as refusal:
+                # The text of any other error is not passed on.
+                raise ToolError(str(refusal)) from None
+
+        return call
+
+    made = MCPServer("sweeper", instructions=INSTRUCTIONS)
+    training = ["--", *runner.command]
+
+    async def watch() -> str:
+        """The training's speed, the parts of its step, and why it is not faster, as JSON. Takes a minute."""
+        return await runner.run(["watch", "--json", *training], min(3.0, runner.max_minutes))
+
+    async def tune(minutes: float = 5.0) -> str:
+        """Make the training faster with nothing edited, and prove that it trains the same.
+
+        What won is in the sweep that the answer names; `show` prints it.
+        """
+        return await runner.run(["tune", f"--minutes={minutes}", *training], minutes)
+
+    async def judge(patch: str = "", ref: str = "", minutes: float = 5.0) -> str:
+        """Whether a change is faster and trains the same, as JSON. Name one of `patch` and `ref`.
+
+        Args:
+            patch: A unified diff, relative to the repository; it is applied to a copy.
+            ref: A revision of git that the working tree is compared with.
+            minutes: Limit.
+        """
+        if bool(patch) == bool(ref):
+            raise RefusedError("name either `patch` or `ref`.")
+        if len(patch) > MAX_PATCH:
+            raise RefusedError(f"`patch` must have at most {MAX_PATCH:,} characters, but has {len(patch):,}.")
+        asked = ["judge", "--json", f"--minutes={minutes}"]
+        if ref:
+            return await runner.run([*asked, f"--ref={ref}", *training], minutes)
+        with tempfile.NamedTemporaryFile("w", suffix=".diff", encoding="utf-8") as file:
+            file.write(patch)
+            file.flush()
+            return await runner.run([*asked, f"--patch={file.name}", *training], minutes)
+
+    async def show(name: str) -> str:
+        """The summary of a sweep, such as a tune's, as JSON."""
+        return await runner.run(["show", "--json", f"--home={runner.folder / 'mlruns'}", "--", name], 1.0)
+
+    for tool in (watch, tune, judge, show):
+        made.tool()(refusing(tool))
+    return made
