@@ -17,6 +17,7 @@ CODE_FROM_DATA = {
     *("yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "subprocess.getoutput"),
     *("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"),
 }
+WRITERS = {"pickle.Pickler"}
 WALL_STAMPS = {
     # When something was asked for or measured, for a person, a file or MLflow; durations are monotonic.
     "sweeper/production/folder.py",
@@ -79,7 +80,10 @@ def imports(tree: ast.AST) -> Found:
 
 
 def code_from_data(tree: ast.AST) -> Found:
-    yield from ((line, name) for line, name in imports(tree) if name in CODE_FROM_DATA)
+    found = list(imports(tree))
+    # What is only written is never run.
+    writes = {line for line, name in found if name in WRITERS}
+    yield from ((line, name) for line, name in found if name in CODE_FROM_DATA and line not in writes)
     for call in calls(tree):
         if dotted(call.func) in CODE_FROM_DATA:
             yield call.lineno, dotted(call.func)

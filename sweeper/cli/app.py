@@ -35,7 +35,7 @@ COMMANDS = {
     "tune": "Make a training script faster with nothing edited, and prove that it trains the same.",
     "exec": "Run a training script with what a tune found: the same changes, made at run time.",
     "judge": "Judge a change to a training script: is it faster, and does it train the same?",
-    "mcp": "Serve watch, tune, judge and show to a coding agent (MCP).",
+    "mcp": "Serve watch, tune, judge and show to a coding agent, over standard input and output (MCP).",
     "check": "Validate a search space and show what it searches.",
     "spaces": "List the search spaces that come with sweeper.",
     "list": "List sweeps, the latest first.",
