@@ -127,7 +127,9 @@ class Prover(Observer):
         gradients = [each.grad for each in parameters if each.grad is not None]
         event: dict[str, Any] = {"gradients": len(gradients), "norm": self._norm(gradients)}
         if self._num_steps < EARLY_STEPS:
-            event["sums"] = [self._sums(each) for each in gradients]
+            event["sums"] = [
+                [0.0, 0.0] if each.grad is None else self._sums(each.grad) for each in parameters
+            ]
         self._before[key] = [_part(each).clone() for each in parameters]
         self._record(event)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.inject.prover import EARLY_STEPS
@@ -56,10 +56,13 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS
     for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
         steps = 0
+        noise: set[int] = set()
         for left, right in _paired(first, second):
             if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
                 return f"{_what(left, right)} after {steps} steps"
-            if steps < early and (why := _early(left, right, rounding)):
+            if "gradients" in left:
+                noise = _noise(left, right, rounding)
+            if steps < early and (why := _early(left, right, rounding, noise)):
                 return f"{why} in step {steps + 1}"
             steps += "step" in left
         if why := _too_short(first, second):
@@ -145,7 +148,21 @@ def _fixed(event: Event) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name not in changing}
 
 
-def _early(left: Event, right: Event, rounding: float) -> str:
+def _noise(left: Event, right: Event, rounding: float) -> set[int]:
+    """Returns the parameters whose gradients are rounding alone: a bias before a batch norm has such."""
+    sums = zip(left.get("sums", ()), right.get("sums", ()), strict=False)
+    norms = [max(one, other) for (one, _), (other, _) in sums]
+    largest = max(norms, default=0.0)
+    return {index for index, norm in enumerate(norms) if norm <= rounding**2 * largest}
+
+
+def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -> str:
+    """Returns what of two events is more than a rounding apart.
+
+    Args:
+        noise: Parameters whose gradients are rounding alone; Adam makes whole steps of them.
+    """
+
     def near(one: float, other: float, scale: float) -> bool:
         return abs(one - other) <= rounding * scale or one == other
 
@@ -158,13 +175,12 @@ def _early(left: Event, right: Event, rounding: float) -> str:
         what = "its gradients differ" if "gradients" in left else "its updates differ"
         if len(left["sums"]) != len(right["sums"]):
             return what
-        largest = max((norm for norm, _ in right["sums"]), default=0.0)
-        for (norm, product), (other, others) in zip(left["sums"], right["sums"], strict=True):
+        sums = zip(left["sums"], right["sums"], strict=True)
+        for index, ((norm, product), (other, others)) in enumerate(sums):
             scale = max(norm, other)
             # Adam's first updates are signs of gradients: those near 0 turn with half the bits.
             is_like = near(product, others, scale) or ("gradients" not in left and rounding > SINGLE)
-            # Far below the largest, a gradient is rounding alone.
-            if scale > rounding**2 * largest and not (near(norm, other, scale) and is_like):
+            if index not in noise and not (near(norm, other, scale) and is_like):
                 return what
     return ""
 

@@ -81,6 +81,25 @@ def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> Non
     assert "gradients" in found[1].refused or "updates" in found[1].refused
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("noise", "is_proved"), [("1e-7", True), ("0.3", False)])
+def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_proved: bool) -> None:
+    text = (HERE / "train.py").read_text(encoding="utf-8")
+    noisy = (
+        f"(1 + {noise} * (time.time() % 1)) * nn.functional.cross_entropy(model(batch), labels).backward()"
+    )
+    noisy = noisy.replace(".backward()", "").join(("(", ").backward()"))
+    text = text.replace("nn.functional.cross_entropy(model(batch), labels).backward()", noisy)
+    (tmp_path / "train.py").write_text(f"import time\n{text}", encoding="utf-8")
+    found = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
+    assert bool(found.unproved) is not is_proved
+    if is_proved:
+        among = [planted()["nothing_exact"], planted()["skips_samples_exact"]]
+        harmless, wrong = found.prove(among, lambda _: None)
+        assert "as two runs of the unchanged script are" in harmless.proof
+        assert wrong.refused
+
+
 def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import torch\nraise SystemExit('no data here')\n")
     found = Proofs([sys.executable, "bad.py"], tmp_path, {}, 40, on_gpu=False)
@@ -141,3 +160,32 @@ def test_fewer_steps_are_not_equal() -> None:
 
 def test_what_is_covered_is_said() -> None:
     assert crossed(run(LOSSES)) == "40 steps"
+
+
+def two_parameters(second: tuple[float, float]) -> Recorded:
+    """A run whose second parameter has the gradient and update of these norms in its steps."""
+    gradient, update = second
+    early = [[0.1, 0.05], [update, -update]]
+    events: list[dict[str, object]] = []
+    for number in range(1, 12):
+        events += [
+            {"batch": f"a{number}"},
+            {"loss": [LOSSES[number].hex()]},
+            {"gradients": 2, "norm": 1.0, "sums": [[1.0, 0.5], [gradient, gradient / 2]]},
+            {
+                "step": number,
+                "samples": 8,
+                "rates": [0.1],
+                "moved": 2,
+                "sums": [[0.1, 0.05], [update, -update]],
+            },
+        ]
+    events.append({"end": "done", "parameters": str(second), "moved": [True, True]})
+    return Recorded(events={"proof-0": events})
+
+
+def test_whole_steps_of_gradients_that_are_rounding_alone_may_differ() -> None:
+    baseline = two_parameters((1e-9, 0.1))
+    assert close(two_parameters((2e-9, 0.05)), baseline, [baseline]) == ""
+    assert "updates differ" in close(two_parameters((0.5, 0.05)), two_parameters((0.5, 0.1)), [baseline])
+    assert "gradients differ" in close(two_parameters((0.5, 0.1)), baseline, [baseline])

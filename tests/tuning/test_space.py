@@ -21,9 +21,7 @@ BATCHES = [
 
 
 def spec_of(*changes: Change) -> SweepSpec:
-    return load(
-        space([sys.executable, "train.py"], changes, "tune-train", 5.0, env={}, samples_per_s=100.0)
-    )
+    return load(space([sys.executable, "train.py"], changes, "tune-train", 5.0, env={}, samples_per_s=100.0))
 
 
 def test_without_larger_batches_each_change_is_tried_alone() -> None:
