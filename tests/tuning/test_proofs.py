@@ -85,11 +85,8 @@ def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> Non
 @pytest.mark.parametrize(("noise", "is_proved"), [("1e-7", True), ("0.3", False)])
 def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_proved: bool) -> None:
     text = (HERE / "train.py").read_text(encoding="utf-8")
-    noisy = (
-        f"(1 + {noise} * (time.time() % 1)) * nn.functional.cross_entropy(model(batch), labels).backward()"
-    )
-    noisy = noisy.replace(".backward()", "").join(("(", ").backward()"))
-    text = text.replace("nn.functional.cross_entropy(model(batch), labels).backward()", noisy)
+    loss = "nn.functional.cross_entropy(model(batch), labels)"
+    text = text.replace(f"{loss}.backward()", f"((1 + {noise} * (time.time() % 1)) * {loss}).backward()")
     (tmp_path / "train.py").write_text(f"import time\n{text}", encoding="utf-8")
     found = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
     assert bool(found.unproved) is not is_proved
@@ -165,20 +162,14 @@ def test_what_is_covered_is_said() -> None:
 def two_parameters(second: tuple[float, float]) -> Recorded:
     """A run whose second parameter has the gradient and update of these norms in its steps."""
     gradient, update = second
-    early = [[0.1, 0.05], [update, -update]]
+    gradients, updates = [[1.0, 0.5], [gradient, gradient / 2]], [[0.1, 0.05], [update, -update]]
     events: list[dict[str, object]] = []
     for number in range(1, 12):
         events += [
             {"batch": f"a{number}"},
             {"loss": [LOSSES[number].hex()]},
-            {"gradients": 2, "norm": 1.0, "sums": [[1.0, 0.5], [gradient, gradient / 2]]},
-            {
-                "step": number,
-                "samples": 8,
-                "rates": [0.1],
-                "moved": 2,
-                "sums": [[0.1, 0.05], [update, -update]],
-            },
+            {"gradients": 2, "norm": 1.0, "sums": gradients},
+            {"step": number, "samples": 8, "rates": [0.1], "moved": 2, "sums": updates},
         ]
     events.append({"end": "done", "parameters": str(second), "moved": [True, True]})
     return Recorded(events={"proof-0": events})
