@@ -36,9 +36,6 @@ PASSES, STEPS_AFTER = 2, 3
 SUMMED = 1_000_000
 """Numbers of a gradient, of which the sums are made, at most."""
 
-MIN_MOVED = 16
-"""Numbers of a parameter that each step moves: rounding alone can leave a single one where it was."""
-
 
 class Prover(Observer):
     """An observer that records what it sees."""
@@ -125,7 +122,9 @@ class Prover(Observer):
         if key not in self._first:
             self._first[key] = optimizer, [each.detach().clone() for each in parameters]
         gradients = [each.grad for each in parameters if each.grad is not None]
-        event: dict[str, Any] = {"gradients": len(gradients), "norm": self._norm(gradients)}
+        norms = [0.0 if each.grad is None else self._norm([each.grad]) for each in parameters]
+        total = sum(each * each for each in norms) ** 0.5
+        event: dict[str, Any] = {"gradients": len(gradients), "norm": total, "norms": norms}
         if self._num_steps < EARLY_STEPS:
             event["sums"] = [
                 [0.0, 0.0] if each.grad is None else self._sums(each.grad) for each in parameters
@@ -148,7 +147,7 @@ class Prover(Observer):
         before = self._before.pop(id(optimizer), None)
         if before is not None:
             moved = [_part(now) - then for now, then in zip(_parameters(optimizer), before)]
-            event["moved"] = sum(bool(each.any()) for each in moved if each.numel() >= MIN_MOVED)
+            event["moved"] = [bool(each.any()) for each in moved]
             if self._num_steps <= EARLY_STEPS:
                 event["sums"] = [self._sums(each) for each in moved]
         self._record(event)

@@ -62,6 +62,8 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
                 return f"{_what(left, right)} after {steps} steps"
             if "gradients" in left:
                 noise = _noise(left, right, rounding)
+            if "step" in left and _moved(left, noise) != _moved(right, noise):
+                return f"its updates differ after {steps} steps"
             if steps < early and (why := _early(left, right, rounding, noise)):
                 return f"{why} in step {steps + 1}"
             steps += "step" in left
@@ -144,16 +146,20 @@ def _what(left: Event, right: Event) -> str:
 
 def _fixed(event: Event) -> dict[str, Any]:
     """Returns what rounding does not change of an event."""
-    changing = ("loss", "norm", "sums", "parameters", "sizes", "state", "result")
-    return {name: value for name, value in event.items() if name not in changing}
+    changing = ("loss", "norm", "norms", "sums", "parameters", "sizes", "state", "result")
+    is_step = "step" in event
+    return {n: value for n, value in event.items() if n not in changing and not (is_step and n == "moved")}
 
 
 def _noise(left: Event, right: Event, rounding: float) -> set[int]:
     """Returns the parameters whose gradients are rounding alone: a bias before a batch norm has such."""
-    sums = zip(left.get("sums", ()), right.get("sums", ()), strict=False)
-    norms = [max(one, other) for (one, _), (other, _) in sums]
+    norms = [max(pair) for pair in zip(left.get("norms", ()), right.get("norms", ()), strict=False)]
     largest = max(norms, default=0.0)
     return {index for index, norm in enumerate(norms) if norm <= rounding**2 * largest}
+
+
+def _moved(event: Event, noise: Collection[int]) -> list[bool]:
+    return [each for index, each in enumerate(event.get("moved", ())) if index not in noise]
 
 
 def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -> str:

@@ -168,8 +168,8 @@ def two_parameters(second: tuple[float, float]) -> Recorded:
         events += [
             {"batch": f"a{number}"},
             {"loss": [LOSSES[number].hex()]},
-            {"gradients": 2, "norm": 1.0, "sums": gradients},
-            {"step": number, "samples": 8, "rates": [0.1], "moved": 2, "sums": updates},
+            {"gradients": 2, "norm": 1.0, "norms": [1.0, gradient], "sums": gradients},
+            {"step": number, "samples": 8, "rates": [0.1], "moved": [True] * 2, "sums": updates},
         ]
     events.append({"end": "done", "parameters": str(second), "moved": [True, True]})
     return Recorded(events={"proof-0": events})
