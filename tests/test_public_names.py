@@ -11,7 +11,7 @@ import sweeper
 
 NAMES = {
     *("Pipeline", "Prepared", "Samples", "Source", "TrialConfig", "UserError"),
-    *("Meter", "Sweep", "__version__", "load", "meter", "run"),
+    *("Meter", "Sweep", "__version__", "judge", "load", "meter", "run"),
 }
 
 

@@ -27,7 +27,7 @@ from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
-CONFIRM_SHARE, MAX_CONFIRM_SHARE = 0.2, 0.6
+CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE = 0.2, 0.5, 0.6
 MAX_IN_A_ROW = 20
 """Configurations passed over in a row before the next one runs, whatever is expected of it."""
 MAX_OFFERS = 3
@@ -215,7 +215,8 @@ class Search:
         left = budget.seconds_left
         if left is not None and self._spec.confirm.rounds:
             total = (search.minutes or 0.0) * 60
-            left -= max(CONFIRM_SHARE * total, min(MAX_CONFIRM_SHARE * total, self._confirm_seconds()))
+            most = MAX_LADDER_SHARE if self._spec.confirm.ladder else MAX_CONFIRM_SHARE
+            left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
         if left is not None and left < budget.usual_seconds / 2:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
