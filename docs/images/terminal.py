@@ -1,5 +1,6 @@
 """Draws what a command prints: python docs/images/terminal.py docs/images/tune.svg -- sweeper tune -- ..."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -20,6 +21,7 @@ def main() -> None:
     path, mark, *command = sys.argv[1:]
     assert mark == "--", __doc__
     printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    printed = printed.replace(f"{os.getcwd()}/", "")
     console = Console(record=True, width=WIDTH, highlight=False)
     console.print(Text(f"$ {shlex.join(command)}", style="bold"))
     for line in printed.splitlines():
