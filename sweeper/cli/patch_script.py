@@ -15,6 +15,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.core.template import arguments
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.document import PROOF_FILE
+from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.speed import LEVEL
 from sweeper.patching.edits import Made
 from sweeper.patching.patch import Patch, make
@@ -89,7 +90,8 @@ def _of(each: dict[str, Any]) -> dict[str, str]:
 
 
 def _comment(each: dict[str, Any], ratio: Ratio | None, count: int) -> str:
-    why = str(each["why"])
+    is_gathered = (each["name"], each["value"]) == (Loader.name, GATHERED)
+    why = "a data set is collated once, and batches are gathered" if is_gathered else str(each["why"])
     text = f"{why[:1].upper()}{why[1:]}"
     if ratio is None:
         return f"{text}."

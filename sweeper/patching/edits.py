@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessin
 MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}
 """Numbers of mallopt(3)'s parameters."""
 
+MAX_COMMENT = 84
+"""Columns of a comment."""
+
 COLLATED = '''\
 
 class Collated(torch.utils.data.Dataset):
@@ -68,7 +72,6 @@ class Collated(torch.utils.data.Dataset):
     @staticmethod
     def batch(gathered):
         return gathered
-
 '''
 
 IN_BFLOAT16 = '''\
@@ -90,7 +93,6 @@ def in_bfloat16(model):
         return in_floats(outputs)
 
     model.forward = training
-
 '''
 
 
@@ -107,6 +109,11 @@ class Made:
     value: str
     own: str = ""
     comment: str = ""
+
+    @property
+    def lines(self) -> str:
+        """The comment as lines of Python."""
+        return "\n".join(f"# {line}" for line in textwrap.wrap(self.comment, MAX_COMMENT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +243,7 @@ def _loader(edits: Edits, sources: Sources, made: Made) -> None:
     place = sources.call("loader")
     make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: with_cores}[made.value]
     edits.calls[place].append(("loader", make))
-    edits.before[place].append(f"# {made.comment}")
+    edits.before[place].append(made.lines)
     if made.value == GATHERED:
         _define(edits, sources, place[0], "class Collated", COLLATED)
 
@@ -251,7 +258,7 @@ def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> 
 def _optimizer(edits: Edits, sources: Sources, made: Made) -> None:
     place = sources.call("optimizer")
     edits.calls[place].append(("optimizer", lambda call: with_argument(call, "fused", "True")))
-    edits.before[place].append(f"# {made.comment}")
+    edits.before[place].append(made.lines)
 
 
 def _model(sources: Sources) -> str:
@@ -278,7 +285,7 @@ def _model(sources: Sources) -> str:
 def _before_optimizer(statement: str) -> Edit:
     def edit(edits: Edits, sources: Sources, made: Made) -> None:
         place = sources.call("optimizer")
-        edits.before[place] += [f"# {made.comment}", statement.format(model=_model(sources))]
+        edits.before[place] += [made.lines, statement.format(model=_model(sources))]
         if "torch." in statement:
             edits.imported[place[0]].add("torch")
 
@@ -312,12 +319,12 @@ def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
     edits.calls[sources.call("optimizer")].append(("optimizer", faster))
     place = sources.call("loader")
     edits.calls[place].append(("loader", larger))
-    edits.before[place].append(f"# {made.comment}")
+    edits.before[place].append(made.lines)
 
 
 def _setting(lines: Callable[[Sources, Made], str]) -> Edit:
     def edit(edits: Edits, sources: Sources, made: Made) -> None:
-        edits.definitions[sources.main].append(f"# {made.comment}\n{lines(sources, made)}\n")
+        edits.definitions[sources.main].append(f"{made.lines}\n{lines(sources, made)}\n")
         edits.imported[sources.main].add("torch")
 
     return edit
@@ -331,14 +338,14 @@ def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
     calls = "".join(
         f"libc.mallopt({MALLOPT[name]}, {value})  # M_{name[7:-1]}\n" for name, value in RETAIN.items()
     )
-    edits.definitions[sources.main].append(f"# {made.comment}\nlibc = ctypes.CDLL(None)\n{calls}")
+    edits.definitions[sources.main].append(f"{made.lines}\nlibc = ctypes.CDLL(None)\n{calls}")
     edits.imported[sources.main].add("ctypes")
 
 
 def _spinning(edits: Edits, sources: Sources, made: Made) -> None:
     # Before torch is imported, which reads it.
     edits.first[sources.main].append(
-        f'import os\n\n# {made.comment}\nos.environ.setdefault("GOMP_SPINCOUNT", "1000")\n\n'
+        f'import os\n\n{made.lines}\nos.environ.setdefault("GOMP_SPINCOUNT", "1000")\n\n'
     )
 
 
