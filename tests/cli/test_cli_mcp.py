@@ -58,6 +58,7 @@ def test_an_agent_sees_four_tools(folder: Path) -> None:
     assert asyncio.run(talk()) == {"watch", "tune", "judge", "show"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "arguments", "why"),
     [
@@ -85,6 +86,7 @@ def test_what_is_not_allowed_is_an_error(
     assert why in asyncio.run(talk())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "arguments", "why"),
     [

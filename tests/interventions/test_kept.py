@@ -63,6 +63,7 @@ def test_a_second_process_reads_some_rows_only(folder: Path) -> None:
     assert len(os.listdir(folder / "kept")) == 2
 
 
+@pytest.mark.slow
 def test_another_data_set_is_another(folder: Path) -> None:
     collate(folder)
     rows, _ = collate(folder, "3")
@@ -76,6 +77,7 @@ def test_data_that_have_changed_are_collated_anew(folder: Path) -> None:
     assert rows[0][0] == [14.0, 6.0]
 
 
+@pytest.mark.slow
 def test_other_code_collates_anew(folder: Path) -> None:
     collate(folder)
     (folder / "train.py").write_text(SCRIPT.replace("index * self.scale", "index + self.scale"))
@@ -83,6 +85,7 @@ def test_other_code_collates_anew(folder: Path) -> None:
     assert rows[0][0] == [9.0, 5.0]
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
     for number in range(20):
         (folder / "kept" / f"abc{number}.4194999.rows").write_bytes(b"torn")
@@ -92,6 +95,7 @@ def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
     assert len(os.listdir(folder / "kept")) == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_description_is_no_obstacle(folder: Path) -> None:
     collate(folder)
     for path in (folder / "kept").glob("*.json"):
@@ -100,6 +104,7 @@ def test_a_damaged_description_is_no_obstacle(folder: Path) -> None:
     assert rows == ROWS
 
 
+@pytest.mark.slow
 def test_without_a_folder_nothing_is_kept(folder: Path) -> None:
     (folder / "kept").rmdir()
     assert collate(folder)[0] == ROWS
