@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import random
 import runpy
@@ -40,15 +39,10 @@ from typing import Any
 from common import Figure, publish
 from programs import PROGRAMS
 
-from sweeper.analysis.confirmation import interval
-from sweeper.core.job import SCRIPT_RUNNER, Job
-from sweeper.core.progress import Silent
-from sweeper.core.script import Script
-from sweeper.core.template import literal
 from sweeper.interventions import known
 from sweeper.interventions.intervention import CLOSE, EXACT
-from sweeper.script.start import started
-from sweeper.script.watch import NO_PARAMETERS
+from sweeper.judging.arms import commands
+from sweeper.judging.speed import compare
 from sweeper.tuning.changes import Change
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of
@@ -58,7 +52,7 @@ UNEDITED = ROOT / "benchmarks" / "unedited"
 PLANTED = ROOT / "tests" / "tuning" / "planted.py"
 MINUTES = 5.0
 MAX_SECONDS = 1500
-LATER_ROUNDS, LATER_SECONDS, LATER_WARMUP_S = 4, 3.0, 3.0
+LATER_MINUTES = 1.5
 LATER = "later.json"
 """File in the home: for each program, what its winner is measured with again."""
 KILLS = 50
@@ -234,53 +228,28 @@ def _measured_again(
     was: Sequence[float],
 ) -> Iterator[Figure]:
     """Yields the ratio of `exec` to the command as it is, in turns."""
-    logs = []
-    for turn in range(LATER_ROUNDS):
-        order = [("as it is", command), ("tuned", tuned_command)][:: 1 - 2 * (turn % 2)]
-        speeds = {what: speed(words, folder, env) for what, words in order}
-        logs.append(math.log(speeds["tuned"] / speeds["as it is"]))
-    mean, low, high = map(math.exp, interval(logs))
+    own = dict(os.environ)
+    os.environ.update(env)
+    try:
+        deadline_s = time.monotonic() + 60 * LATER_MINUTES
+        found = compare(commands(command, tuned_command, folder), deadline_s, lambda _: None)
+    finally:
+        os.environ.clear()
+        os.environ.update(own)
     print(
-        f"{name}: {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}] was {mean:.2f}x [{low:.2f}, {high:.2f}] by exec",
+        f"{name}: {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}] was {found.ratio:.2f}x"
+        f" [{found.low:.2f}, {found.high:.2f}] by exec",
         flush=True,
     )
     yield Figure(
         figure=f"{name}: exec / as it is, later",
-        value=mean,
-        low=low,
-        high=high,
+        value=found.ratio,
+        low=found.low,
+        high=found.high,
         bar=">= 1",
         unit="x",
-        repeats=LATER_ROUNDS,
+        repeats=len(found.before),
     )
-
-
-def speed(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> float:
-    """Returns the samples per second of a command in a new process, after a warm-up."""
-    with tempfile.TemporaryDirectory() as place:
-        script = Script(
-            command=tuple(map(literal, command)),
-            folder=str(folder),
-            env={name: literal(text) for name, text in env.items()},
-        )
-        job = Job(uid="later", folder=place, runner=SCRIPT_RUNNER, script=script, config=NO_PARAMETERS)
-        with (
-            (Path(place) / "output").open("w", encoding="utf-8") as output,
-            contextlib.redirect_stdout(output),
-            started(job, Silent()) as run,
-        ):
-            timeline = run.listener.watched.timeline
-            deadline = time.perf_counter() + 120
-            while run.process.listen(0.1) and time.perf_counter() < deadline:
-                among = timeline.stretches
-                if among and time.perf_counter() - among[0].end_s > LATER_WARMUP_S + LATER_SECONDS:
-                    break
-            late = [
-                each
-                for each in timeline.stretches
-                if each.start_s - timeline.stretches[0].end_s > LATER_WARMUP_S
-            ] or timeline.stretches[1:]
-            return sum(each.samples for each in late) / sum(each.seconds for each in late)
 
 
 SCRIPTS = {"WRONG": ("train.py",), "WRONG_RICH": ("rich.py",), "WRONG_WORKERS": ("rich.py", "2")}

@@ -41,7 +41,7 @@ def exec(
             f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
         )
     out = Console(stderr=True, highlight=False)
-    for each in _otherwise(value, command):
+    for each in otherwise(value, command):
         out.print(Text(f"sweeper: {each}."), soft_wrap=True)
     sys.stdout.flush()
     try:
@@ -50,7 +50,7 @@ def exec(
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None
 
 
-def _otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
+def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
     """Yields what is not as it was when it was measured and proved."""
     measured = value["holds_for"].get("torch")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

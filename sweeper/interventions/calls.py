@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .intervention import Report
+from .intervention import RefusedError, Report
 
 MAX_CALLS = 8
 """Calls of one model in a step: a loop over time calls it more often, and each change costs a little."""
@@ -21,12 +21,8 @@ SLOT = "_compiled_call_impl"
 
 if TYPE_CHECKING:
     Call = Callable[..., Any]
-    # From a model and its call so far to its new call; raises UnchangedError.
+    # From a model and its call so far to its new call; raises RefusedError.
     Make = Callable[[Any, Call], Call]
-
-
-class UnchangedError(Exception):
-    """A model's calls are not changed; its text says why."""
 
 
 def change_calls(torch: Any, make: Make, report: Report) -> None:
@@ -85,9 +81,9 @@ class _Finder:
             before = vars(model).get(SLOT)
             try:
                 if self._torch.jit.is_scripting() or isinstance(model, self._torch.jit.ScriptModule):
-                    raise UnchangedError("it is a script of torch.jit")
+                    raise RefusedError("it is a script of torch.jit")
                 changed = self._make(model, before or model._call_impl)
-            except UnchangedError as error:
+            except RefusedError as error:
                 self._report(False, f"its {name} is not changed: {error}")
                 continue
             vars(model)[SLOT] = ChangedCall(self._torch, model, before, changed)

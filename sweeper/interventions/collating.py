@@ -7,19 +7,19 @@ whether a gather from the collated rows is what the script's own `collate_fn` ma
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .children import be_worker, fault_in_child, result_of_child, run_together
 from .generators import states
+from .intervention import RefusedError
 from .kept import VARIABLE as KEPT
 from .kept import Kept, key_of
+from .trees import are_equal, filled, parted
 
 BLOCK_ROWS = 1024
 FIRST_ROWS = 256
@@ -49,10 +49,6 @@ ALIGNMENT = 64
 """Bytes; tensors begin at multiples of it."""
 
 
-class RefusedError(Exception):
-    """The batches of a loader cannot be gathered; its text says why."""
-
-
 class Collated:
     """All rows of a data set, collated.
 
@@ -76,7 +72,7 @@ class Collated:
             return None
         if index.dim() != 1 or index.dtype != self._torch.int64 or not self._has(indices):
             return None
-        return _filled(self._tree, iter([each.index_select(0, index) for each in self._leaves]))
+        return filled(self._tree, iter([each.index_select(0, index) for each in self._leaves]))
 
     def _has(self, indices: Sequence[int]) -> bool:
         return min(indices) >= 0 and max(indices) < self._num_rows
@@ -91,7 +87,7 @@ class Collated:
             fetch = fetcher(self._torch, loader).fetch
             return _compared(self._torch, self, rows, fetch, loader.batch_size or len(rows))
 
-        return _in_child(self._torch, loader, compare, 20 * CHECK_SECONDS)
+        return fault_in_child(self._torch, loader, compare, 20 * CHECK_SECONDS)
 
 
 def fetcher(torch: Any, loader: Any) -> Any:
@@ -107,12 +103,7 @@ def collated(torch: Any, loader: Any) -> Collated:
     Raises:
         RefusedError: It cannot be collated once, or not in time, or does not fit into memory.
     """
-    if loader._dataset_kind != torch.utils.data.dataloader._DatasetKind.Map or not loader._auto_collation:
-        raise RefusedError("its data come as a stream, or not in batches")
-    try:
-        num_rows = len(loader.dataset)
-    except TypeError as error:
-        raise RefusedError("its data set has no length") from error
+    num_rows = _num_rows(torch, loader)
     if not num_rows:
         raise RefusedError("its data set is empty")
     first = min(num_rows, FIRST_ROWS)
@@ -127,11 +118,11 @@ def collated(torch: Any, loader: Any) -> Collated:
     def look() -> Any:
         began_s = time.perf_counter()
         leaves: list[Any] = []
-        tree = _parted(torch, fetch(list(range(first))), leaves, first)
+        tree = parted(torch, fetch(list(range(first))), leaves, first)
         shapes = [(str(each.dtype), each.shape[1:]) for each in leaves]
         return tree, shapes, (time.perf_counter() - began_s) / first
 
-    tree, shapes, row_s = _child(torch, loader, look, MAX_SECONDS)
+    tree, shapes, row_s = result_of_child(torch, loader, look, MAX_SECONDS)
     children = min(len(os.sched_getaffinity(0)), MAX_CHILDREN) if loader.num_workers else 1
     # Read once, and some of it again.
     seconds = row_s * (num_rows + min(num_rows, AGAIN_ROWS)) / children
@@ -150,7 +141,7 @@ def collated(torch: Any, loader: Any) -> Collated:
     whole = _whole(torch, about, kept.room(size))
     ends = [num_rows * number // children for number in range(children + 1)]
     try:
-        _together(
+        run_together(
             torch,
             loader,
             [
@@ -158,6 +149,7 @@ def collated(torch: Any, loader: Any) -> Collated:
                 for begin, end in zip(ends, ends[1:])
                 if end > begin
             ],
+            3 * MAX_SECONDS,
         )
     except RefusedError:
         kept.drop()
@@ -166,12 +158,27 @@ def collated(torch: Any, loader: Any) -> Collated:
     return whole
 
 
+def _num_rows(torch: Any, loader: Any) -> int:
+    """Returns how many rows a loader's data set has.
+
+    Raises:
+        RefusedError: It is none of rows that are collated.
+    """
+    if loader._dataset_kind != torch.utils.data.dataloader._DatasetKind.Map or not loader._auto_collation:
+        raise RefusedError("its data come as a stream, or not in batches")
+    try:
+        num_rows = len(loader.dataset)
+    except TypeError as error:
+        raise RefusedError("its data set has no length") from error
+    return num_rows
+
+
 def _key(torch: Any, loader: Any) -> str:
     """Returns what the collated rows are kept under; empty if they are not."""
     if not os.environ.get(KEPT):
         return ""
     try:
-        return str(_child(torch, loader, lambda: key_of(torch, loader), MAX_KEY_SECONDS))
+        return str(result_of_child(torch, loader, lambda: key_of(torch, loader), MAX_KEY_SECONDS))
     except RefusedError:
         return ""
 
@@ -196,14 +203,9 @@ def check_rows(torch: Any, loader: Any) -> None:
     Raises:
         RefusedError: It could.
     """
-    if loader._dataset_kind != torch.utils.data.dataloader._DatasetKind.Map or not loader._auto_collation:
-        raise RefusedError("its data come as a stream, or not in batches")
+    num_rows = _num_rows(torch, loader)
     if loader.worker_init_fn is not None:
         raise RefusedError("its workers are set up by a function of the script's")
-    try:
-        num_rows = len(loader.dataset)
-    except TypeError as error:
-        raise RefusedError("its data set has no length") from error
     rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_WORKERS_ROWS))
     size = loader.batch_size or len(rows)
     fetch = fetcher(torch, loader).fetch
@@ -216,14 +218,14 @@ def check_rows(torch: Any, loader: Any) -> None:
             own = fetch(batch)
             if states(loader.dataset, loader.collate_fn) != before:
                 return "reading a row draws from a random generator"
-            _be_worker(torch, loader, 1, 2)
-            if not _are_equal(torch, own, fetch(batch)):
+            be_worker(torch, loader, 1, 2)
+            if not are_equal(torch, own, fetch(batch)):
                 return "a batch differs by who reads it, or is not of tensors"
             if time.perf_counter() > deadline_s:
                 break
         return ""
 
-    if num_rows and (why := _in_child(torch, loader, read, 10 * CHECK_WORKERS_S)):
+    if num_rows and (why := fault_in_child(torch, loader, read, 10 * CHECK_WORKERS_S)):
         raise RefusedError(why)
 
 
@@ -236,7 +238,7 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
         for begin in range(rows.start, rows.stop, BLOCK_ROWS):
             block = list(range(begin, min(begin + BLOCK_ROWS, rows.stop)))
             found: list[Any] = []
-            if _parted(torch, fetch(block), found, len(block)) != whole._tree:
+            if parted(torch, fetch(block), found, len(block)) != whole._tree:
                 return "its batches differ in kind"
             for leaf, each in zip(whole._leaves, found):
                 if each.dtype != leaf.dtype or each.shape[1:] != leaf.shape[1:]:
@@ -245,7 +247,7 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
         if states(loader.dataset, loader.collate_fn) != before:
             return "reading a row draws from a random generator"
         # As another worker.
-        _be_worker(torch, loader, 1)
+        be_worker(torch, loader, 1)
         again = random.Random(0).sample(rows, min(len(rows), AGAIN_ROWS))
         return _compared(torch, whole, again, fetch, loader.batch_size or FIRST_ROWS)
 
@@ -256,71 +258,9 @@ def _compared(torch: Any, whole: Collated, rows: Sequence[int], fetch: Any, batc
     """Returns how batches of these rows differ from gathered ones; empty if in no bit."""
     for begin in range(0, len(rows), batch_size):
         batch = list(rows[begin : begin + batch_size])
-        if not _are_equal(torch, fetch(batch), whole.gather(batch)):
+        if not are_equal(torch, fetch(batch), whole.gather(batch)):
             return "a batch is not the same when it is read again, or is more than its rows"
     return ""
-
-
-# -- batches as trees of tensors ---------------------------------------------------------------------
-
-
-def _parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
-    """Returns the structure of a batch, which JSON can hold, and adds its tensors to `leaves`.
-
-    Raises:
-        RefusedError: It has more than tensors with a row for each sample.
-    """
-    kind = type(batch)
-    if kind is torch.Tensor:
-        if batch.device.type != "cpu" or batch.layout != torch.strided or batch.requires_grad:
-            raise RefusedError("its batches have tensors that are not plain")
-        if batch.dim() == 0 or batch.shape[0] != num_rows:
-            raise RefusedError("its batches have tensors without a row for each sample")
-        leaves.append(batch)
-        return None
-    if kind is dict and all(type(key) in (str, int) for key in batch):
-        return ["dict", [[key, _parted(torch, each, leaves, num_rows)] for key, each in batch.items()]]
-    is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
-    name = f"{kind.__module__}:{kind.__qualname__}" if is_named else kind.__name__
-    if kind in (list, tuple) or (is_named and _kind(name) is kind):
-        return [name, [_parted(torch, each, leaves, num_rows) for each in batch]]
-    raise RefusedError(f"its batches have parts of type {kind.__name__}")
-
-
-def _filled(tree: Any, leaves: Iterator[Any]) -> Any:
-    if tree is None:
-        return next(leaves)
-    name, parts = tree
-    if name == "dict":
-        return {key: _filled(each, leaves) for key, each in parts}
-    found = [_filled(each, leaves) for each in parts]
-    return found if name == "list" else tuple(found) if name == "tuple" else _kind(name)(*found)
-
-
-def _kind(name: str) -> Any:
-    """Returns the class of a named tuple; None if its module has none of that name."""
-    module, _, kind = name.partition(":")
-    return getattr(sys.modules.get(module), kind, None)
-
-
-def _are_equal(torch: Any, one: Any, other: Any) -> bool:
-    """Whether two batches are equal in every bit, and in the layout of their tensors."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(_are_equal(torch, one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_are_equal(torch, *pair) for pair in zip(one, other))
-    if not isinstance(one, torch.Tensor):
-        return False
-    if one.dtype != other.dtype or one.shape != other.shape or one.stride() != other.stride():
-        return False
-    return bool(torch.equal(_bits(torch, one), _bits(torch, other)))
-
-
-def _bits(torch: Any, tensor: Any) -> Any:
-    # A NaN is equal to itself here, and 0.0 is not -0.0.
-    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 # -- memory ------------------------------------------------------------------------------------------
@@ -355,107 +295,3 @@ def available_bytes() -> int:
     except (OSError, StopIteration, ValueError):
         pass
     return max(0, found)
-
-
-# -- child processes ---------------------------------------------------------------------------------
-
-
-def _be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:
-    """Has a child look to the data set as one of the loader's workers would, or as one of `count`."""
-    if count := loader.num_workers if count is None else count:
-        worker = torch.utils.data._utils.worker
-        worker._worker_info = worker.WorkerInfo(
-            id=number % count, num_workers=count, seed=number, dataset=loader.dataset
-        )
-
-
-def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
-    """Runs `work` in a child; returns its id and a descriptor that gives what it returned."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, reading
-    status = 1
-    try:
-        os.close(reading)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # The threads of the parent are not here.
-        torch.set_num_threads(1)
-        _be_worker(torch, loader, 0)
-        if loader.num_workers and loader.worker_init_fn is not None:
-            loader.worker_init_fn(0)
-        try:
-            found = True, work()
-        except RefusedError as refusal:
-            found = False, str(refusal)
-        except Exception as error:
-            found = False, f"reading a row raised {type(error).__name__}: {error}"[:300]
-        with os.fdopen(writing, "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        status = 0
-    finally:
-        # Neither the script's own exit handlers nor its `finally`.
-        os._exit(status)
-
-
-def _ended(child: int, reading: int, deadline_s: float) -> Any:
-    """Returns what a child returned.
-
-    Raises:
-        RefusedError: It refused, was late, or died.
-    """
-    import select
-
-    pieces = []
-    try:
-        while True:
-            left = deadline_s - time.perf_counter()
-            if left <= 0 or not select.select([reading], [], [], left)[0]:
-                raise RefusedError("its rows are not read in time")
-            piece = os.read(reading, 1 << 20)
-            if not piece:
-                break
-            pieces.append(piece)
-    finally:
-        os.close(reading)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    try:
-        is_done, found = json.loads(b"".join(pieces))
-    except ValueError as error:
-        raise RefusedError("the process that read its rows died") from error
-    if not is_done:
-        raise RefusedError(found)
-    return found
-
-
-def _child(torch: Any, loader: Any, work: Callable[[], Any], seconds: float) -> Any:
-    return _ended(*_start(torch, loader, work), time.perf_counter() + seconds)
-
-
-def _in_child(torch: Any, loader: Any, work: Callable[[], str], seconds: float) -> str:
-    """Returns what a child finds fault with; empty if nothing."""
-    try:
-        return str(_child(torch, loader, work, seconds))
-    except RefusedError as refusal:
-        return str(refusal)
-
-
-def _together(torch: Any, loader: Any, works: Sequence[Callable[[], str]]) -> None:
-    """Runs children side by side.
-
-    Raises:
-        RefusedError: One of them found fault.
-    """
-    deadline_s = time.perf_counter() + 3 * MAX_SECONDS
-    children = [_start(torch, loader, work) for work in works]
-    faults = []
-    for child in children:
-        try:
-            faults.append(_ended(*child, deadline_s))
-        except RefusedError as refusal:
-            faults.append(str(refusal))
-    for fault in filter(None, faults):
-        raise RefusedError(fault)

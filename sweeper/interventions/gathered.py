@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from . import collating
-from .intervention import Report
+from .intervention import RefusedError, Report
 
 
 def gather(torch: Any, report: Report) -> None:
@@ -44,7 +44,7 @@ class _Blocks:
             try:
                 self._found[loader] = collating.collated(self._torch, loader)
                 self._report(True)
-            except collating.RefusedError as refusal:
+            except RefusedError as refusal:
                 self._refuse(loader, str(refusal))
         elif self._found[loader] is not None:
             self.check(loader)

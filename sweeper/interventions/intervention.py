@@ -15,6 +15,10 @@ SINGLE, HALF = 1e-3, 0.08
 """Relative differences of early gradients that rounding explains: of floats of 32 and 16 bits."""
 
 
+class RefusedError(Exception):
+    """A change is not made to a loader or a model; its text says why."""
+
+
 class Report(Protocol):
     """Is told whether a change is in effect, and the reason where it is not."""
 

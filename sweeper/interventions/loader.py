@@ -10,7 +10,7 @@ from typing import Any
 
 from . import collating
 from .gathered import gather, iterator_class
-from .intervention import EXACT, Intervention, Report
+from .intervention import EXACT, Intervention, RefusedError, Report
 
 GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
 
@@ -62,11 +62,11 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
             try:
                 if wanted and not _is_torchs(loader.batch_sampler, loader.sampler):
                     # Workers ask for indices ahead of the draws in between.
-                    raise collating.RefusedError("its sampler is the script's own, and may draw as it goes")
+                    raise RefusedError("its sampler is the script's own, and may draw as it goes")
                 collating.check_rows(torch, loader)
                 known[loader] = True
                 report(True)
-            except collating.RefusedError as refusal:
+            except RefusedError as refusal:
                 known[loader] = False
                 report(False, str(refusal))
         return known[loader]

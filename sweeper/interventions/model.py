@@ -8,8 +8,8 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .calls import UnchangedError, change_calls
-from .intervention import CLOSE, HALF, SINGLE, Intervention, Report
+from .calls import change_calls
+from .intervention import CLOSE, HALF, SINGLE, Intervention, RefusedError, Report
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -40,7 +40,7 @@ class Precision(Intervention):
         def make(model: Any, call: Call) -> Call:
             kinds = {each.device.type for each in model.parameters()}
             if len(kinds) != 1 or any(each.dtype != torch.float32 for each in model.parameters()):
-                raise UnchangedError("its parameters are of several devices or precisions")
+                raise RefusedError("its parameters are of several devices or precisions")
             device = kinds.pop()
             is_on = torch.is_autocast_enabled
 
@@ -120,7 +120,7 @@ class Layout(Intervention):
         def make(model: Any, call: Call) -> Call:
             convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
             if not any(isinstance(each, convolutions) for each in model.modules()):
-                raise UnchangedError("it has no convolution of pictures")
+                raise RefusedError("it has no convolution of pictures")
             model.to(memory_format=last)
 
             def channels_last(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +173,7 @@ class Compiled(Intervention):
             config: Any = importlib.import_module("torch._inductor.config")
             config.fallback_random = True
             if why := _cannot_compile():
-                raise UnchangedError(why)
+                raise RefusedError(why)
             compiled = torch.compile(call)
             usual: list[Any] = []
 

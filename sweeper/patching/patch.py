@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.interventions.intervention import HALF, SINGLE
+from sweeper.interventions import INTERVENTIONS
+from sweeper.interventions.intervention import CHANGES_TRAINING, SINGLE
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, Trained
@@ -22,12 +23,6 @@ Say = Callable[[str], None]
 
 CONTEXT_LINES = 2
 """Few, so that a person can take the hunks of one change alone."""
-
-IN_HALF = ("precision", "tf32")
-"""Changes after which rounding is larger."""
-
-UNPROVABLE = ("batch_size",)
-"""Changes that train otherwise by what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,22 +84,11 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
             kept.append(each)
         except CannotEditError as error:
             leave_out(each, str(error))
-    training = None
-    if provable := [each for each in kept if each.name not in UNPROVABLE]:
-        baseline = Baseline(before, found)
-        training = _trained(baseline, before, diff(sources, provable), provable)
-        if not training.is_same:
-            for each in provable:
-                alone = _trained(baseline, before, diff(sources, [each]), [each])
-                if not alone.is_same:
-                    kept.remove(each)
-                    leave_out(each, f"written down, it does not train the same ({alone.why})")
-            provable = [each for each in kept if each.name not in UNPROVABLE]
-            training = _trained(baseline, before, diff(sources, provable), provable) if provable else None
-            if training is not None and not training.is_same:
-                for each in provable:
-                    leave_out(each, f"together they do not train the same ({training.why})")
-                kept = [each for each in kept if each.name in UNPROVABLE]
+    free = [each for each in kept if _changes_training(each)]
+    proved, training = _that_train_the_same(
+        Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
+    )
+    kept = [each for each in kept if each in free or each in proved]
     text = diff(sources, kept)
     if not text:
         return Patch(text="", made=(), left_out=left_out)
@@ -113,10 +97,41 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
     return Patch(text=text, made=tuple(kept), left_out=left_out, training=training, speed=compared)
 
 
-def _trained(baseline: Baseline, before: Arm, text: str, made: Sequence[Made]) -> Trained:
-    rounding = HALF if any(each.name in IN_HALF for each in made) else SINGLE
-    with patched(text.encode(), "patched", before.command, before.folder) as (_, after):
-        return baseline.compare(after, rounding)
+def _changes_training(made: Made) -> bool:
+    known = INTERVENTIONS.get(made.name)
+    return known is not None and known.kind == CHANGES_TRAINING
+
+
+def _that_train_the_same(
+    baseline: Baseline,
+    before: Arm,
+    sources: Sources,
+    made: Sequence[Made],
+    leave_out: Callable[[Made, str], None],
+) -> tuple[Sequence[Made], Trained | None]:
+    """Returns the changes with which the patched script trains the same, and how it does."""
+
+    def trained(some: Sequence[Made]) -> Trained:
+        rounding = max(INTERVENTIONS[e.name].rounding if e.name in INTERVENTIONS else SINGLE for e in some)
+        with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
+            return baseline.compare(after, rounding)
+
+    if not made:
+        return (), None
+    together = trained(made)
+    if together.is_same:
+        return made, together
+    alone = {each: trained([each]) for each in made}
+    for each, found in alone.items():
+        if not found.is_same:
+            leave_out(each, f"written down, it does not train the same ({found.why})")
+    rest = [each for each in made if alone[each].is_same]
+    together = trained(rest) if rest else together
+    if together.is_same:
+        return rest, together
+    for each in rest:
+        leave_out(each, f"together they do not train the same ({together.why})")
+    return (), None
 
 
 def diff(sources: Sources, made: Sequence[Made]) -> str:

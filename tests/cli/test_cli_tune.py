@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from sweeper.cli.exec import otherwise
+from sweeper.sweep.store.fingerprint import digest_of_scripts
+
 SCRIPT = """
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -105,3 +108,19 @@ def test_exec_needs_the_export_of_a_command(sweeper, tmp_path):
     done = sweeper("exec", "best.yaml", "--", sys.executable, "-c", "print(1)")
     assert done.returncode == 2
     assert "best.yaml" in done.stderr
+
+
+def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("a = 1\n")
+    command = ["python", "train.py", "--epochs", "3"]
+    proved = {"holds_for": {}, "proved": {"code": digest_of_scripts(command)}}
+    assert list(otherwise(proved, [*command, "--lr", "1"])) == []
+    script.write_text("a = 1  # a comment\n")
+    assert list(otherwise(proved, command)) == []
+    script.write_text("a = 2\n")
+    assert [each.partition(";")[0] for each in otherwise(proved, command)] == [
+        "proved and measured with other code in the script"
+    ]
+    assert "measured with torch 0.1" in next(otherwise({"holds_for": {"torch": "0.1"}}, command))

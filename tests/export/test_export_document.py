@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export import Setting, exported, pass_env, read, rendered
+from sweeper.export.document import PROOF_FILE
 from sweeper.export.schema import Measured
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
@@ -46,6 +48,22 @@ def test_the_configuration_is_the_one_that_was_measured(bench):
     assert found["measured"]["val_loss"] == 1.0
     assert found["holds_for"]["device"] == "none"
     assert found["pipeline"] == "toy_pipeline"
+
+
+def test_what_a_tune_proved_is_said_of_its_winner_alone(bench):
+    bench.run()
+    sweep = loaded(bench)
+    summary = summarise(sweep)
+    assert summary.winner is not None
+    assert "proved" not in exported(summary, sweep.spec)
+    proof = {"trial": summary.winner.number, "kind": "exact", "fault": "", "covers": "9 steps", "code": "c"}
+    path = sweep.journal.folder / PROOF_FILE
+    path.write_text(json.dumps(proof))
+    proved = {"kind": "exact", "covers": "9 steps", "code": "c"}
+    assert exported(summary, sweep.spec)["proved"] == proved
+    assert "proved" not in exported(summary, sweep.spec, 5)
+    path.write_text(json.dumps({**proof, "fault": "its losses differ"}))
+    assert "proved" not in exported(summary, sweep.spec)
 
 
 def test_warnings_stand_where_the_numbers_rest_on_little(bench):

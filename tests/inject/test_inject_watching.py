@@ -129,6 +129,15 @@ def test_what_a_training_uses_is_known(kind, expected):
     assert {name: facts.get(name) for name in expected} == expected
 
 
+def test_where_the_loader_and_the_optimizer_are_made_is_known():
+    lines = TRAININGS.read_text(encoding="utf-8").splitlines()
+    places = watched("plain").last["facts"]["places"]
+    for made, text in (("loader", "loader = DataLoader(rows()"), ("optimizer", "torch.optim.Adam(")):
+        path, _, number = places[made].rpartition(":")
+        assert path.endswith(TRAININGS.name)
+        assert text in lines[int(number) - 1]
+
+
 @pytest.mark.slow
 def test_without_a_loader_a_compiled_model_is_left_alone():
     found = training("compiled_step")

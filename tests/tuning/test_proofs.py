@@ -180,3 +180,10 @@ def test_whole_steps_of_gradients_that_are_rounding_alone_may_differ() -> None:
     assert close(two_parameters((2e-9, 0.05)), baseline, [baseline]) == ""
     assert "updates differ" in close(two_parameters((0.5, 0.05)), two_parameters((0.5, 0.1)), [baseline])
     assert "gradients differ" in close(two_parameters((0.5, 0.1)), baseline, [baseline])
+
+
+def test_a_parameter_that_a_later_step_leaves_alone_is_seen() -> None:
+    baseline, found = two_parameters((0.5, 0.1)), two_parameters((0.5, 0.1))
+    steps = [each for each in found.events["proof-0"] if "step" in each]
+    steps[8]["moved"] = [True, False]  # type: ignore[index]
+    assert close(found, baseline, [baseline]) == "its updates differ after 8 steps"

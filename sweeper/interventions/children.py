@@ -1,0 +1,119 @@
+"""Child processes that read a loader's rows as its workers would, and leave no trace in the script's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .intervention import RefusedError
+
+
+def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:
+    """Has a child look to the data set as one of the loader's workers would, or as one of `count`."""
+    if count := loader.num_workers if count is None else count:
+        worker = torch.utils.data._utils.worker
+        worker._worker_info = worker.WorkerInfo(
+            id=number % count, num_workers=count, seed=number, dataset=loader.dataset
+        )
+
+
+def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
+    """Runs `work` in a child; returns its id and a descriptor that gives what it returned."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
+    status = 1
+    try:
+        os.close(reading)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The threads of the parent are not here.
+        torch.set_num_threads(1)
+        be_worker(torch, loader, 0)
+        if loader.num_workers and loader.worker_init_fn is not None:
+            loader.worker_init_fn(0)
+        try:
+            found = True, work()
+        except RefusedError as refusal:
+            found = False, str(refusal)
+        except Exception as error:
+            found = False, f"reading a row raised {type(error).__name__}: {error}"[:300]
+        with os.fdopen(writing, "w", encoding="utf-8") as file:
+            json.dump(found, file)
+        status = 0
+    finally:
+        # Neither the script's own exit handlers nor its `finally`.
+        os._exit(status)
+
+
+def _ended(child: int, reading: int, deadline_s: float) -> Any:
+    """Returns what a child returned.
+
+    Raises:
+        RefusedError: It refused, was late, or died.
+    """
+    import select
+
+    pieces = []
+    try:
+        while True:
+            left = deadline_s - time.perf_counter()
+            if left <= 0 or not select.select([reading], [], [], left)[0]:
+                raise RefusedError("its rows are not read in time")
+            piece = os.read(reading, 1 << 20)
+            if not piece:
+                break
+            pieces.append(piece)
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    try:
+        is_done, found = json.loads(b"".join(pieces))
+    except ValueError as error:
+        raise RefusedError("the process that read its rows died") from error
+    if not is_done:
+        raise RefusedError(found)
+    return found
+
+
+def result_of_child(torch: Any, loader: Any, work: Callable[[], Any], seconds: float) -> Any:
+    """Returns what `work` returns in a child.
+
+    Raises:
+        RefusedError: It refused, was late, or died.
+    """
+    return _ended(*_start(torch, loader, work), time.perf_counter() + seconds)
+
+
+def fault_in_child(torch: Any, loader: Any, work: Callable[[], str], seconds: float) -> str:
+    """Returns what a child finds fault with; empty if nothing."""
+    try:
+        return str(result_of_child(torch, loader, work, seconds))
+    except RefusedError as refusal:
+        return str(refusal)
+
+
+def run_together(torch: Any, loader: Any, works: Sequence[Callable[[], str]], seconds: float) -> None:
+    """Runs children side by side.
+
+    Raises:
+        RefusedError: One of them found fault.
+    """
+    deadline_s = time.perf_counter() + seconds
+    children = [_start(torch, loader, work) for work in works]
+    faults = []
+    for child in children:
+        try:
+            faults.append(_ended(*child, deadline_s))
+        except RefusedError as refusal:
+            faults.append(str(refusal))
+    for fault in filter(None, faults):
+        raise RefusedError(fault)
