@@ -37,7 +37,7 @@ SCRIPTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
     "trainer": (UNEDITED, ("trainer.py",)),
     "accelerated": (UNEDITED, ("accelerated.py",)),
 }
-WRONG = {"WRONG": ("train.py",), "WRONG_RICH": ("rich.py",), "WRONG_WORKERS": ("rich.py", "2")}
+WRONG = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ def _measured_again(
     )
 
 
-SCRIPTS = {"WRONG": ("train.py",), "WRONG_RICH": ("rich.py",), "WRONG_WORKERS": ("rich.py", "2")}
+SCRIPTS = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}
 """The script for each list of wrong changes in `planted.py`."""
 
 

@@ -209,7 +209,7 @@ def half_precision(torch):
     wrap(torch.nn.Linear, "forward", lambda original: lambda module, x: original(module, x.half().float()))
 
 
-# -- for rich.py ------------------------------------------------------------------------------------
+# -- for careful.py ------------------------------------------------------------------------------------
 
 
 def replaces(name, make):
@@ -480,7 +480,7 @@ WRONG = (
 )
 """Wrong for train.py."""
 
-WRONG_RICH = (
+WRONG_CAREFUL = (
     keeps_rows,
     keeps_crops,
     never_turns,
@@ -494,10 +494,10 @@ WRONG_RICH = (
     keeps_statistics,
     evaluates_in_training_mode,
 )
-"""Wrong for rich.py."""
+"""Wrong for careful.py."""
 
 WRONG_WORKERS = (keeps_workers,)
-"""Wrong for rich.py with workers."""
+"""Wrong for careful.py with workers."""
 
 HARMLESS = (
     nothing,
@@ -524,7 +524,7 @@ HARMLESS = (
 
 CHANGES = [
     Change(f"{work.__name__}_{kind}", kind, work)
-    for work in (*WRONG, *WRONG_RICH, *WRONG_WORKERS, *HARMLESS)
+    for work in (*WRONG, *WRONG_CAREFUL, *WRONG_WORKERS, *HARMLESS)
     for kind in (EXACT, CLOSE)
 ]
 CHANGES.append(Change("half_precision_exact", EXACT, half_precision))

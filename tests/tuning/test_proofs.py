@@ -17,7 +17,7 @@ from sweeper.tuning.proofs import Proofs
 
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted.py"
-SCRIPTS = {"WRONG": ("train.py",), "WRONG_RICH": ("rich.py",), "WRONG_WORKERS": ("rich.py", "2")}
+SCRIPTS = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}
 LISTS = runpy.run_path(str(PLANTED))
 
 
