@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
+import random
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,10 @@ VARIABLE = "SWEEPER_PROOF"
 """Environment variable with the terms: `{"seed": 0, "shift": 0, "batches": 50, "deterministic": false}`."""
 
 RECORD = "proof-{}.jsonl"
-"""File in the trial's folder, by rank."""
+"""File in the trial's folder, by rank, and by name for the processes that the script starts itself."""
+
+DONE, EXIT = "done", "exit"
+"""Ends of a record: it has all that is wanted, or its process has exited."""
 
 EARLY_STEPS = 4
 """Steps of which each gradient and each update is summed up: later ones differ by rounding alone."""
@@ -66,6 +72,8 @@ class Prover(Observer):
     def restart(self) -> None:
         """A forked child records nothing."""
         super().restart()
+        # Python's own generator takes a new seed in each child.
+        random.seed(self._terms.get("seed", 0))
         if hasattr(self, "_channel") and self._file is not None:
             self._is_on, self._file = False, None
 
@@ -156,12 +164,12 @@ class Prover(Observer):
         # Without passes that end, as many steps as they would have had.
         limit = (PASSES + 1) * (self._terms.get("batches") or 0)
         if self._steps_after >= STEPS_AFTER or (limit and self._num_steps >= limit):
-            self._end("done")
+            self._end(DONE)
 
     def finish(self) -> None:
         """The process exits."""
         super().finish()
-        self._end("exit")
+        self._end(EXIT)
 
     def _end(self, why: str) -> None:
         if not self._is_on or self._file is None:
@@ -186,9 +194,9 @@ class Prover(Observer):
             return
         if self._file is None:
             folder = Path(os.environ.get(FOLDER_VARIABLE) or os.getcwd())
-            path = folder / RECORD.format(os.environ.get("RANK") or "0")
+            path = folder / RECORD.format(_place())
             try:
-                # Another process of the same rank is another program: a launcher's, or a script's child.
+                # Another process of the same place is another program, a launcher's.
                 self._file = path.open("x", encoding="ascii")
             except FileExistsError:
                 self._is_on = False
@@ -223,6 +231,13 @@ class Prover(Observer):
         flat = _part(tensor).double()
         pattern = self._torch.arange(flat.numel(), device=flat.device, dtype=flat.dtype).cos()
         return [float(flat.norm()), float((flat * pattern).sum())]
+
+
+def _place() -> str:
+    """Returns which of a training's processes this is, the same in each of its runs."""
+    rank, name = os.environ.get("RANK") or "0", multiprocessing.current_process().name
+    # Children are numbered in the order in which they are made.
+    return rank if name == "MainProcess" else f"{rank}-{re.sub('[^A-Za-z0-9]+', '-', name)}"
 
 
 def _bytes(torch: Any, tensor: Any) -> bytes:

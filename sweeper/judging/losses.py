@@ -63,8 +63,8 @@ class Baseline:
         Args:
             rounding: Relative difference of the first gradients that rounding explains.
         """
-        if self._proofs.unproved:
-            return Trained(answer=Losses.UNKNOWN, why=self._proofs.unproved)
+        if why := self._proofs.unproved or self._proofs.races:
+            return Trained(answer=Losses.UNKNOWN, why=why)
         kind, why = self._proofs.other(arm.command, arm.folder, rounding)
         answer = _ANSWERS.get(kind, Losses.DIFFERENT)
         return Trained(answer=answer, why=why, covers=self._proofs.covers)

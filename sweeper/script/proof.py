@@ -15,7 +15,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
-from sweeper.inject.prover import RECORD, VARIABLE
+from sweeper.inject.prover import EXIT, RECORD, VARIABLE
 from sweeper.script.start import started
 from sweeper.script.watch import job_outside_a_sweep
 
@@ -83,15 +83,15 @@ def record(
         folder=str(folder),
         env={name: literal(value) for name, value in own.items()},
     )
-    began, is_cut_off = time.perf_counter(), False
+    began, has_ended = time.perf_counter(), False
     with job_outside_a_sweep(script) as job:
         changes: Mapping[str, str] = {}
         try:
             with started(job, Silent(), inject.PROVE) as running:
                 watched, process = running.listener.watched, running.process
-                while process.listen(LISTEN_SECONDS) and not watched.has_proved:
-                    if time.perf_counter() - began > limit:
-                        is_cut_off = True
+                while not watched.has_proved and time.perf_counter() - began <= limit:
+                    if not process.listen(LISTEN_SECONDS):
+                        has_ended = True
                         break
                 changes = dict(watched.changes)
                 status, lines = process.status, list(running.listener.last_lines)
@@ -99,7 +99,7 @@ def record(
         except (TrialFailedError, UserError, OSError) as error:
             return Recorded(failure=str(error), changes=changes)
         events = {
-            path.stem: _read(path, is_cut_off=is_cut_off)
+            path.stem: _read(path, has_ended=has_ended)
             for path in sorted(Path(job.folder).glob(RECORD.format("*")))
         }
     seconds = time.perf_counter() - began
@@ -112,11 +112,12 @@ def record(
     return Recorded(events=events, changes=changes, seconds=seconds)
 
 
-def _read(path: Path, *, is_cut_off: bool) -> list[Mapping[str, Any]]:
+def _read(path: Path, *, has_ended: bool) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for line in path.read_text(encoding="ascii").splitlines():
         with suppress(ValueError):
             # The last may have been cut off.
             found.append(json.loads(line))
-    # A script that is stopped exits in an orderly way, wherever it is.
-    return found[:-1] if is_cut_off and found and "end" in found[-1] else found
+    # A process that is stopped exits in an orderly way, wherever it is.
+    is_cut_off = not has_ended and found and found[-1].get("end") == EXIT
+    return found[:-1] if is_cut_off else found

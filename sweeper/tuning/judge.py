@@ -22,6 +22,9 @@ HALF_EARLY_STEPS = 2
 LOSS_IS_FINER = 4
 """Times that a loss may differ less than a gradient, with half the bits."""
 
+RACE = math.inf
+"""The rounding where processes race for the same parameters: any difference that the script itself has."""
+
 BEYOND = "farther from the script's than those of another seed"
 
 BLOCKS = 6
@@ -50,7 +53,8 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
 
     Args:
         seeds: Runs of the unchanged script with other seeds.
-        rounding: Relative difference of gradients in the first steps that rounding explains.
+        rounding: Relative difference of gradients in the first steps that rounding explains; infinite
+            where the script's own repeats differ by more.
     """
     # With half the bits, Adam's first updates differ, and later gradients are those of other parameters.
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS
@@ -64,14 +68,15 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
                 noise = _noise(left, right, rounding)
             if "step" in left and _moved(left, noise) != _moved(right, noise):
                 return f"its updates differ after {steps} steps"
-            if steps < early and (why := _early(left, right, rounding, noise)):
+            if steps < early and rounding < RACE and (why := _early(left, right, rounding, noise)):
                 return f"{why} in step {steps + 1}"
             steps += "step" in left
         if why := _too_short(first, second):
             return why
         others = [each.events[rank] for each in seeds if rank in each.events]
         for name, read in CURVES.items():
-            if why := _curves(name, read(first), read(second), [read(each) for each in others]):
+            curves = [read(second), *(read(each) for each in others)]
+            if why := _curves(name, read(first), curves, is_race=rounding == RACE):
                 return why
     return _missing(one, baseline)
 
@@ -211,14 +216,21 @@ CURVES: Mapping[str, Callable[[Sequence[Event]], list[float]]] = {
 }
 
 
-def _curves(name: str, one: list[float], baseline: list[float], others: list[list[float]]) -> str:
-    count = min(len(each) for each in (one, baseline, *others))
+def _curves(name: str, one: list[float], others: Sequence[list[float]], *, is_race: bool) -> str:
+    """Returns whether a curve lies farther from the script's than those of other seeds do.
+
+    Args:
+        others: The script's own curve, then those of other seeds.
+        is_race: Whether the script's own curve is one of many that it could have been.
+    """
+    count = min(len(each) for each in (one, *others))
+    own = others[0]
     if not all(map(math.isfinite, one[:count])):
-        return "" if not all(map(math.isfinite, baseline[:count])) else f"its {name} are not finite"
-    means = [_means(each[:count]) for each in (one, baseline, *others)]
-    for block in zip(*means, strict=True):
-        usual = max(abs(a - b) for a in block[1:] for b in block[1:])
-        if abs(block[0] - block[1]) > max(usual, SINGLE * abs(block[1])):
+        return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
+    for mean, *rest in zip(*(_means(each[:count]) for each in (one, *others)), strict=True):
+        least, most = min(rest), max(rest)
+        off = max(least - mean, mean - most) if is_race else abs(mean - rest[0])
+        if off > max(most - least, SINGLE * abs(rest[0])):
             return f"its {name} are {BEYOND}"
     return ""
 

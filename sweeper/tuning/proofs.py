@@ -10,9 +10,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from sweeper.interventions.intervention import CLOSE, EXACT, SINGLE
+from sweeper.interventions.loader import Loader
 from sweeper.script.proof import Recorded, Terms, record
 from sweeper.tuning.changes import Change, environment
-from sweeper.tuning.judge import BEYOND, close, crossed, equal
+from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
 """Batches of a pass: about as many as the script trains on in so many seconds."""
@@ -29,6 +30,7 @@ class Proofs:
 
     Attributes:
         unproved: Why nothing can be proved; empty if it can.
+        races: Why only changes can be proved that do not touch the arithmetic; empty if others can, too.
         covers: What the runs cover, in words.
     """
 
@@ -50,7 +52,7 @@ class Proofs:
         self._seeds: list[Recorded] = []
         self._tried: set[int] = set()
         self._repeats = True
-        self.unproved = self.covers = ""
+        self.unproved = self.races = self.covers = ""
         self._baseline = self._repeated()
 
     def _repeated(self) -> Recorded:
@@ -67,7 +69,11 @@ class Proofs:
                 return first
         self._baseline, self._repeats = first, False
         if why := self._close(second, SINGLE):
-            self.unproved = f"two runs of the unchanged script with the same seeds differ: {why}"
+            self._seeds.append(second)
+            if len(first.events) > 1 and not self._close(self._runs([({}, 0)])[0], RACE):
+                self.races = "two runs of the unchanged script differ, as its processes race"
+            else:
+                self.unproved = f"two runs of the unchanged script with the same seeds differ: {why}"
         return first
 
     def _runs(
@@ -95,6 +101,10 @@ class Proofs:
         All that round alike are proved at once; where that fails, one by one. What changes the training
         by what it is cannot be proved, and stays as it is.
         """
+        if self.races:
+            # Wrong arithmetic would hide in what the script differs from itself; batches are compared.
+            apart = {each.name for each in changes if each.is_of_environment} | {Loader.name}
+            changes = [e if e.refused or e.name in apart else _refused(e, self.races) for e in changes]
         found = {(each.name, each.value): each for each in changes}
 
         def conclude(change: Change) -> None:
@@ -170,7 +180,7 @@ class Proofs:
             return run.failure
         if change.kind == EXACT and self._repeats:
             return equal(run, self._baseline)
-        return self._close(run, change.rounding)
+        return self._close(run, RACE if self.races else change.rounding)
 
     def _close(self, run: Recorded, rounding: float) -> str:
         self._have_seeds(OTHER_SEEDS)
@@ -186,6 +196,8 @@ class Proofs:
         self._seeds += [each for each in self._runs([({}, shift) for shift in new]) if not each.failure]
 
     def _proof(self, kind: str) -> str:
+        if self.races:
+            return f"the same batches and draws, and no farther off than its own repeats, over {self.covers}"
         if not self._repeats:
             return f"equal but for rounding, as two runs of the unchanged script are, over {self.covers}"
         how = "equal in every bit" if kind == EXACT else "equal but for rounding"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import changes, interval, log_ratios
+from sweeper.analysis.confirmation import changes, log_ratios, versus
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE
 
@@ -76,8 +76,8 @@ def _rungs(
 
 def _ratio(measured: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
     *rounds, searched = measured
-    if logs := log_ratios(rounds, number, to):
-        mean, low, high = interval(logs)
+    if log_ratios(rounds, number, to):
+        mean, low, high = versus(rounds, number, to)
         return math.exp(mean), math.exp(low), math.exp(high) if math.isfinite(high) else math.inf
     if number in searched and to in searched:
         return searched[number] / searched[to], *ONCE

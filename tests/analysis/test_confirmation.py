@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 from scipy import stats
 
-from sweeper.analysis.confirmation import Chosen, choose_winner, contenders, interval, is_enough, ratios
+from sweeper.analysis.confirmation import (
+    Chosen,
+    choose_winner,
+    contenders,
+    interval,
+    is_enough,
+    log_ratios,
+    ratios,
+    versus,
+)
 from sweeper.core.config import TrialConfig
 
 EAGER = TrialConfig(batch_size=512)
@@ -38,6 +48,33 @@ def test_the_interval_is_that_of_a_t_test(count):
     expected = stats.t.interval(0.95, count - 1, loc=mean, scale=stats.sem(logs))
     assert mean == pytest.approx(sum(logs) / count)
     assert (low, high) == pytest.approx(expected)
+
+
+def test_the_spread_of_the_other_pairs_counts_like_two_more_rounds():
+    rounds = [{0: 100.0, 1: 200.0 * a, 2: 300.0 * b} for a, b in ((1.1, 1.0), (1.0, 1.05), (0.95, 0.9))]
+    own, *rest = (log_ratios(rounds, *pair) for pair in ((1, 0), (2, 0), (2, 1)))
+    usual = sum(statistics.variance(logs) for logs in rest) / 2
+    spread = (2 * statistics.variance(own) + 2 * usual) / 4
+    mean, low, high = versus(rounds, 1, 0)
+    half = stats.t.ppf(0.975, 4) * math.sqrt(spread / 3)
+    assert (low, high) == pytest.approx((mean - half, mean + half))
+    assert high - low < interval(own)[2] - interval(own)[1]
+
+
+def test_a_wild_one_says_nothing_about_the_others():
+    rounds = [{0: 100.0, 1: 200.0 + index, 2: each} for index, each in enumerate((50.0, 300.0, 900.0))]
+    assert versus(rounds, 1, 0) == pytest.approx(interval(log_ratios(rounds, 1, 0)))
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_equals_are_seldom_told_apart(count: int):
+    rng = random.Random(count)
+    false = 0
+    for _ in range(600):
+        rounds = [{n: math.exp(rng.gauss(0, 0.1)) for n in range(4)} for _ in range(count)]
+        _, low, high = versus(rounds, 1, 0)
+        false += low > 0 or high < 0
+    assert 0.02 <= false / 600 <= 0.085
 
 
 def test_one_round_says_nothing():

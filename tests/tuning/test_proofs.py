@@ -97,6 +97,18 @@ def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_pro
         assert wrong.refused
 
 
+@pytest.mark.slow
+def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() -> None:
+    found = Proofs([sys.executable, "racing.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)
+    assert not found.unproved
+    assert "race" in found.races
+    spinning = Change(name="spinning", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"})
+    harmless, of_code = found.prove([spinning, planted()["nothing_close"]], lambda _: None)
+    assert "its own repeats" in harmless.proof
+    assert of_code.refused == found.races
+    assert not found.stack([harmless])[1]
+
+
 def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import torch\nraise SystemExit('no data here')\n")
     found = Proofs([sys.executable, "bad.py"], tmp_path, {}, 40, on_gpu=False)
