@@ -40,6 +40,7 @@ from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec import load
 from sweeper.spec.rules import leads_elsewhere
+from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
@@ -158,6 +159,13 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
         known = state.Found(key=asked.key(), watched=watched)
         state.write(asked.home, asked.name, known)
     _say_watched(out, known.watched)
+    try:
+        return _made_faster(asked, known, began, out, dry=dry)
+    finally:
+        shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
+
+
+def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console, *, dry: bool) -> int:
     proofs = None
     if not known.changes:
         changes, proofs = _proved(asked, known.watched, out)
@@ -172,11 +180,8 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
     if dry:
         prose(out, f"A search would try {_names(tried)}, alone and together.")
         return 0
-    left = max(MIN_MINUTES, asked.minutes - (time.monotonic() - began) / 60)
-    try:
-        return _searched(asked, known, proofs, left, out)
-    finally:
-        shutil.rmtree(asked.home / "cache" / "compile" / KEPT_FOLDER, ignore_errors=True)
+    left = max(MIN_MINUTES, asked.minutes - (time.monotonic() - began_s) / 60)
+    return _searched(asked, known, proofs, left, out)
 
 
 # -- watch ----------------------------------------------------------------------------------------
@@ -225,7 +230,15 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
 
 def _proofs(asked: Asked, watched: Measurement) -> Proofs:
     steps = 1000 / watched.step_ms if watched.step_ms else 1.0
-    return Proofs(asked.command, Path.cwd(), {}, steps, on_gpu=watched.trains_on_gpu, file=asked.changes)
+    return Proofs(
+        asked.command,
+        Path.cwd(),
+        {},
+        steps,
+        on_gpu=watched.trains_on_gpu,
+        file=asked.changes,
+        cache=shared_cache(asked.home),
+    )
 
 
 def _say_changes(out: Console, changes: Sequence[Change]) -> None:

@@ -12,8 +12,12 @@ from .points import Points
 MAX_LEFT_OUT = 1_000_000
 """Batches of a pass that are left out at most: a sampler may never end."""
 
+MIN_BATCHES = 2
+"""Of a pass, however large they are."""
+
 _CUT = "_sweeper_cut"
-"""Attribute of a loader's iterator: the pass that is cut, its batches so far, and all that it has."""
+"""Attribute of a loader's iterator: the pass that is cut, its batches so far, all that it has, and how many
+it is left."""
 
 
 def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) -> None:
@@ -55,23 +59,35 @@ def cut_passes(torch: Any, points: Points, num_batches: int) -> None:
     """Leaves a pass over a loader its first batches and its last.
 
     The sampler is asked for all of them, so that every later pass has the order that it would have had.
+
+    Args:
+        num_batches: As many of the loader that is used first; of one with larger batches, about as many rows.
     """
     loaders = torch.utils.data.dataloader
     stream = loaders._DatasetKind.Iterable
+    first_size = 0
+
+    def limit(iterator: Any) -> int:
+        nonlocal first_size
+        size = getattr(iterator._index_sampler, "batch_size", None)
+        if not isinstance(size, int) or size < 1:
+            return num_batches
+        first_size = first_size or size
+        return min(num_batches, max(MIN_BATCHES, num_batches * first_size // size))
 
     def cut(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def next_index(iterator: Any) -> Any:
             sampler = iterator._sampler_iter
             state = getattr(iterator, _CUT, None)
             if state is None or state[0] is not sampler:
-                state = [sampler, 0, 0]
+                state = [sampler, 0, 0, limit(iterator)]
                 setattr(iterator, _CUT, state)
-            if state[1] >= num_batches:
+            if state[1] >= state[3]:
                 raise StopIteration
             found = original(iterator)
             state[1] += 1
             state[2] += 1
-            if state[1] == num_batches and iterator._dataset_kind != stream:
+            if state[1] == state[3] and iterator._dataset_kind != stream:
                 for _ in range(MAX_LEFT_OUT):
                     try:
                         found = original(iterator)

@@ -19,7 +19,10 @@ VARIABLE = "SWEEPER_CHANGES_KEPT"
 MAX_KEPT = 4
 """Data sets in a folder: a script whose data differ in each process would fill the disk."""
 
-_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = tuple(
+    path + os.sep for path in (_PACKAGE, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+)
 _NOT_OWN = "-packages" + os.sep
 
 
@@ -55,7 +58,7 @@ def key_of(torch: Any, loader: Any) -> str:
 
 
 def _own_files() -> Iterator[str]:
-    """Yields the files of the modules that are neither Python's nor installed."""
+    """Yields the files of the modules that are neither Python's, nor installed, nor this package's."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None) or ""
         if path.endswith(".py") and _NOT_OWN not in path and not path.startswith(_LIBRARIES):

@@ -62,7 +62,12 @@ class Recorded:
 
 
 def record(
-    command: Sequence[str], folder: Path, env: Mapping[str, str], terms: Terms, limit: float = LIMIT_SECONDS
+    command: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    terms: Terms,
+    cache: Path | None = None,
+    limit: float = LIMIT_SECONDS,
 ) -> Recorded:
     """Runs a command in a mirror of `folder` until its record is complete, or the limit is reached.
 
@@ -70,6 +75,7 @@ def record(
 
     Args:
         env: Its additional environment variables.
+        cache: Folder of what several runs share.
     """
     asked = {
         "seed": terms.seed,
@@ -84,7 +90,7 @@ def record(
         env={name: literal(value) for name, value in own.items()},
     )
     began, has_ended = time.perf_counter(), False
-    with job_outside_a_sweep(script) as job:
+    with job_outside_a_sweep(script, cache=cache) as job:
         changes: Mapping[str, str] = {}
         try:
             with started(job, Silent(), inject.PROVE) as running:

@@ -26,17 +26,22 @@ PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_s
 
 
 @contextlib.contextmanager
-def job_outside_a_sweep(script: Script, plan: MeasurePlan | None = None) -> Iterator[Job]:
+def job_outside_a_sweep(
+    script: Script, plan: MeasurePlan | None = None, cache: Path | None = None
+) -> Iterator[Job]:
     """Yields the job that runs a script as it is, on all devices, in a temporary folder.
 
     Its processes and the folder do not outlive this one, even if that is killed.
+
+    Args:
+        cache: Folder of compile caches and the like, which stays.
     """
     with tempfile.TemporaryDirectory(prefix="sweeper-") as folder, guarded(folder) as own:
         env = {**script.env, **{name: literal(text) for name, text in own.items()}}
-        yield _job(dataclasses.replace(script, env=env), folder, plan)
+        yield _job(dataclasses.replace(script, env=env), folder, plan, str(cache or ""))
 
 
-def _job(script: Script, folder: str, plan: MeasurePlan | None) -> Job:
+def _job(script: Script, folder: str, plan: MeasurePlan | None, cache: str) -> Job:
     return Job(
         uid="watch",
         folder=folder,
@@ -45,6 +50,7 @@ def _job(script: Script, folder: str, plan: MeasurePlan | None) -> Job:
         config=NO_PARAMETERS,
         plan=plan or MeasurePlan(),
         device=",".join(gpu_names()) or "cpu",
+        cache=cache,
     )
 
 

@@ -90,7 +90,7 @@ def supervised(
         info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
         publisher = Publisher(tracker, info, journal.folder)
         publisher.open()
-        cache = sweep.home.resolve() / "cache" / "compile"
+        cache = shared_cache(sweep.home)
         template = dataclasses.replace(
             template_of(possible, sweep.home), prepared=str(prepared), cache=str(cache)
         )
@@ -132,6 +132,11 @@ def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) 
         "notes": list(data["notes"]),
         **provenance(),
     }
+
+
+def shared_cache(home: Path) -> Path:
+    """Returns the folder of compile caches and the like, which all trials of a home share."""
+    return home.resolve() / "cache" / "compile"
 
 
 def template_of(spec: SweepSpec, home: Path) -> Job:

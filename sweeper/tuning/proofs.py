@@ -43,8 +43,10 @@ class Proofs:
         *,
         on_gpu: bool,
         file: Path | None = None,
+        cache: Path | None = None,
     ) -> None:
         self._command, self._folder, self._env, self._file = command, folder, dict(env), file
+        self._cache = cache
         batches = int(max(MIN_BATCHES, min(MAX_BATCHES, PASS_SECONDS * steps_per_s)))
         self._terms = Terms(batches=batches)
         # A GPU may not have room for two.
@@ -85,7 +87,8 @@ class Proofs:
         def one(each: tuple[Mapping[str, str], int]) -> Recorded:
             env, shift = each
             terms = dataclasses.replace(self._terms, shift=shift)
-            return record(command or self._command, folder or self._folder, {**self._env, **env}, terms)
+            own = {**self._env, **env}
+            return record(command or self._command, folder or self._folder, own, terms, self._cache)
 
         # What the script prints is of no use here.
         with (
@@ -125,13 +128,13 @@ class Proofs:
                     found[each.name, each.value] = _refused(each, f"{proved[0]} is possible")
                 elif not any(e.name == each.name for e in ready):
                     ready.append(each)
-            for alike in _alike(ready):
-                for each in self._proved(alike):
+            groups = list(_alike(ready))
+            for alike, run in zip(groups, self._with(groups), strict=True):
+                for each in self._proved(alike, run):
                     conclude(each)
         return list(found.values())
 
-    def _proved(self, asked: Sequence[Change]) -> list[Change]:
-        run = self._with([asked])[0]
+    def _proved(self, asked: Sequence[Change], run: Recorded) -> list[Change]:
         here = [each for each in asked if not run.changes.get(each.name)]
         apart = [_refused(each, run.changes[each.name]) for each in asked if each not in here]
         if not here:
@@ -173,7 +176,13 @@ class Proofs:
         return ("", fault) if fault else (CLOSE, "")
 
     def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
-        return self._runs([(environment(group, self._file), 0) for group in groups])
+        """Runs the script with each group, and with other seeds where they will be needed."""
+        is_rough = any(each.kind == CLOSE for group in groups for each in group)
+        new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
+        with_changes = [(environment(group, self._file), 0) for group in groups]
+        runs = self._runs([*with_changes, *(({}, shift) for shift in new)])
+        self._add_seeds(new, runs[len(groups) :])
+        return runs[: len(groups)]
 
     def _fault(self, run: Recorded, change: Change) -> str:
         if run.failure:
@@ -192,8 +201,11 @@ class Proofs:
 
     def _have_seeds(self, shifts: Sequence[int]) -> None:
         new = [shift for shift in shifts if shift not in self._tried]
-        self._tried.update(new)
-        self._seeds += [each for each in self._runs([({}, shift) for shift in new]) if not each.failure]
+        self._add_seeds(new, self._runs([({}, shift) for shift in new]))
+
+    def _add_seeds(self, shifts: Sequence[int], runs: Sequence[Recorded]) -> None:
+        self._tried.update(shifts)
+        self._seeds += [each for each in runs if not each.failure]
 
     def _proof(self, kind: str) -> str:
         if self.races:

@@ -228,7 +228,8 @@ class Rounds:
             if left is not None and left < longest + reserve and (done >= MIN_ROUNDS or budget.is_hurried):
                 self.ended = "the time is up"
                 return
-            if done >= self._wanted:
+            # With a ladder most candidates are there to lose: to show that the best needs a change.
+            if done >= (MIN_ROUNDS if spec.confirm.ladder else self._wanted):
                 among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
             order = [BASELINE, *among]
             random.Random(spec.search.seed * 1_000_003 + index).shuffle(order)

@@ -11,14 +11,18 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 
+MIN_GAIN = math.log(1.02)
+"""What a change has to bring in the search: each that is confirmed costs all others rounds."""
+
 Fits = Callable[[Sequence[TrialRecord]], bool]
 
 
 def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits) -> list[TrialRecord]:
     """Returns the candidates: the best, the best without each of its changes, then each change alone.
 
-    A change that brought nothing in the search leaves the best. So do those that brought the least, until
-    there is time to measure the best without each that is left: what nobody has measured does not win.
+    A change that brought next to nothing in the search leaves the best. So do those that brought the
+    least, until there is time to measure the best without each that is left: what nobody has measured
+    does not win.
     Trials that are missing run here.
 
     Args:
@@ -43,7 +47,7 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
         known = {name: value for name, value in gains.items() if value is not None}
         least = min(known, key=lambda name: known[name], default=None)
         is_long = len(changed) > 2 and not fits([best] * (1 + len(changed)))
-        if least is not None and (known[least] <= 0 or is_long):
+        if least is not None and (known[least] < MIN_GAIN or is_long):
             rest = record_of(best.config.replace({least: usual[least]}), f"the best without `{least}`")
             if rest is None:
                 return [best]
