@@ -29,6 +29,7 @@ from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.intervention import EXACT
@@ -38,6 +39,7 @@ from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.start import KEPT_FOLDER
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
+from sweeper.search.halves import Halves, halves_of
 from sweeper.spec import load
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.bootstrap import shared_cache
@@ -277,7 +279,15 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     winner = sweep.confirmation.winner
     configs = {each.number: each.config for each in sweep.summary.records}
     searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
-    rungs = ladder(sweep.confirmation.rounds, configs, winner, searched)
+    effects = {}
+    if Halves.suits(spec):
+        results = [
+            SearchResult(params=spec.params_of(config), values=(searched[number],), constraints={})
+            for number, config in configs.items()
+            if number in searched
+        ]
+        effects = halves_of(spec, results).known().effects
+    rungs = ladder(sweep.confirmation.rounds, configs, winner, searched, effects)
     out.print()
     for line in _ladder_lines(rungs, known.changes):
         prose(out, line)

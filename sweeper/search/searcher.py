@@ -19,6 +19,7 @@ from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
 from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distributions_of, drawn
+from sweeper.search.halves import Halves
 from sweeper.search.history import RUNNING, History, Past
 from sweeper.search.presets import Hints, presets
 from sweeper.search.sampler_process import Helper
@@ -37,7 +38,7 @@ GP_LATEST, GP_RUNNING = 50, 50
 
 
 class SpaceExhaustedError(Exception):
-    """Every configuration of the space has been asked for."""
+    """Every configuration that could tell more has been asked for; its text says how that is known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Searcher:
         self._directions = [objective.direction for objective in spec.objectives]
         self._keeps = SAMPLERS.get(spec.search.sampler).keeps
         self._climb = Climb(spec) if len(self._directions) == 1 else None
+        self._halves = Halves(spec) if spec.search.sampler == AUTO and Halves.suits(spec) else None
         self._history = History(self._directions)
         self._num_results = 0
         self._running: dict[int, FrozenTrial] = {}
@@ -99,8 +101,11 @@ class Searcher:
             SpaceExhaustedError: There is none left.
             UserError: A third-party sampler fails, or leaves the space.
         """
+        if self._halves is not None and self._halves.is_done:
+            raise SpaceExhaustedError("what each change brings is known")
         asked = (
-            self._next_start(taken)
+            self._next_of_halves(taken)
+            or self._next_start(taken)
             or self._next_stack(taken)
             or self._next_climb(number, taken)
             or self._next_suggested(number, taken)
@@ -142,6 +147,8 @@ class Searcher:
             return None
         if self._climb is not None:
             self._climb.tell(number, placed)
+        if self._halves is not None:
+            self._halves.tell(placed)
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
         self._history.add(number, trial)
         return trial
@@ -163,6 +170,11 @@ class Searcher:
         if not self._keeps:
             return {}
         return {key: each for key, each in attributes.items() if key.startswith(self._keeps)}
+
+    def _next_of_halves(self, taken: Container[str]) -> _Next | None:
+        """Returns the next trial of a search for the changes that pay."""
+        asked = self._halves.ask(taken) if self._halves is not None else None
+        return _Next(*asked) if asked is not None else None
 
     def _next_start(self, taken: Container[str]) -> _Next | None:
         """Returns the first of the usual starts that was not asked for yet."""
@@ -260,7 +272,7 @@ class Searcher:
             left = [params for key, params in self._listed.items() if key not in taken]
             if left:
                 return draw.choice(left)
-        raise SpaceExhaustedError
+        raise SpaceExhaustedError("the space is exhausted")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sweeper.analysis.confirmation import changes, log_ratios, versus
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE
+from sweeper.search.halves import Effect
 
 Interval = tuple[float, float, float]
 ONCE = (0.0, math.inf)
@@ -37,12 +38,14 @@ def ladder(
     configs: Mapping[int, TrialConfig],
     winner: int | None,
     searched: Mapping[int, float] | None = None,
+    effects: Mapping[str, Effect] | None = None,
 ) -> list[Rung]:
-    """Returns a rung for each change of the configuration with the most of them.
+    """Returns a rung for each change: of the configuration with the most of them, then of the others.
 
     Args:
         rounds: Samples per second by trial number, for each round.
         searched: The same of the search, which measured each trial once.
+        effects: What the search's trials tell together.
     """
     usual = configs[BASELINE].flatten()
     confirmed = {number for each in rounds for number in each}
@@ -52,24 +55,32 @@ def ladder(
     best = max(confirmed, key=lambda number: len(tried[number]))
     kept = tried[winner] if winner is not None else {}
     measured = [*rounds, searched or {}]
-    return list(_rungs(measured, tried, best, kept))
+    known = effects or {}
+    rest = {name: value for each in tried.values() for name, value in each.items() if name in known}
+    return list(_rungs(measured, tried, {**tried[best], **rest, **tried[best]}, best, kept, known))
 
 
 def _rungs(
     measured: Sequence[Mapping[int, float]],
     tried: Mapping[int, Mapping[str, object]],
+    named: Mapping[str, object],
     best: int,
     kept: Mapping[str, object],
+    effects: Mapping[str, Effect],
 ) -> Iterator[Rung]:
-    for name, value in tried[best].items():
+    for name, value in named.items():
         without = {key: each for key, each in tried[best].items() if key != name}
         of = next((n for n, each in tried.items() if each == {name: value}), None)
-        rest = next((n for n, each in tried.items() if each == without), None)
+        rest = next((n for n, each in tried.items() if each == without and n != best), None)
+        stacked = _ratio(measured, best, rest) if rest is not None else None
+        if (stacked is None or stacked[1:] == ONCE) and name in effects:
+            found = effects[name]
+            stacked = math.exp(found.mean), math.exp(found.low), math.exp(found.high)
         yield Rung(
             name=name,
             value=str(value),
             alone=_ratio(measured, of, BASELINE) if of is not None else None,
-            stacked=_ratio(measured, best, rest) if rest is not None else None,
+            stacked=stacked,
             is_kept=name in kept,
         )
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sweeper.analysis.confirmation import changes
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.search.halves import MIN_GAIN, Halves, halves_of
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
-
-MIN_GAIN = math.log(1.02)
-"""What a change has to bring in the search: each that is confirmed costs all others rounds."""
 
 Fits = Callable[[Sequence[TrialRecord]], bool]
 
@@ -28,6 +27,8 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
     Args:
         fits: Whether there is time to confirm some candidates.
     """
+    if Halves.suits(context.spec):
+        return _of_halves(context, trials, best, fits)
     usual = trials.table.records[BASELINE].config.flatten()
     tried: set[str] = set()
 
@@ -65,6 +66,38 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
         if alone is not None and alone not in found and fits([*found, alone] * 2):
             found.append(alone)
     return found
+
+
+def _of_halves(
+    context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits
+) -> list[TrialRecord]:
+    """Returns what is shown to pay, together; and that with what may pay, as far as there is time for it."""
+    halves = halves_of(context.spec, trials.table.results.values())
+    found = halves.known()
+    may_pay = sorted(
+        (name for name in found.best() if not found.is_shown(name)),
+        key=lambda name: -found.effects[name].mean,
+    )
+    sure = [name for name in found.best() if name not in may_pay]
+    while len(may_pay) > (0 if sure else 1) and not fits([best] * (2 * _num_sets(sure, may_pay) + 1)):
+        may_pay.pop()
+    wanted = [
+        [*sure, *extra]
+        for count in range(len(may_pay), -1, -1)
+        for extra in itertools.combinations(may_pay, count)
+        if sure or extra
+    ]
+    records = []
+    for each in wanted:
+        config = context.spec.config(halves.params(each))
+        record = _known(trials, config) or _measured(context, trials, config, "what seems to pay, together")
+        if record.measurement is not None and record.feasible:
+            records.append(record)
+    return records or [best]
+
+
+def _num_sets(sure: Sequence[str], may_pay: Sequence[str]) -> int:
+    return (1 << len(may_pay)) - (not sure)
 
 
 def gain(

@@ -15,6 +15,7 @@ from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
+from sweeper.search.halves import Halves
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
@@ -172,8 +173,8 @@ class Search:
             return ""
         try:
             params, why = self._searcher.ask(number, self._taken)
-        except SpaceExhaustedError:
-            return f"the space is exhausted after {table.num_searched} trials"
+        except SpaceExhaustedError as error:
+            return f"{error} after {table.num_searched} trials"
         failpoint("asked")
         config = self._spec.config(params)
         params = {**self._decided(), **params}
@@ -233,7 +234,10 @@ class Search:
         if best is None:
             return 0.0
         number, seconds = 1, 0.0
-        if self._spec.confirm.ladder:
+        if Halves.suits(self._spec):
+            # What seems to pay together runs first; then twice the fewest rounds of it and the baseline.
+            number, seconds = 3, self._trials.budget.usual_seconds
+        elif self._spec.confirm.ladder:
             # Without each of its changes, too; what the search has not measured of that runs first.
             usual = self._table.records[BASELINE].config.flatten()
             rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
