@@ -282,9 +282,9 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     effects = {}
     if Halves.suits(spec):
         results = [
-            SearchResult(params=spec.params_of(config), values=(searched[number],), constraints={})
+            SearchResult(params=params, values=(searched[number],), constraints={})
             for number, config in configs.items()
-            if number in searched
+            if number in searched and (params := spec.params_of(config)) is not None
         ]
         effects = halves_of(spec, results).known().effects
     rungs = ladder(sweep.confirmation.rounds, configs, winner, searched, effects)

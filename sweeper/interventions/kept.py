@@ -38,6 +38,18 @@ class _Digest:
         return len(data)
 
 
+def _pickler(torch: Any, digest: _Digest) -> Pickler:
+    class Digesting(Pickler):
+        def reducer_override(self, found: Any) -> Any:
+            # torch's own has the addresses of tensors in it.
+            if type(found) is not torch.Tensor or found.layout is not torch.strided:
+                return NotImplemented
+            raw = found.detach().cpu().contiguous().flatten().view(torch.uint8)
+            return tuple, ((str(found.dtype), tuple(found.shape), raw.numpy()),)
+
+    return Digesting(digest, protocol=4)
+
+
 def key_of(torch: Any, loader: Any) -> str:
     """Returns a digest of a loader's data set, of how it is collated, and of the script's code.
 
@@ -48,7 +60,7 @@ def key_of(torch: Any, loader: Any) -> str:
     """
     digest = _Digest()
     # For the digest alone: nothing is ever unpickled.
-    Pickler(digest, protocol=4).dump((loader.dataset, loader.collate_fn, loader.batch_size))
+    _pickler(torch, digest).dump((loader.dataset, loader.collate_fn, loader.batch_size))
     digest.write(repr((sys.version, torch.__version__)).encode())
     for path in sorted(_own_files()):
         # Some modules name a file that never was one.

@@ -74,11 +74,8 @@ def _of_halves(
     """Returns what is shown to pay, together; and that with what may pay, as far as there is time for it."""
     halves = halves_of(context.spec, trials.table.results.values())
     found = halves.known()
-    may_pay = sorted(
-        (name for name in found.best() if not found.is_shown(name)),
-        key=lambda name: -found.effects[name].mean,
-    )
-    sure = [name for name in found.best() if name not in may_pay]
+    sure = [name for name in found.best() if found.is_shown(name)]
+    may_pay = sorted({*found.best()} - {*sure}, key=lambda name: -found.effects[name].mean)
     while len(may_pay) > (0 if sure else 1) and not fits([best] * (2 * _num_sets(sure, may_pay) + 1)):
         may_pay.pop()
     wanted = [
