@@ -108,3 +108,29 @@ def test_a_damaged_description_is_no_obstacle(folder: Path) -> None:
 def test_without_a_folder_nothing_is_kept(folder: Path) -> None:
     (folder / "kept").rmdir()
     assert collate(folder)[0] == ROWS
+
+
+TENSORS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from sweeper.interventions.kept import key_of
+import sys
+rows = torch.arange(60.0).view(20, 3) * float(sys.argv[1])
+data = TensorDataset(rows.to(getattr(torch, sys.argv[2])), torch.zeros(20, dtype=torch.bool))
+print(key_of(torch, DataLoader(data, batch_size=4)))
+"""
+
+
+def test_the_key_is_that_of_the_numbers_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TENSORS)
+
+    def key(*arguments: str) -> str:
+        env = {**os.environ, "PYTHONPATH": os.getcwd()}
+        command = [sys.executable, "train.py", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    first = key("1", "float32")
+    assert key("1", "float32") == first
+    assert key("2", "float32") != first
+    assert key("1", "float64") != first

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from sweeper.analysis.confirmation import choose_winner
 from sweeper.core.config import TrialConfig
+from sweeper.search.halves import Effect
 from sweeper.tuning.steps import ONCE, ladder
 
 CONFIGS = {
@@ -50,6 +53,16 @@ def test_what_no_round_has_is_what_the_search_measured_once():
     assert loader.stacked is None
     assert optimizer.alone is None
     assert optimizer.stacked == (pytest.approx(41 / 30), *ONCE)
+
+
+def test_what_the_search_knows_of_all_its_trials_is_better_than_once():
+    rounds = [{0: 10.0, 1: 40.0 + n} for n in (0.0, 0.1)]
+    known = {"optimizer": Effect(0.2, 0.1, 0.3), "precision": Effect(-0.1, -0.2, 0.0)}
+    configs = {**CONFIGS, 4: TrialConfig(args={**CONFIGS[1].args, "precision": "bf16"})}
+    loader, optimizer, precision = ladder(rounds, configs, 1, {0: 10.0, 1: 41.0, 2: 30.0, 4: 35.0}, known)
+    assert loader.stacked is None
+    assert optimizer.stacked == pytest.approx((math.exp(0.2), math.exp(0.1), math.exp(0.3)))
+    assert (precision.name, precision.value, precision.is_kept) == ("precision", "bf16", False)
 
 
 def test_without_rounds_there_is_no_ladder():
