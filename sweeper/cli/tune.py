@@ -32,7 +32,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
-from sweeper.interventions.intervention import EXACT
+from sweeper.interventions.intervention import CLOSE, EXACT
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
@@ -54,6 +54,11 @@ from sweeper.tuning.space import name_of, space
 from sweeper.tuning.steps import ONCE, Interval, Rung, ladder
 
 FAILED = 1
+_HOW = {
+    EXACT: "equals the script's own in every bit",
+    CLOSE: "is its own but for rounding",
+    "races": "has its batches and draws, and is no farther off than its own repeats",
+}
 COMPILE_MINUTES = 10.0
 """Minutes from which torch.compile is tried where launching operations is not what takes the time."""
 MIN_MINUTES = 1.0
@@ -337,6 +342,7 @@ def _stack_holds(
                     for each in made
                 ],
                 "kind": kind,
+                "races": bool(proofs.races),
                 "fault": fault,
                 "covers": proofs.covers,
                 "code": digest_of_scripts(asked.command),
@@ -347,11 +353,7 @@ def _stack_holds(
         prose(out, f"Together they do not train the same: {found['fault']}. Nothing is handed over.")
         return False
     if provable:
-        how = (
-            "equals the script's own in every bit"
-            if found["kind"] == EXACT
-            else "is its own but for rounding"
-        )
+        how = _HOW["races" if found.get("races") else found["kind"]]
         prose(out, f"Proved together: the training {how}, over {found['covers']}.")
     for each in made:
         if each.changes_training:

@@ -30,6 +30,9 @@ NOISE, NOISE_FREEDOM = 0.08, 3
 """Standard deviation of the log of one trial's speed, as recorded on shared hosts, before a search has its
 own; and for how many degrees of freedom it counts."""
 
+USUAL_EFFECT = 0.5
+"""Standard deviation of the log of what changes bring."""
+
 LEVEL, CLEAR_LEVEL = 0.95, 0.99
 """Of an effect's interval; and of the one by which a change is fixed, since that is looked at often."""
 
@@ -47,6 +50,11 @@ class Effect:
     mean: float
     low: float
     high: float
+
+    @property
+    def width(self) -> float:
+        """The interval's."""
+        return self.high - self.low
 
     @property
     def is_shown(self) -> bool:
@@ -70,6 +78,13 @@ class Known:
     effects: dict[str, Effect] = field(default_factory=dict)
     missing: list[Made] = field(default_factory=list)
 
+    def learn(self, found: Mapping[str, Effect], *, is_whole: bool) -> None:
+        """Takes over the effects that a stage shows; while it is not whole, those that it shows better."""
+        for name, each in found.items():
+            before = self.effects.get(name)
+            if before is None or is_whole or each.width < before.width:
+                self.effects[name] = each
+
     def is_shown(self, name: str) -> bool:
         """Returns whether a change clearly pays."""
         return name in self.fixed or (name in self.effects and self.effects[name].is_shown)
@@ -88,7 +103,7 @@ def known(names: Sequence[str], speeds: Speeds) -> Known:
     for stage in range(STAGES):
         rows = [frozenset((*found.fixed, *row)) for row in _rows(found.free, stage)]
         missing = [row for row in rows if row not in speeds]
-        found.effects |= effects(found.free, found.fixed, speeds)
+        found.learn(effects(found.free, found.fixed, speeds), is_whole=not missing)
         if missing:
             found.missing = missing
             return found
@@ -123,27 +138,31 @@ def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
 def effects(
     names: Collection[str], beside: Collection[str], speeds: Speeds, level: float = LEVEL
 ) -> dict[str, Effect]:
-    """Returns the effects of changes over all trials that make those `beside`, by least squares.
+    """Returns the effects of changes over all trials that make those `beside`.
 
-    Changes of which too few trials tell are left out.
+    By least squares; where trials are too few to tell two changes apart, their intervals are as wide as
+    `USUAL_EFFECT` allows. Changes that all trials make, or none, are left out.
     """
     from scipy.special import stdtrit
 
     among = {made: log for made, log in speeds.items() if log is not None and made.issuperset(beside)}
-    columns = [name for name in names if len({name in made for made in among}) == 2]
     others = {name for made in among for name in made} - {*names, *beside}
     # What has left the search is no longer made.
     rows = [(made, log) for made, log in among.items() if not made & others] or list(among.items())
-    columns = [name for name in columns if len({name in made for made, _ in rows}) == 2]
-    matrix = np.array([[1.0, *(float(name in made) for name in columns)] for made, _ in rows])
-    if len(rows) <= len(columns) or np.linalg.matrix_rank(matrix) <= len(columns):
+    columns = [name for name in names if len({name in made for made, _ in rows}) == 2]
+    if not columns:
         return {}
+    matrix = np.array([[1.0, *(float(name in made) for name in columns)] for made, _ in rows])
     logs = np.array([log for _, log in rows])
-    fitted, *_ = np.linalg.lstsq(matrix, logs, rcond=None)
-    freedom = len(rows) - len(columns) - 1
-    rest = float(np.square(logs - matrix @ fitted).sum())
+    level_of_all = float(logs.mean())
+    # Nothing is expected of the first column, the speed without any change.
+    penalty = np.diag([0.0, *[(NOISE / USUAL_EFFECT) ** 2] * len(columns)])
+    inverse = np.linalg.inv(matrix.T @ matrix + penalty)
+    fitted = inverse @ matrix.T @ (logs - level_of_all)
+    freedom = len(rows) - float(np.trace(inverse @ matrix.T @ matrix))
+    rest = float(np.square(logs - level_of_all - matrix @ fitted).sum())
     variance = (rest + NOISE_FREEDOM * NOISE**2) / (freedom + NOISE_FREEDOM)
-    spread = np.sqrt(variance * np.diag(np.linalg.inv(matrix.T @ matrix)))
+    spread = np.sqrt(variance * np.diag(inverse))
     times = float(stdtrit(freedom + NOISE_FREEDOM, 0.5 + level / 2))
     return {
         name: Effect(float(mean), float(mean - times * each), float(mean + times * each))

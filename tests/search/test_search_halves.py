@@ -18,7 +18,9 @@ from sweeper.tuning.space import space
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 
-def search(gains: Mapping[str, float], noise: float, seed: int, both: Mapping[Made, float] | None = None) -> Known:
+def search(
+    gains: Mapping[str, float], noise: float, seed: int, both: Mapping[Made, float] | None = None
+) -> Known:
     """Runs a search to its end, and returns what it knows then."""
     draw = random.Random(seed)
     speeds: dict[Made, float | None] = {Made(): draw.gauss(0, noise)}
@@ -58,6 +60,23 @@ def test_what_pays_only_beside_another_is_found_too():
     both = {Made("ab"): 0.25}
     found = [search(gains, 0.06, seed, both).best() for seed in range(20)]
     assert sum({"a", "b"} <= {*best} for best in found) >= 18
+
+
+def test_a_stage_cut_short_leaves_what_was_known():
+    gains = {"a": 0.4, "b": 0.12, "c": -0.3, "d": 0.12, "e": 0.0, "f": 0.0, "g": 0.0}
+    draw, speeds, found = random.Random(3), {Made(): 0.0}, known(NAMES, {})
+    for _ in range(9):
+        found = known(NAMES, speeds)
+        made = found.missing[0]
+        speeds[made] = sum(gains[name] for name in made) + draw.gauss(0, 0.02)
+    assert {"a", "b", "d"} <= {*found.best()}
+
+
+def test_few_trials_of_many_changes_have_wide_intervals():
+    speeds = {Made(): 0.0, Made(NAMES): 0.7, Made("abc"): 0.4}
+    for each in effects(NAMES, (), speeds).values():
+        assert each.low < 0 < each.high
+        assert math.isfinite(each.high)
 
 
 def test_what_brings_nothing_is_seldom_shown():
@@ -112,7 +131,7 @@ def run(spec, fails: str = "") -> tuple[Halves, list[dict[str, object]]]:
     while (each := halves_of(spec, results).ask(taken)) is not None:
         speed = 1000 * math.exp(sum(GAINS.get(str(value), 0.0) for value in each.params.values()))
         failed = fails in each.params.values()
-        results.append(SearchResult(each.params, None if failed else (speed,), {}))
+        results.append(SearchResult(params=each.params, values=None if failed else (speed,), constraints={}))
         taken.add(spec.config(each.params).key())
         asked.append(each.params)
     return halves_of(spec, results), asked

@@ -28,7 +28,7 @@ from sweeper.sweep.store.journal import Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
-CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE = 0.2, 0.5, 0.6
+CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
 MAX_IN_A_ROW = 20
 """Configurations passed over in a row before the next one runs, whatever is expected of it."""
 MAX_OFFERS = 3
@@ -217,6 +217,9 @@ class Search:
         if left is not None and self._spec.confirm.rounds:
             total = (search.minutes or 0.0) * 60
             most = MAX_LADDER_SHARE if self._spec.confirm.ladder else MAX_CONFIRM_SHARE
+            if Halves.suits(self._spec):
+                # Too few trials tell nothing of any change.
+                most = MAX_HALVES_SHARE
             left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
         if left is not None and left < budget.usual_seconds / 2:
             return f"the time is up after {count} trials"
