@@ -136,17 +136,17 @@ def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
 
 
 def effects(
-    names: Collection[str], beside: Collection[str], speeds: Speeds, level: float = LEVEL
+    names: Collection[str], always: Collection[str], speeds: Speeds, level: float = LEVEL
 ) -> dict[str, Effect]:
-    """Returns the effects of changes over all trials that make those `beside`.
+    """Returns the effects of changes over all trials that make those that are made `always`.
 
     By least squares; where trials are too few to tell two changes apart, their intervals are as wide as
     `USUAL_EFFECT` allows. Changes that all trials make, or none, are left out.
     """
     from scipy.special import stdtrit
 
-    among = {made: log for made, log in speeds.items() if log is not None and made.issuperset(beside)}
-    others = {name for made in among for name in made} - {*names, *beside}
+    among = {made: log for made, log in speeds.items() if log is not None and made.issuperset(always)}
+    others = {name for made in among for name in made} - {*names, *always}
     # What has left the search is no longer made.
     rows = [(made, log) for made, log in among.items() if not made & others] or list(among.items())
     columns = [name for name in names if len({name in made for made, _ in rows}) == 2]
@@ -190,7 +190,7 @@ class Halves:
             self._others[name] = [each for each in parameter.choices if each != own.get(name)]
         self._names = [name for name, others in self._others.items() if others]
         self._speeds: dict[Made, float | None] = {}
-        self._told: set[str] = set()
+        self._seen: set[str] = set()
 
     @staticmethod
     def suits(spec: SweepSpec) -> bool:
@@ -202,7 +202,7 @@ class Halves:
 
     def tell(self, result: SearchResult) -> None:
         """Records the result of a trial."""
-        self._told.add(self._spec.config(result.params).key())
+        self._seen.add(self._spec.config(result.params).key())
         made = {name for name in self._names if result.params[name] != self._own[name]}
         if any(result.params[name] != self._others[name][0] for name in made):
             return
@@ -236,7 +236,7 @@ class Halves:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to ask, and all have ended."""
-        return self.ask(self._told) is None
+        return self.ask(self._seen) is None
 
     def known(self) -> Known:
         """Returns what the trials so far tell."""
