@@ -121,6 +121,7 @@ print(key_of(torch, DataLoader(data, batch_size=4)))
 """
 
 
+@pytest.mark.slow
 def test_the_key_is_that_of_the_numbers_in_every_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TENSORS)
 
