@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import re
 import resource
 import time
 from collections.abc import Iterator, Sequence
@@ -30,23 +28,19 @@ from sweeper.core.measurement import (
 )
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.errors import UserError
+from sweeper.script import failure
 from sweeper.script.start import Started, started
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.system.environment import secrets
 from sweeper.system.process import usage
-from sweeper.system.secrets import struck
 from sweeper.trainer.conditions import Conditions, between, read_conditions
 from sweeper.trainer.windows import Taken, Windows, collect
-from sweeper.worker import failures
 from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
 DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 20.0, 50.0
 """After the start-up: more than its parts take together. A GPU has two more, and a profiler to start."""
-_OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been disabled")
-_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
 
 
 def run(job: Job, progress: Progress) -> Measurement:
@@ -362,48 +356,7 @@ class _Trial:
             yield f"{len(pauses)} pauses for evaluation ({sum(pauses):.3g} s)"
 
     def _fail(self) -> NoReturn:
-        """Raises the failure that the script's exit status and last lines indicate.
-
-        Raises:
-            TrialFailedError: It failed, or reported no speed.
-            UserError: A setting is missing to make use of what it reported.
-        """
-        status, listener = self._process.status, self._listener
-        assert status is not None
-        lines = [line for line in listener.last_lines if line.strip()]
-        if status == 0 and (missing := listener.missing_setting()):
-            raise UserError(missing)
-        if status == 0 and (other := listener.other_source()):
-            raise TrialFailedError(
-                FailureKind.NO_RESULT,
-                f"its speed is reported by {other}, and not by {self._job.source} as the baseline's is: the"
-                " two do not compare",
-            )
-        if status == 0 and (steps := listener.watched.steps):
-            raise TrialFailedError(
-                FailureKind.NO_RESULT,
-                f"the script ended after {steps:,} steps, too few to time. Let it train for longer",
-            )
-        if status == 0:
-            seconds = time.perf_counter() - self._process.started_s
-            raise TrialFailedError(
-                FailureKind.NO_RESULT,
-                f"the script exited with status 0 after {seconds:.3g} s without reporting its speed:"
-                f" no meter, and no count or speed in its {listener.num_lines} lines of output",
-            )
-        kind, message = failures.of_exit(status, "\n".join(lines), failures.oom_kills() - self._kills)
-        raised = next((line.strip() for line in reversed(lines) if _RAISED.match(line.strip())), "")
-        message = message.replace("the trial", "the script").replace(" without a result", "")
-        if kind is FailureKind.CRASH and os.WIFEXITED(status):
-            kind = FailureKind.USER_ERROR
-        last = raised or (lines[-1].strip() if lines else "it printed nothing")
-        text = f"{message}: {struck(last, secrets(os.environ))[:300]}"
-        if any(map(_OFFLINE.search, lines)):
-            text += (
-                ". A trial does not reach the Hugging Face hub: run the script once before, so that its files"
-                " are in the cache, or set `script: {env: {HF_HUB_OFFLINE: '0'}}`"
-            )
-        raise TrialFailedError(kind, text)
+        failure.explain(self._process, self._listener, self._job.source, self._kills)
 
 
 def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sweeper.core.config import Scalar
+from sweeper.core.config import OPEN_SECTIONS, Scalar
 from sweeper.core.record import SearchResult
+from sweeper.core.samplers import AUTO
 from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
@@ -195,8 +196,10 @@ class Halves:
     @staticmethod
     def suits(spec: SweepSpec) -> bool:
         """Returns whether a search is one of changes alone."""
-        return spec.confirm.ladder and all(
-            isinstance(each, CategoricalParameter) and name != "batch_size"
+        return (spec.confirm.ladder and spec.search.sampler == AUTO) and all(
+            isinstance(each, CategoricalParameter)
+            and name != "batch_size"
+            and name.partition(".")[0] not in OPEN_SECTIONS
             for name, each in spec.space.items()
         )
 

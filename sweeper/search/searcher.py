@@ -75,7 +75,7 @@ class Searcher:
         self._directions = [objective.direction for objective in spec.objectives]
         self._keeps = SAMPLERS.get(spec.search.sampler).keeps
         self._climb = Climb(spec) if len(self._directions) == 1 else None
-        self._halves = Halves(spec) if spec.search.sampler == AUTO and Halves.suits(spec) else None
+        self._halves = Halves(spec) if Halves.suits(spec) else None
         self._history = History(self._directions)
         self._num_results = 0
         self._running: dict[int, FrozenTrial] = {}

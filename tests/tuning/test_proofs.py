@@ -82,12 +82,14 @@ def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("noise", "is_proved"), [("1e-7", True), ("0.3", False)])
+@pytest.mark.parametrize(("noise", "is_proved"), [("1e-6", True), ("0.3", False)])
 def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_proved: bool) -> None:
     text = (HERE / "train.py").read_text(encoding="utf-8")
     loss = "nn.functional.cross_entropy(model(batch), labels)"
-    text = text.replace(f"{loss}.backward()", f"((1 + {noise} * (time.time() % 1)) * {loss}).backward()")
-    (tmp_path / "train.py").write_text(f"import time\n{text}", encoding="utf-8")
+    text = text.replace(f"{loss}.backward()", f"((1 + {noise} * system.random()) * {loss}).backward()")
+    # The operating system's generator, which no seed reaches.
+    head = "import random\nsystem = random.SystemRandom()\n"
+    (tmp_path / "train.py").write_text(head + text, encoding="utf-8")
     found = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
     assert bool(found.unproved) is not is_proved
     if is_proved:

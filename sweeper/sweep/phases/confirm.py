@@ -59,6 +59,8 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     begun = _begun(context, trials, chosen)
     if spec.confirm.ladder and not begun:
         chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
+        if not chosen:
+            return ConfirmationResult(winner=None)
     whole = len(chosen)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
     is_fixed = bool(begun) or spec.confirm.ladder or len(chosen) < whole

@@ -71,7 +71,10 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
 def _of_halves(
     context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits
 ) -> list[TrialRecord]:
-    """Returns what is shown to pay, together; and that with what may pay, as far as there is time for it."""
+    """Returns what is shown to pay, together; and that with what may pay, as far as there is time for it.
+
+    Nothing, if nothing may: a fast trial that makes several changes was then fast by chance.
+    """
     halves = halves_of(context.spec, trials.table.results.values())
     found = halves.known()
     sure = [name for name in found.best() if found.is_shown(name)]
@@ -90,7 +93,9 @@ def _of_halves(
         record = _known(trials, config) or _measured(context, trials, config, "what seems to pay, together")
         if record.measurement is not None and record.feasible:
             records.append(record)
-    return records or [best]
+    if not records and len(changes(best.config, trials.table.records[BASELINE].config.flatten())) == 1:
+        return [best]
+    return records
 
 
 def _num_sets(sure: Sequence[str], may_pay: Sequence[str]) -> int:
