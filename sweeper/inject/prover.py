@@ -185,7 +185,9 @@ class Prover(Observer):
         self._first.clear()
         for handle in self._evaluated.values():
             handle.remove()
-        self.tell({"proved": why})
+        if why == DONE:
+            # One that exits is waited for: what ends by itself has to do so with as many steps.
+            self.tell({"proved": True})
 
     # -- the record --------------------------------------------------------------------------------
 
