@@ -57,7 +57,7 @@ FAILED = 1
 _HOW = {
     EXACT: "equals the script's own in every bit",
     CLOSE: "is its own but for rounding",
-    "races": "has its batches and draws, and is no farther off than its own repeats",
+    "races": "has its batches and draws, and losses about as far off as its own repeats have",
 }
 COMPILE_MINUTES = 10.0
 """Minutes from which torch.compile is tried where launching operations is not what takes the time."""

@@ -25,6 +25,9 @@ LOSS_IS_FINER = 4
 RACE = math.inf
 """The rounding where processes race for the same parameters: any difference that the script itself has."""
 
+RACE_SPREADS = 3
+"""Times the spread of a few racing runs that another may lie beyond them."""
+
 BEYOND = "farther from the script's than those of another seed"
 
 BLOCKS = 6
@@ -229,7 +232,10 @@ def _curves(name: str, one: list[float], others: Sequence[list[float]], *, is_ra
         return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
     for mean, *rest in zip(*(_means(each[:count]) for each in (one, *others)), strict=True):
         least, most = min(rest), max(rest)
-        off = max(least - mean, mean - most) if is_race else abs(mean - rest[0])
+        if is_race:
+            off = max(least - mean, mean - most) / RACE_SPREADS
+        else:
+            off = abs(mean - rest[0])
         if off > max(most - least, SINGLE * abs(rest[0])):
             return f"its {name} are {BEYOND}"
     return ""

@@ -209,7 +209,7 @@ class Proofs:
 
     def _proof(self, kind: str) -> str:
         if self.races:
-            return f"the same batches and draws, and no farther off than its own repeats, over {self.covers}"
+            return f"the same batches and draws, and as far off as its own repeats, over {self.covers}"
         if not self._repeats:
             return f"equal but for rounding, as two runs of the unchanged script are, over {self.covers}"
         how = "equal in every bit" if kind == EXACT else "equal but for rounding"
