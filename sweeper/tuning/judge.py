@@ -232,10 +232,7 @@ def _curves(name: str, one: list[float], others: Sequence[list[float]], *, is_ra
         return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
     for mean, *rest in zip(*(_means(each[:count]) for each in (one, *others)), strict=True):
         least, most = min(rest), max(rest)
-        if is_race:
-            off = max(least - mean, mean - most) / RACE_SPREADS
-        else:
-            off = abs(mean - rest[0])
+        off = max(least - mean, mean - most) / RACE_SPREADS if is_race else abs(mean - rest[0])
         if off > max(most - least, SINGLE * abs(rest[0])):
             return f"its {name} are {BEYOND}"
     return ""
