@@ -23,6 +23,7 @@ WALL_STAMPS = {
     "sweeper/production/folder.py",
     "sweeper/production/watch.py",
     "sweeper/sweep/job_runner.py",
+    "sweeper/sweep/phases/confirm.py",
     "sweeper/sweep/trial_runner.py",
     "sweeper/testing/noop.py",
     "sweeper/testing/replay.py",

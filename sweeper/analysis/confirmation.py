@@ -18,9 +18,57 @@ PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
 recorded noise an interval of three rounds is a quarter narrower for it, and no more often wrong."""
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
+APART = 2.0
+"""Ratio from which two configurations drift as far apart as any do."""
 
 Round = Mapping[int, float]
 """Throughput by trial number: one fresh process each, in random order, baseline included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """A variance as it was estimated.
+
+    Attributes:
+        freedom: Its degrees of freedom.
+    """
+
+    value: float
+    freedom: float
+
+    def is_like(self, other: Variance) -> bool:
+        """Returns whether both may be estimates of the same variance (F test)."""
+        from scipy.special import fdtri
+
+        more, less = sorted((self, other), key=lambda each: -each.value)
+        most = float(fdtri(more.freedom, less.freedom, 1 - ALIKE_LEVEL / 2))
+        return more.value <= most * less.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far a machine drifts between two measurements.
+
+    Attributes:
+        ratio: Variance of the log of a ratio of `APART` or more.
+        speed: Variance of the log of a speed.
+    """
+
+    ratio: Variance
+    speed: Variance
+
+    def of(self, ratio: float) -> Variance:
+        """Returns the variance of a ratio, given as its log."""
+        return Variance(share(ratio) ** 2 * self.ratio.value, self.ratio.freedom)
+
+
+def share(ratio: float) -> float:
+    """Returns the share of the largest drift that a ratio, given as its log, may have.
+
+    What makes two configurations drift apart is what they do differently: much, where one is twice as fast;
+    next to nothing, where they are equally fast.
+    """
+    return min(1.0, abs(ratio) / math.log(APART))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +77,12 @@ class Ratio:
 
     Attributes:
         ratio: Geometric mean over rounds of its throughput over the baseline's of the same round.
-        low: Lower end of the 95% interval, `high` the upper one; a t interval over rounds.
+        low: Lower end of the 95% interval for a later measurement, `high` the upper one.
         throughput: Mean samples per second over rounds.
         rounds: Samples per second of each round.
+        now_low: Lower end of the 95% interval for the same hour, `now_high` the upper one. None in results
+            of earlier versions, whose `low` and `high` are these.
+        speed_low: Lower end of the 95% interval for a later throughput, `speed_high` the upper one.
     """
 
     number: int
@@ -40,6 +91,22 @@ class Ratio:
     high: float
     throughput: float
     rounds: tuple[float, ...]
+    now_low: float | None = None
+    now_high: float | None = None
+    speed_low: float | None = None
+    speed_high: float | None = None
+
+    @property
+    def now(self) -> tuple[float, float]:
+        """The interval for the same hour."""
+        if self.now_low is None or self.now_high is None:
+            return self.low, self.high
+        return self.now_low, self.now_high
+
+    @property
+    def is_faster_now(self) -> bool:
+        """Whether it was faster than the baseline while it was measured."""
+        return self.now[0] > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +122,6 @@ class Chosen:
     tied: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Variance:
-    """A variance as it was estimated.
-
-    Attributes:
-        freedom: Its degrees of freedom.
-    """
-
-    value: float
-    freedom: int
-
-    def is_like(self, other: Variance) -> bool:
-        """Returns whether both may be estimates of the same variance (F test)."""
-        from scipy.special import fdtri
-
-        more, less = sorted((self, other), key=lambda each: -each.value)
-        most = float(fdtri(more.freedom, less.freedom, 1 - ALIKE_LEVEL / 2))
-        return more.value <= most * less.value
-
-
 def interval(
     logs: Sequence[float], level: float = LEVEL, others: Variance | None = None
 ) -> tuple[float, float, float]:
@@ -86,14 +133,44 @@ def interval(
     mean, count = statistics.fmean(logs), len(logs)
     if count < 2:
         return mean, -math.inf, math.inf
+    own = _spread(logs, others)
+    return _around(mean, Variance(own.value / count, own.freedom), level)
+
+
+def _spread(logs: Sequence[float], others: Variance | None) -> Variance:
+    """Returns the variance of two logs and more."""
+    own = Variance(statistics.variance(logs), len(logs) - 1)
+    if others is None or not own.is_like(others):
+        return own
+    freedom = own.freedom + PRIOR_ROUNDS
+    return Variance((own.freedom * own.value + PRIOR_ROUNDS * others.value) / freedom, freedom)
+
+
+def _around(mean: float, of: Variance, level: float = LEVEL) -> tuple[float, float, float]:
     from scipy.special import stdtrit
 
-    own = Variance(statistics.variance(logs), count - 1)
-    if others is not None and own.is_like(others):
-        freedom = own.freedom + PRIOR_ROUNDS
-        own = Variance((own.freedom * own.value + PRIOR_ROUNDS * others.value) / freedom, freedom)
-    half = float(stdtrit(own.freedom, 0.5 + level / 2)) * math.sqrt(own.value / count)
+    half = float(stdtrit(of.freedom, 0.5 + level / 2)) * math.sqrt(of.value)
     return mean, mean - half, mean + half
+
+
+def later(
+    logs: Sequence[float], drift: Variance, others: Variance | None = None
+) -> tuple[float, float, float]:
+    """Returns mean, low and high of what as many rounds will show later (95%).
+
+    Args:
+        drift: Variance between measurements.
+        others: As for `interval`.
+    """
+    mean, count = statistics.fmean(logs), len(logs)
+    if count < 2:
+        return mean, -math.inf, math.inf
+    own = _spread(logs, others)
+    # Those of now and of then, each with its drift; the freedom is Satterthwaite's.
+    parts = [Variance(2 * own.value / count, own.freedom), Variance(2 * drift.value, drift.freedom)]
+    total = sum(each.value for each in parts)
+    squares = sum(each.value**2 / each.freedom for each in parts)
+    return _around(mean, Variance(total, total**2 / squares if squares else parts[0].freedom))
 
 
 def log_ratios(rounds: Sequence[Round], number: int, to: int) -> list[float]:
@@ -128,26 +205,43 @@ def _usual_variance(rounds: Sequence[Round], apart: Collection[int]) -> Variance
     return Variance(sum((len(logs) - 1) * statistics.variance(logs) for logs in repeated) / freedom, freedom)
 
 
-def ratios(rounds: Sequence[Round], baseline: int) -> list[Ratio]:
-    """Returns each candidate's ratio to the baseline, best first, over the rounds with both."""
+def ratios(rounds: Sequence[Round], baseline: int, drift: Drift | None = None) -> list[Ratio]:
+    """Returns each candidate's ratio to the baseline, best first, over the rounds with both.
+
+    Args:
+        drift: How far the machine drifts until a later measurement; not at all by default.
+    """
+    of_speed = drift.speed if drift else Variance(0.0, 1)
     found = []
     for number in sorted({n for each in rounds for n in each} - {baseline}):
         logs = log_ratios(rounds, number, baseline)
         if not logs:
             continue
-        mean, low, high = versus(rounds, number, baseline)
+        mean, now_low, now_high = versus(rounds, number, baseline)
+        low, high = now_low, now_high
+        if drift:
+            _, low, high = later(logs, drift.of(mean), _usual_variance(rounds, {number, baseline}))
         shared = tuple(each[number] for each in rounds if number in each and baseline in each)
+        _, speed_low, speed_high = later([math.log(each) for each in shared], of_speed)
         found.append(
             Ratio(
                 number=number,
                 ratio=math.exp(mean),
                 low=math.exp(low),
-                high=math.exp(high) if math.isfinite(high) else math.inf,
+                high=_exp(high),
                 throughput=statistics.fmean(shared),
                 rounds=shared,
+                now_low=math.exp(now_low),
+                now_high=_exp(now_high),
+                speed_low=math.exp(speed_low),
+                speed_high=_exp(speed_high),
             )
         )
     return sorted(found, key=lambda r: -r.ratio)
+
+
+def _exp(log: float) -> float:
+    return math.exp(log) if math.isfinite(log) else math.inf
 
 
 def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | None = None) -> list[int]:
@@ -213,6 +307,7 @@ def choose_winner(
     unfit: Collection[int] = (),
     *,
     by_changes: bool = False,
+    drift: Drift | None = None,
 ) -> Chosen:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
@@ -222,8 +317,10 @@ def choose_winner(
         unfit: Candidates that must not win, whatever their speed.
         by_changes: Whether the simplest is the one with the fewest changes to the baseline, however
             much slower it seems.
+        drift: As for `ratios`.
     """
-    faster = [each.number for each in ratios(rounds, baseline) if each.low > 1 and each.number not in unfit]
+    among = ratios(rounds, baseline, drift)
+    faster = [each.number for each in among if each.low > 1 and each.number not in unfit]
     tied = contenders(rounds, baseline, faster)
     if by_changes:
         base = configs[baseline].flatten()

@@ -30,9 +30,14 @@ def times(value: float | None) -> str:
     return f"{value:.3g}x" if value < 100 else f"{value:,.0f}x"
 
 
-def interval(low: float, high: float) -> str:
+def interval(low: float, high: float, form: str = "{:.3g}") -> str:
     """Returns an interval as `[2.44, 3.26]`."""
-    return f"[{low:.3g}, {high:.3g}]"
+    return f"[{form.format(low)}, {form.format(high)}]"
+
+
+def interval_of_later(low: float, high: float) -> str:
+    """Returns the interval of a confirmed ratio with what it is of."""
+    return f"95% interval of a later run {interval(low, high)}"
 
 
 def tie_line(tied: Sequence[str]) -> str:

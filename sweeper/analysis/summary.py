@@ -251,6 +251,16 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
             "ratio": rounded(summary.ratio.ratio, 4),
             "ratio_low": rounded(summary.ratio.low, 4),
             "ratio_high": rounded(summary.ratio.high, 4),
+            **{
+                name: rounded(value, 4)
+                for name, value in (
+                    ("ratio_now_low", summary.ratio.now_low),
+                    ("ratio_now_high", summary.ratio.now_high),
+                    ("throughput_low", summary.ratio.speed_low),
+                    ("throughput_high", summary.ratio.speed_high),
+                )
+                if value is not None
+            },
         }
     if winner is not None and summary.winner is not None and (paid := summary.break_even(summary.winner)):
         winner["break_even_steps"] = paid[1]

@@ -90,7 +90,7 @@ def lines(found: Reconfirmation) -> list[str]:
         today = f"is not faster than your baseline today: {now.ratio:.3g}x"
     said = [
         f"{found.name}: trial {found.number} {today} "
-        f"(95% interval {interval(now.low, now.high)}, {len(now.rounds)} rounds); "
+        f"(95% interval {interval(*now.now)}, {len(now.rounds)} rounds); "
         f"the sweep found {before.ratio:.3g}x {interval(before.low, before.high)}."
     ]
     if found.soak is not None:

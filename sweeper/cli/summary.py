@@ -10,8 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.bottleneck import is_unexamined
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, decide
-from sweeper.analysis.formatting import figure, interval, loss, seconds, tie_line, times
+from sweeper.analysis.formatting import (
+    figure,
+    interval,
+    interval_of_later,
+    loss,
+    seconds,
+    tie_line,
+    times,
+)
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
 from sweeper.cli.screen import prose, rate
@@ -93,11 +102,9 @@ def decision(summary: Summary) -> list[str]:
         ]
     lines = [
         f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
-        f"(95% interval {interval(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds).",
+        f"({interval_of_later(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds).",
         *stopped,
-        f"  {_pace(best)}, down from {_pace(base)}{_data_share(best, base)}."
-        if best.epoch_seconds is not None
-        else f"  {_pace(best)}, up from {_pace(base)}{_data_share(best, base)}.",
+        f"  {_pace(best)}{_later(best, ratio)}, {_way(best)} from {_pace(base)}{_data_share(best, base)}.",
     ]
     if found.tied:
         lines.append(f"  {tie_line(found.tied)}")
@@ -123,6 +130,12 @@ def _undecided(found: Decision) -> str:
         return f"{found.best.name} is {times(found.speedup)} your baseline in a single trial, unconfirmed"
     if found.ratio is not None:
         tried = found.ratio
+        if tried.is_faster_now:
+            return (
+                f"undecided here: {found.rival} is {tried.ratio:.3g}x your baseline now"
+                f" {interval(*tried.now)}, but this machine drifts, and later it may be"
+                f" {interval(tried.low, tried.high)}. A quieter machine would settle it (`sweeper doctor`)"
+            )
         return (
             f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but its "
             f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds"
@@ -150,6 +163,20 @@ def _pace(side: Side) -> str:
     """Returns `12.3 s per epoch`, or samples per second if the epoch length is unknown."""
     epoch = side.epoch_seconds
     return f"{seconds(epoch)} per epoch" if epoch is not None else rate(side.throughput)
+
+
+def _later(side: Side, ratio: Ratio) -> str:
+    """Returns the 95% interval of a later speed, in the unit of `_pace`."""
+    if ratio.speed_low is None or ratio.speed_high is None or not math.isfinite(ratio.speed_high):
+        return ""
+    if side.epoch_seconds is None:
+        return f" {interval(ratio.speed_low, ratio.speed_high, '{:,.0f}')}"
+    samples = side.epoch_seconds * side.throughput
+    return f" {interval(samples / ratio.speed_high, samples / ratio.speed_low)}"
+
+
+def _way(side: Side) -> str:
+    return "up" if side.epoch_seconds is None else "down"
 
 
 def _data_share(best: Side, base: Side) -> str:

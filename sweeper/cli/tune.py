@@ -378,8 +378,8 @@ def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]
 def _measured(ratio: Interval | None) -> str:
     if ratio is None:
         return "–"
-    value, *bounds = ratio
-    return f"{value:.3g}x, once" if tuple(bounds) == ONCE else f"{value:.3g}x {interval(*bounds)}"
+    value, low, high = ratio
+    return f"{value:.3g}x, once" if (low, high) == ONCE else f"{value:.3g}x {interval(low, high)}"
 
 
 def _names(changes: Sequence[Change]) -> str:

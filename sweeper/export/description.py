@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sweeper.analysis.formatting import interval_of_later
+
 
 def origin(value: Mapping[str, Any]) -> str:
     """Returns `trial 2 of the sweep quick, measured at ...`."""
@@ -21,7 +23,7 @@ def promise(value: Mapping[str, Any]) -> str:
     if ratio := measured["x_baseline"]:
         parts.append(
             f"{ratio['ratio']:.3g}x the baseline "
-            f"(95% interval [{ratio['low']:.3g}, {ratio['high']:.3g}], {ratio['rounds']} rounds)"
+            f"({interval_of_later(ratio['low'], ratio['high'])}, {ratio['rounds']} rounds)"
         )
     if measured["projected_hours"]:
         parts.append(f"{measured['projected_hours']:.3g} h projected for production")

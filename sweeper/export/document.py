@@ -161,6 +161,8 @@ def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: 
     tree_mem = measured.telemetry.get("tree_mem_gib")
     return Measured(
         throughput=rounded(summary.throughput_of(record), 5),
+        throughput_low=_rounded(ratio.speed_low, 4) if ratio else None,
+        throughput_high=_rounded(ratio.speed_high, 4) if ratio else None,
         epoch_seconds=_rounded(summary.epoch_seconds(record), 4),
         projected_hours=_rounded(summary.projected_hours(record), 4),
         x_baseline=_x_baseline(ratio) if ratio else None,

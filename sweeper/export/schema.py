@@ -66,12 +66,16 @@ class Measured:
     """The figures of the trial.
 
     Attributes:
+        throughput_low: Lower end of the 95% interval of a later throughput, `throughput_high` the upper
+            one; None where it was not confirmed.
         lr: None for a script, which sets its own.
         effective: What actually ran where it differs from the configuration, by field name.
         verdict: What limits the trial, and why.
     """
 
     throughput: float
+    throughput_low: float | None = field(default=None, metadata=_OPTIONAL)
+    throughput_high: float | None = field(default=None, metadata=_OPTIONAL)
     epoch_seconds: float | None
     projected_hours: float | None
     x_baseline: XBaseline | None

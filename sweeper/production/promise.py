@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from sweeper.production.request import Promise
 
 TOLERANCE = 0.05
-"""Share of the promised speed by which a run may fall short."""
+"""Share of the promised speed by which a run may differ, where the sweep has no interval for it."""
 
 DISTURBED = 0.05
 """Share of the time from which a disturbance counts as a reason."""
@@ -23,6 +24,7 @@ class Judgement:
     Attributes:
         reached: Samples per second of steady training; None if it was too short.
         ratio: `reached` over `promised`; None if nothing was promised.
+        least: From which `reached` keeps the promise, `most` up to which it does not exceed it.
         reasons: Conditions that differ from the promise's, and what disturbed the run.
     """
 
@@ -30,6 +32,8 @@ class Judgement:
     promised: float | None
     ratio: float | None
     reasons: tuple[str, ...]
+    least: float = 0.0
+    most: float = math.inf
 
     @property
     def words(self) -> str:
@@ -39,9 +43,9 @@ class Judgement:
         if self.ratio is None:
             return f"{self.reached:,.0f} samples/s; no speed was promised"
         share = f"{self.reached:,.0f} samples/s, {self.ratio:.2f}x the promised {self.promised:,.0f}"
-        if self.ratio < 1 - TOLERANCE:
+        if self.reached < self.least:
             return f"missed: {share}"
-        return f"kept: {share}" if self.ratio <= 1 + TOLERANCE else f"exceeded: {share}"
+        return f"kept: {share}" if self.reached <= self.most else f"exceeded: {share}"
 
 
 def judged(
@@ -69,6 +73,8 @@ def judged(
         promised=promised,
         ratio=reached / promised if reached and promised else None,
         reasons=tuple(reasons),
+        least=(promise.low or promise.throughput * (1 - TOLERANCE)) if promise else 0.0,
+        most=(promise.high or promise.throughput * (1 + TOLERANCE)) if promise else math.inf,
     )
 
 

@@ -23,11 +23,14 @@ class Promise:
 
     Attributes:
         throughput: Samples per second.
+        low: Lower end of the 95% interval of a later throughput, `high` the upper one; None if unknown.
         holds_for: The conditions: `device`, `torch`, `train_samples`, ...
     """
 
     throughput: float
     holds_for: Mapping[str, Any]
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,12 @@ def wanted(
         ),
         promise=None
         if changed
-        else Promise(throughput=value["measured"]["throughput"], holds_for=value["holds_for"]),
+        else Promise(
+            throughput=value["measured"]["throughput"],
+            holds_for=value["holds_for"],
+            low=value["measured"].get("throughput_low"),
+            high=value["measured"].get("throughput_high"),
+        ),
         changed=changed,
         sweep=str(source.get("sweep") or ""),
         trial=int(source.get("trial") or 0),

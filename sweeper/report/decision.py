@@ -10,7 +10,16 @@ from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import figure, interval, joules, loss, metric, seconds, tie_line, times
+from sweeper.analysis.formatting import (
+    figure,
+    interval_of_later,
+    joules,
+    loss,
+    metric,
+    seconds,
+    tie_line,
+    times,
+)
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.report.before_after import TITLES, limits_in_words, value_at
@@ -98,7 +107,7 @@ def _interval(ratio: Ratio) -> str:
     # With a single round the upper end is infinite, which is null in a file.
     if not ratio.high or not math.isfinite(ratio.high):
         return f"{rounds}: too few for an interval"
-    return f"95% interval {interval(ratio.low, ratio.high)}, {rounds}"
+    return f"{interval_of_later(ratio.low, ratio.high)}, {rounds}"
 
 
 def _count(number: int, what: str) -> str:

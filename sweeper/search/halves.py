@@ -24,7 +24,14 @@ MIN_GAIN = math.log(1.02)
 """What is expected to bring less is left out."""
 
 STAGES = 3
-FIRST_ROWS: Mapping[int, str] = {4: "--+", 8: "---+-++", 12: "--+---+++-+"}
+FIRST_ROWS: Mapping[int, str] = {
+    4: "--+",
+    8: "---+-++",
+    12: "--+---+++-+",
+    16: "+++-++--+-+----",
+    20: "--++----+-+-++++--+",
+    24: "-----+-+--++--++-+-++++",
+}
 """By number of trials: the first row, of which the others but one are rotations; in that all are made."""
 
 NOISE, NOISE_FREEDOM = 0.08, 3

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.analysis.labels import run_name
@@ -47,6 +50,16 @@ class SweepContext:
     template: Job
     varied: Sequence[str]
     began: float
+
+    @property
+    def home(self) -> Path:
+        """The folder of all sweeps, and of what they share."""
+        return self.journal.folder.parents[1]
+
+    def key_of(self, record: TrialRecord) -> str:
+        """Returns what a trial's speed is known by on this machine: its code, its data, its configuration."""
+        parts = [self.journal.read()["fingerprint"], record.config.key()]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def name(self, record: TrialRecord) -> str:
         """Returns a record's run name."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from sweeper._version import __version__
 from sweeper.analysis.decision import Decision
+from sweeper.analysis.formatting import interval_of_later
 from sweeper.analysis.summary import Summary
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal
@@ -99,8 +100,8 @@ def _decision(summary: Summary, found: Decision) -> str:
     if best is None:
         if found.ratio is not None:
             ratio = f"{found.ratio.ratio:.3g} times the baseline"
-            interval = f"95% interval [{found.ratio.low:.3g}, {found.ratio.high:.3g}]"
-            said = f"**Undecided**: {found.rival} is {ratio} ({interval})"
+            later = interval_of_later(found.ratio.low, found.ratio.high)
+            said = f"**Undecided**: {found.rival} is {ratio} ({later})"
         else:
             said = "**Nothing is better than the baseline**"
         return f"{said}; {summary.reason}.{stopped}"
@@ -112,8 +113,7 @@ def _decision(summary: Summary, found: Decision) -> str:
     known = "in a single trial, unconfirmed"
     if found.ratio is not None:
         rounds = len(found.ratio.rounds)
-        interval = f"[{found.ratio.low:.3g}, {found.ratio.high:.3g}]"
-        known = f"confirmed (95% interval {interval}, {rounds} rounds)"
+        known = f"confirmed ({interval_of_later(found.ratio.low, found.ratio.high)}, {rounds} rounds)"
     speedup = "" if found.speedup is None else f": {found.speedup:.3g} times the baseline"
     return (
         f"**Trial {best.record.number}{speedup}**, {known}.\n\n"

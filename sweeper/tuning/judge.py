@@ -108,7 +108,12 @@ def _ranks(one: Recorded, other: Recorded) -> Iterator[tuple[Sequence[Event], Se
 def _missing(one: Recorded, other: Recorded) -> str:
     if one.failure or other.failure:
         return one.failure or other.failure
-    return "" if one.events.keys() == other.events.keys() else "other processes train"
+    return "" if _trainers(one) == _trainers(other) else "other processes train"
+
+
+def _trainers(recorded: Recorded) -> set[str]:
+    # One that waits for those that train may or may not go on before it is stopped.
+    return {name for name, events in recorded.events.items() if any("step" in each for each in events)}
 
 
 def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[Event, Event]]:

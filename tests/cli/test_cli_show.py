@@ -93,7 +93,10 @@ def test_show_json_is_as_documented(cli, home):
     assert (found["name"], found["state"], found["device"]) == ("toy", "finished", "none")
     one = {"number", "config", "metrics", "notes"}
     assert set(found["baseline"]) == one
-    assert set(found["winner"]) == one | {"ratio", "ratio_low", "ratio_high"}
+    assert set(found["winner"]) == one | {
+        *("ratio", "ratio_low", "ratio_high", "ratio_now_low", "ratio_now_high"),
+        *("throughput_low", "throughput_high"),
+    }
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:
         assert set(trial) == TRIAL | VERDICT

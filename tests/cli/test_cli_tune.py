@@ -113,11 +113,13 @@ def test_exec_needs_the_export_of_a_command(sweeper, tmp_path):
 def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
-    script.write_text("a = 1\n")
+    script.write_text("a = 1\n" * 1000)
     command = ["python", "train.py", "--epochs", "3"]
+    # However long the script.
+    assert len(digest_of_scripts(command)) == 16
     proved = {"holds_for": {}, "proved": {"code": digest_of_scripts(command)}}
     assert list(otherwise(proved, [*command, "--lr", "1"])) == []
-    script.write_text("a = 1  # a comment\n")
+    script.write_text("a = 1  # a comment\n" * 1000)
     assert list(otherwise(proved, command)) == []
     script.write_text("a = 2\n")
     assert [each.partition(";")[0] for each in otherwise(proved, command)] == [

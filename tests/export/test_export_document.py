@@ -141,7 +141,9 @@ def test_the_keys_stand_in_the_order_of_the_schema():
     value = export_of({}, spec, device=A10, versions={"torch": "2.9.1"})
     subject, after = ["pipeline", "data", "config"], ["measured", "holds_for"]
     assert list(value) == ["schema", *subject, *after, "production", "execution", "provenance", "warnings"]
-    assert list(value["measured"]) == [each.name for each in dataclasses.fields(Measured)]
+    confirmed = {"throughput_low", "throughput_high"}
+    names = [each.name for each in dataclasses.fields(Measured)]
+    assert list(value["measured"]) == [each for each in names if each not in confirmed]
     device, *conditions = value["holds_for"]
     assert [device, *conditions[:3]] == ["device", "gpu", "gpu_mem_gib", "torch"]
 

@@ -257,7 +257,9 @@ def test_the_experiment_says_the_decision_first_and_what_to_do_next(bench):
     assert shelf.info is not None
     first, *others = shelf.info.note.split("\n\n")
     assert re.fullmatch(
-        r"\*\*Trial \d: \S+ times the baseline\*\*, confirmed \(95% interval \[.*\], 3 rounds\)\.", first
+        r"\*\*Trial \d: \S+ times the baseline\*\*, confirmed"
+        r" \(95% interval of a later run \[.*\], 3 rounds\)\.",
+        first,
     )
     assert "Use it: `sweeper export toy`." in others
     assert others[-1].startswith("Ran ")

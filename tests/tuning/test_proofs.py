@@ -99,6 +99,13 @@ def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_pro
         assert wrong.refused
 
 
+def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
+    steps = [{"step": number} for number in range(20)]
+    trained = Recorded(events={"1": steps, "2": steps})
+    assert not equal(trained, Recorded(events={**trained.events, "parent": [{"eval": 1}]}))
+    assert equal(trained, Recorded(events={**trained.events, "3": steps})) == "other processes train"
+
+
 @pytest.mark.slow
 def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() -> None:
     found = Proofs([sys.executable, "racing.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)

@@ -6,6 +6,7 @@ import dataclasses
 import random
 import shutil
 import statistics
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sweeper.analysis.confirmation import (
     is_enough,
     ratios,
 )
+from sweeper.analysis.drift import block_of
 from sweeper.analysis.finalists import finalists, is_speed
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.launchers import traits
@@ -30,6 +32,7 @@ from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kep
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
 from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
@@ -69,6 +72,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     rounds = Rounds(context, trials, "confirm", window, wanted, among)
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
     unfit = _unfit(context, trials, rounds)
+    rounds.record()
     return rounds.result(unfit)
 
 
@@ -193,6 +197,8 @@ class Rounds:
         self._among = among
         self._kept = False
         self._numbers: list[int] = []
+        self._machine = MachineRecord(context.home, context.machine.line)
+        self._drift = self._machine.drift()
         self.ended = ""
 
     def throughputs(self) -> list[dict[int, float]]:
@@ -288,14 +294,23 @@ class Rounds:
 
     def ratios(self) -> list[Ratio]:
         """Returns each candidate's ratio to the baseline, best first."""
-        return ratios(self.throughputs(), BASELINE)
+        return ratios(self.throughputs(), BASELINE, self._drift)
+
+    def record(self) -> None:
+        """Adds the speeds to what is known of the machine."""
+        names = {number: self._context.key_of(self._trials.table.records[number]) for number in self._numbers}
+        self._machine.add(block_of(self.throughputs(), names, time.time()))
+
+    def decision(self, unfit: Collection[int]) -> Chosen:
+        """Returns the fastest or its simplest rival, without those that are unfit."""
+        records, by_changes = self._trials.table.records, self._context.spec.confirm.ladder
+        configs = {number: records[number].config for number in self._numbers}
+        speeds = self.throughputs()
+        return choose_winner(speeds, BASELINE, configs, unfit, by_changes=by_changes, drift=self._drift)
 
     def result(self, unfit: Collection[int]) -> ConfirmationResult:
         """Returns the winner, its rivals and all rounds."""
-        table, speeds = self._trials.table, self.throughputs()
-        configs = {number: table.records[number].config for number in self._numbers}
-        by_changes = self._context.spec.confirm.ladder
-        decision = choose_winner(speeds, BASELINE, configs, unfit, by_changes=by_changes)
+        decision = self.decision(unfit)
         if not is_speed(self._context.spec):
             # The search decided by other objectives; the rounds measure only its speed.
             decision = Chosen(winner=next((n for n in self._numbers[1:] if n not in unfit), None))
@@ -305,7 +320,7 @@ class Rounds:
             tied=decision.tied,
             unfit=tuple(sorted(unfit)),
             ratios=tuple(self.ratios()),
-            rounds=tuple(speeds),
+            rounds=tuple(self.throughputs()),
             rounds_ended=self.ended,
             disturbed={
                 n: sum(bool(each[n].contamination) for each in self.speeds if n in each)
@@ -325,10 +340,8 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
     unfit: set[int] = set()
     if not limits or not table.quality_samples:
         return unfit
-    configs = {number: table.records[number].config for number in table.records}
     while True:
-        speeds, by_changes = rounds.throughputs(), context.spec.confirm.ladder
-        winner = choose_winner(speeds, BASELINE, configs, unfit, by_changes=by_changes).winner
+        winner = rounds.decision(unfit).winner
         if winner is None:
             return unfit
         record = table.records[winner]

@@ -67,8 +67,8 @@ class Reconfirmation:
 
     @property
     def holds(self) -> bool:
-        """Whether the lower end of today's interval is above 1."""
-        return self.now is not None and self.now.low > 1
+        """Whether it is faster today."""
+        return self.now is not None and self.now.is_faster_now
 
 
 def reconfirm(
@@ -112,6 +112,7 @@ def reconfirm(
             place = f"{FOLDER}/{1 + _count(journal):04d}"
             rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
             rounds.run([number])
+            rounds.record()
             found = rounds.result(())
             soak = None
             if soak_seconds:

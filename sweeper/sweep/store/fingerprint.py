@@ -81,7 +81,7 @@ def digest_of_files_named(command: Sequence[str]) -> str:
 
 def digest_of_scripts(command: Sequence[str]) -> str:
     """Returns a digest of the Python scripts that a command line names: what is options does not count."""
-    return digest_of_files_named([item for item in command if item.endswith(".py")])
+    return _sha(digest_of_files_named([item for item in command if item.endswith(".py")]))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

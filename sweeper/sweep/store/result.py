@@ -53,6 +53,11 @@ class SweepResult:
 def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
     """Returns what a file has of a confirmation."""
     tree: dict[str, Any] = encode(found)
+    # Earlier versions had no intervals of now and of speeds.
+    for ratio in tree["ratios"]:
+        for name in ("now_low", "now_high", "speed_low", "speed_high"):
+            if ratio[name] is None:
+                del ratio[name]
     if not found.rounds_ended:
         # Without rounds, files have never had these.
         for name in ("tied", "unfit", "rounds_ended", "disturbed"):

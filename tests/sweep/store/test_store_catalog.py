@@ -96,11 +96,15 @@ def test_new_of_an_unchanged_finished_sweep(bench):
 
 def test_a_finished_sweep_is_kept_and_the_changed_one_is_called_otherwise(bench):
     bench.run()
-    before = {path: path.read_bytes() for path in bench.home.rglob("*.json")}
+    folder = bench.home / "sweeps"
+    before = {path: path.read_bytes() for path in folder.rglob("*.json")}
     Path("toy_pipeline.py").write_text(CHANGED)
     assert bench.run().journal.name == "toy-2"
     assert bench.watcher.lines[0] == "`toy` is a different sweep, so this one is called `toy-2`."
-    assert before.items() <= {path: path.read_bytes() for path in bench.home.rglob("*.json")}.items()
+    assert (
+        before.items()
+        <= {path: path.read_bytes() for path in (bench.home / "sweeps").rglob("*.json")}.items()
+    )
     assert not bench.run().ran
     Path("toy_pipeline.py").write_text(PIPELINE)
     again = bench.run()

@@ -1,0 +1,115 @@
+"""How far a machine's speeds drift from one measurement to a later one.
+
+The rounds of a confirmation run one after another. Their spread tells nothing of what the machine will be
+like in an hour: that shows only where the same was measured at two times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.confirmation import Drift, Round, Variance, share
+
+PRIOR_RATIO, PRIOR_SPEED = 0.045**2, 0.08**2
+"""Variances of the log of a ratio and of a speed between measurements, from winners that were measured again
+after half an hour on shared hosts."""
+
+PRIOR_FREEDOM = 6
+"""Repeated measurements for which they count."""
+
+LEAST = 0.1
+"""Share of these variances that a machine drifts by at least, however steady it was so far."""
+
+MIN_SHARE = 0.25
+"""Of the largest drift: ratios that may have less of it tell nothing of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The speeds of one confirmation.
+
+    Attributes:
+        at: Unix time of its end.
+        speeds: For each configuration: the mean log of samples per second, and the variance of that mean.
+    """
+
+    at: float
+    speeds: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """One figure at two times.
+
+    Attributes:
+        difference: Of its logs.
+        noise: The variance that this difference has without any drift.
+        scale: The figure's share of the largest drift.
+        weight: Less than 1 for one of several that depend on each other.
+    """
+
+    difference: float
+    noise: float
+    scale: float = 1.0
+    weight: float = 1.0
+
+
+def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float) -> Block:
+    """Returns the block of some rounds.
+
+    Args:
+        names: What identifies each trial on this machine.
+    """
+    speeds = {}
+    for number, name in names.items():
+        logs = [math.log(each[number]) for each in rounds if number in each]
+        if len(logs) > 1:
+            speeds[name] = statistics.fmean(logs), statistics.variance(logs) / len(logs)
+    return Block(at=at, speeds=speeds)
+
+
+def drift(blocks: Sequence[Block]) -> Drift:
+    """Returns the drift between blocks, as far as they have measured the same; else what is usual."""
+    order = sorted(blocks, key=lambda each: each.at)
+    return Drift(ratio=_variance(PRIOR_RATIO, _ratios(order)), speed=_variance(PRIOR_SPEED, _speeds(order)))
+
+
+def _speeds(blocks: Sequence[Block]) -> Iterator[Return]:
+    last: dict[str, tuple[float, float]] = {}
+    for block in blocks:
+        for name, now in block.speeds.items():
+            if name in last:
+                yield Return(now[0] - last[name][0], now[1] + last[name][1])
+            last[name] = now
+
+
+def _ratios(blocks: Sequence[Block]) -> Iterator[Return]:
+    last: dict[tuple[str, str], tuple[float, float]] = {}
+    for block in blocks:
+        for pair in itertools.combinations(sorted(block.speeds), 2):
+            (one, noise), (other, more) = (block.speeds[name] for name in pair)
+            now = one - other, noise + more
+            if pair in last:
+                before = last[pair]
+                scale = share((now[0] + before[0]) / 2)
+                if scale >= MIN_SHARE:
+                    # Of n speeds, n - 1 ratios are independent.
+                    weight = 2 / len(block.speeds)
+                    yield Return(now[0] - before[0], now[1] + before[1], scale, weight)
+            last[pair] = now
+
+
+def _variance(prior: float, returns: Iterable[Return]) -> Variance:
+    """Returns a variance from what is usual and from what came back; that counts less, the noisier it is."""
+    total, freedom = PRIOR_FREEDOM * prior, float(PRIOR_FREEDOM)
+    for each in returns:
+        # Both measurements have drifted.
+        noise = each.noise / (2 * each.scale**2)
+        weight = each.weight * (prior / (prior + noise)) ** 2
+        total += weight * (each.difference**2 / (2 * each.scale**2) - noise)
+        freedom += weight
+    return Variance(max(total / freedom, LEAST * prior), freedom)

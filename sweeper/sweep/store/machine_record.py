@@ -1,0 +1,63 @@
+"""What is known of a machine from all sweeps of a home: `machines/<id>.json`."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sweeper.analysis.confirmation import Drift
+from sweeper.analysis.drift import Block, drift
+from sweeper.core.codec import decode, encode
+from sweeper.system.files import write_json
+
+FOLDER = "machines"
+MAX_BLOCKS = 500
+"""The latest ones; earlier ones tell of another season."""
+
+
+class MachineRecord:
+    """The record of one machine.
+
+    Args:
+        line: What it is, in words: processors, cores, GPUs.
+        node: Its name.
+    """
+
+    def __init__(self, home: Path, line: str, node: str = "") -> None:
+        node = node or platform.node()
+        self._line = line
+        key = hashlib.sha256(f"{node}\n{line}".encode()).hexdigest()[:12]
+        self._path = home / FOLDER / f"{key}.json"
+
+    def blocks(self) -> list[Block]:
+        """Returns the measurements so far; none if the file cannot be read."""
+        try:
+            tree = json.loads(self._path.read_text(encoding="utf-8"))
+            return [decode(Block, each) for each in tree["blocks"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def drift(self) -> Drift:
+        """Returns how far its speeds drift."""
+        return drift(self.blocks())
+
+    def add(self, block: Block) -> None:
+        """Adds a measurement, once."""
+        with self._locked():
+            known = self.blocks()
+            if not block.speeds or any(each.speeds == block.speeds for each in known):
+                return
+            blocks = [*known, block][-MAX_BLOCKS:]
+            write_json(self._path, {"machine": self._line, "blocks": [encode(each) for each in blocks]})
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_suffix(".lock").open("w", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

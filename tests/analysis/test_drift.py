@@ -1,0 +1,122 @@
+"""Intervals for a later measurement: they hold where the machine drifts, and learn how far it does."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from sweeper.analysis.confirmation import Drift, Round, Variance, choose_winner, ratios, share
+from sweeper.analysis.drift import (
+    LEAST,
+    PRIOR_FREEDOM,
+    PRIOR_RATIO,
+    PRIOR_SPEED,
+    Block,
+    block_of,
+    drift,
+)
+from sweeper.core.config import TrialConfig
+
+NAMES = {0: "baseline", 1: "winner"}
+
+
+def blocks(
+    draw: random.Random, count: int, drifts: float, noise: float = 0.02, gain: float = 1.2, rounds: int = 6
+) -> Iterator[tuple[list[Round], Block]]:
+    """Yields confirmations on a machine on which each speed drifts in between."""
+    for at in range(count):
+        levels = {number: draw.gauss(gain * number, drifts) for number in NAMES}
+        found: list[Round] = [
+            {number: math.exp(draw.gauss(level, noise)) for number, level in levels.items()}
+            for _ in range(rounds)
+        ]
+        yield found, block_of(found, NAMES, float(at))
+
+
+def test_without_a_record_the_drift_is_the_usual_one():
+    found = drift([])
+    assert found.ratio == Variance(PRIOR_RATIO, PRIOR_FREEDOM)
+    assert found.speed == Variance(PRIOR_SPEED, PRIOR_FREEDOM)
+
+
+@pytest.mark.parametrize("sd", [0.02, 0.15])
+def test_it_is_learned_from_what_was_measured_again(sd: float):
+    found = drift([block for _, block in blocks(random.Random(0), 60, sd)])
+    assert found.speed.value == pytest.approx(sd**2, rel=0.4, abs=LEAST * PRIOR_SPEED)
+    # Both speeds of a ratio drift.
+    assert found.ratio.value == pytest.approx(2 * sd**2, rel=0.4)
+    assert found.speed.freedom > 60
+
+
+def test_a_steady_machine_is_not_thought_to_stand_still():
+    found = drift([block for _, block in blocks(random.Random(0), 100, 0.0)])
+    assert found.ratio.value == pytest.approx(LEAST * PRIOR_RATIO, rel=0.5)
+
+
+def test_noisy_measurements_tell_little():
+    noisy = drift([block for _, block in blocks(random.Random(0), 20, 0.0, noise=0.5, rounds=2)])
+    quiet = drift([block for _, block in blocks(random.Random(0), 20, 0.0, noise=0.01)])
+    assert noisy.ratio.freedom < PRIOR_FREEDOM + 2 < quiet.ratio.freedom
+
+
+def test_equals_tell_nothing_of_the_drift_between_what_differs():
+    found = drift([block for _, block in blocks(random.Random(0), 20, 0.1, gain=0.0)])
+    assert found.ratio.freedom < PRIOR_FREEDOM + 10
+    assert found.speed.freedom > PRIOR_FREEDOM + 20
+
+
+def test_of_three_speeds_two_ratios_are_independent():
+    draw = random.Random(0)
+
+    def block(at: float) -> Block:
+        return Block(
+            at=at, speeds={name: (draw.gauss(3 * number, 0.1), 1e-6) for number, name in enumerate("abc")}
+        )
+
+    assert drift([block(0.0), block(1.0)]).ratio.freedom == pytest.approx(PRIOR_FREEDOM + 2, abs=0.1)
+
+
+def test_equals_hardly_drift_apart():
+    assert share(0.0) == 0
+    assert share(math.log(1.1)) == pytest.approx(0.1375, rel=0.01)
+    assert share(math.log(2)) == share(math.log(30)) == share(-math.log(30)) == 1
+
+
+def test_the_interval_holds_the_later_ratio_where_that_of_now_does_not():
+    draw = random.Random(1)
+    known = [block for _, block in blocks(draw, 30, 0.06)]
+    holds, held_now, speed_holds, count = 0, 0, 0, 400
+    for _ in range(count):
+        (first, _), (second, _) = blocks(draw, 2, 0.06)
+        (before,) = ratios(first, 0, drift(known))
+        (after,) = ratios(second, 0)
+        holds += before.low <= after.ratio <= before.high
+        held_now += before.now_low <= after.ratio <= before.now_high
+        speed_holds += before.speed_low <= after.throughput <= before.speed_high
+    assert 0.92 < holds / count < 0.99
+    assert held_now / count < 0.6
+    assert 0.92 < speed_holds / count < 0.99
+
+
+def test_small_gains_keep_their_interval():
+    rounds = [{0: 1.0, 1: 1.05 * (1 + 0.002 * n)} for n in (-1, 0, 1, 0)]
+    (found,) = ratios(rounds, 0, Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6)))
+    assert 1.03 < found.low < found.now_low
+
+
+def test_without_a_drift_the_interval_is_that_of_now():
+    (found,) = ratios([{0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.1}, {0: 1.0, 1: 1.9}], 0)
+    assert (found.low, found.high) == (found.now_low, found.now_high)
+
+
+def test_where_the_drift_is_larger_than_the_gain_nothing_wins():
+    rounds = [{0: 1.0, 1: 2.0 * (1 + 0.01 * n)} for n in (-1, 0, 1, 0)]
+    configs = {0: TrialConfig(args={"loader": "own"}), 1: TrialConfig(args={"loader": "gathered"})}
+    wild = Drift(ratio=Variance(0.4**2, 6), speed=Variance(0.4**2, 6))
+    assert choose_winner(rounds, 0, configs).winner == 1
+    assert choose_winner(rounds, 0, configs, drift=wild).winner is None
+    (found,) = ratios(rounds, 0, wild)
+    assert found.is_faster_now
