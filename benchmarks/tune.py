@@ -383,7 +383,12 @@ def main() -> None:
     """Runs the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--programs", type=Path, default=Path())
-    parser.add_argument("--python", type=Path, help="the folder of the `python` that runs the programs")
+    parser.add_argument(
+        "--python",
+        type=Path,
+        default=Path(sys.executable).parent,
+        help="the folder of the `python` that runs the programs",
+    )
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--home", type=Path, help="where the tunes are kept")
     parser.add_argument("--kills", type=int, default=KILLS)
@@ -393,8 +398,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if unknown := {*asked.parts} - {*PARTS}:
         parser.error(f"a part must be one of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
-    if asked.python:
-        os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
+    os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
     home = asked.home or Path(tempfile.mkdtemp(prefix="sweeper-tunes-"))
     home.mkdir(parents=True, exist_ok=True)
     options = Asked(

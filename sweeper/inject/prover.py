@@ -143,13 +143,22 @@ class Prover(Observer):
     def step_ended(self, optimizer: Any, *_: Any) -> None:
         """An optimizer has stepped."""
         super().step_ended(optimizer)
+        self._record_step(optimizer)
+
+    def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
+        super()._step_ended(optimizer, num_steps)
+        if optimizer is None:
+            # Parameters that are updated by hand are not known: the losses of later steps tell of them.
+            self._record_step(None)
+
+    def _record_step(self, optimizer: Any) -> None:
         if not self._is_on:
             return
         self._num_steps += 1
         event: dict[str, Any] = {
             "step": self._num_steps,
             "samples": self._last_samples,
-            "rates": [_plain(each.get("lr")) for each in optimizer.param_groups],
+            "rates": [_plain(each.get("lr")) for each in getattr(optimizer, "param_groups", ())],
             "random": self._random(),
         }
         before = self._before.pop(id(optimizer), None)

@@ -18,6 +18,7 @@ from .gpu import Cudnn, Tf32
 from .intervention import Intervention
 from .loader import Loader
 from .model import Compiled, Layout, Precision
+from .pictures import Pictures
 
 VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
@@ -29,10 +30,9 @@ OWN = "own"
 """The value that leaves everything as the script has it."""
 
 BATCH_SIZE = BatchSize()
-INTERVENTIONS: Mapping[str, Intervention] = {
-    each.name: each
-    for each in (Loader(), Fused(), Compiled(), Layout(), Precision(), Tf32(), Cudnn(), BATCH_SIZE)
-}
+# Pictures are before loaders: one that is gathered does not ask for them.
+_ALL = (Pictures(), Loader(), Fused(), Compiled(), Layout(), Precision(), Tf32(), Cudnn(), BATCH_SIZE)
+INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in _ALL}
 """All that come with sweeper, by the name of their parameter, in the order in which they are made."""
 
 

@@ -101,19 +101,20 @@ def fault_in_child(torch: Any, loader: Any, work: Callable[[], str], seconds: fl
         return str(refusal)
 
 
-def run_together(torch: Any, loader: Any, works: Sequence[Callable[[], str]], seconds: float) -> None:
-    """Runs children side by side.
+def together(torch: Any, loader: Any, works: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
+    """Runs children side by side, and returns what they return.
 
     Raises:
-        RefusedError: One of them found fault.
+        RefusedError: One of them refused, was late, or died.
     """
     deadline_s = time.perf_counter() + seconds
     children = [_start(torch, loader, work) for work in works]
-    faults = []
+    found, faults = [], []
     for child in children:
         try:
-            faults.append(_ended(*child, deadline_s))
+            found.append(_ended(*child, deadline_s))
         except RefusedError as refusal:
-            faults.append(str(refusal))
-    for fault in filter(None, faults):
-        raise RefusedError(fault)
+            faults.append(refusal)
+    for fault in faults:
+        raise fault
+    return found

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .children import be_worker, fault_in_child, result_of_child, run_together
+from .children import be_worker, fault_in_child, result_of_child, together
 from .generators import states
 from .intervention import RefusedError
 from .kept import VARIABLE as KEPT
@@ -103,12 +103,12 @@ def collated(torch: Any, loader: Any) -> Collated:
     Raises:
         RefusedError: It cannot be collated once, or not in time, or does not fit into memory.
     """
-    num_rows = _num_rows(torch, loader)
+    num_rows = num_rows_of(torch, loader)
     if not num_rows:
         raise RefusedError("its data set is empty")
     first = min(num_rows, FIRST_ROWS)
     fetch = fetcher(torch, loader).fetch
-    kept = Kept(_key(torch, loader))
+    kept = Kept(digest_of(torch, loader))
     if (found := kept.read()) is not None:
         whole = _whole(torch, *found)
         # An earlier process has compared them; the data themselves may have changed since.
@@ -141,16 +141,13 @@ def collated(torch: Any, loader: Any) -> Collated:
     whole = _whole(torch, about, kept.room(size))
     ends = [num_rows * number // children for number in range(children + 1)]
     try:
-        run_together(
-            torch,
-            loader,
-            [
-                _filling(torch, loader, whole, range(begin, end))
-                for begin, end in zip(ends, ends[1:])
-                if end > begin
-            ],
-            3 * MAX_SECONDS,
-        )
+        works = [
+            _filling(torch, loader, whole, range(begin, end))
+            for begin, end in zip(ends, ends[1:])
+            if end > begin
+        ]
+        for fault in filter(None, together(torch, loader, works, 3 * MAX_SECONDS)):
+            raise RefusedError(fault)
     except RefusedError:
         kept.drop()
         raise
@@ -158,7 +155,7 @@ def collated(torch: Any, loader: Any) -> Collated:
     return whole
 
 
-def _num_rows(torch: Any, loader: Any) -> int:
+def num_rows_of(torch: Any, loader: Any) -> int:
     """Returns how many rows a loader's data set has.
 
     Raises:
@@ -173,8 +170,8 @@ def _num_rows(torch: Any, loader: Any) -> int:
     return num_rows
 
 
-def _key(torch: Any, loader: Any) -> str:
-    """Returns what the collated rows are kept under; empty if they are not."""
+def digest_of(torch: Any, loader: Any) -> str:
+    """Returns under which name a loader's data set is kept; empty if nothing is kept."""
     if not os.environ.get(KEPT):
         return ""
     try:
@@ -203,7 +200,7 @@ def check_rows(torch: Any, loader: Any) -> None:
     Raises:
         RefusedError: It could.
     """
-    num_rows = _num_rows(torch, loader)
+    num_rows = num_rows_of(torch, loader)
     if loader.worker_init_fn is not None:
         raise RefusedError("its workers are set up by a function of the script's")
     rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_WORKERS_ROWS))

@@ -137,7 +137,8 @@ def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
         # Two ways to see it: a busy machine spoils one of them, and workers take cores from the arithmetic.
         without_data = parts.step_s / max(1e-9, parts.step_s - parts.data_s)
         on_one_batch = diagnosis.device_samples_s / found.throughput
-        yield "loader", (max(without_data, on_one_batch), "without its loader")
+        for name in ("loader", "pictures"):
+            yield name, (max(without_data, on_one_batch), "without its loader")
     yield "optimizer", (parts.step_s / max(1e-9, parts.step_s - parts.optimizer_s), "without updates")
 
 

@@ -99,6 +99,26 @@ def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_pro
         assert wrong.refused
 
 
+@pytest.mark.slow
+def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
+    text = (HERE / "train.py").read_text(encoding="utf-8")
+    by_hand = (
+        "[p.data.add_(p.grad, alpha=-0.05) for p in model.parameters()]",
+        "[setattr(p, 'grad', None) for p in model.parameters()]",
+    )
+    for call, instead in zip(("optimizer.step()", "optimizer.zero_grad()"), by_hand, strict=True):
+        assert call in text
+        text = text.replace(call, instead)
+    lines = [line for line in text.splitlines() if "torch.optim" not in line]
+    (tmp_path / "train.py").write_text("\n".join(lines), encoding="utf-8")
+    found = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
+    assert not found.unproved
+    among = [planted()[name] for name in ("nothing_exact", "half_the_labels_exact")]
+    harmless, wrong = found.prove(among, lambda _: None)
+    assert "equal in every bit over 7" in harmless.proof
+    assert wrong.refused
+
+
 def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
     steps = [{"step": number} for number in range(20)]
     trained = Recorded(events={"1": steps, "2": steps})

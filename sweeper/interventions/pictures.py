@@ -1,0 +1,257 @@
+"""Pictures that are decoded once, and read as pixels from then on.
+
+A data set that draws for each row, a crop or a flip, cannot be gathered; but in every pass it opens the same
+files. All rows are read once, in child processes, and what Pillow decodes meanwhile is kept. Pixels are known
+by the file they came from, as it was: one that is written again is decoded again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from .children import result_of_child, together
+from .collating import (
+    MAX_CHILDREN,
+    MAX_MEMORY_SHARE,
+    MAX_SECONDS,
+    available_bytes,
+    digest_of,
+    num_rows_of,
+)
+from .intervention import EXACT, Intervention, RefusedError, Report
+from .kept import Kept
+
+FORMATS, MODES = ("JPEG", "PNG"), ("L", "RGB", "RGBA", "CMYK")
+"""Of the pictures that are kept: others have a palette, or take no time to decode."""
+
+FIRST_ROWS = 64
+"""From which memory and time of all rows are estimated."""
+
+SPARE = 1.25
+"""Times the estimated memory, since pictures differ in size. What finds no room is decoded as ever."""
+
+MIN_SHARE = 0.1
+"""Of the time of a row that decoding takes; less cannot be saved."""
+
+Place = tuple[Any, int, int, str, tuple[int, int]]
+"""Memory, begin and end in it, mode, width and height."""
+
+
+class Pictures(Intervention):
+    """Pictures that a data set opens are decoded once."""
+
+    name = "pictures"
+    choices = ("decoded",)
+    kind = EXACT
+    why = "pictures are decoded once, and read as pixels from then on; what is drawn for a row still is"
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        return "its batches come from no DataLoader" if observed.get("num_workers") is None else ""
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Has the passes that begin from now on find their pictures decoded."""
+        module = torch.utils.data.dataloader
+        original = module.DataLoader._get_iterator
+        decoding = _Decoding()
+        # Of a data set, since a script may make a loader in each epoch; a list cannot be referred to weakly.
+        known: set[int] = set()
+
+        @functools.wraps(original)
+        def get_iterator(loader: Any) -> Any:
+            if id(loader.dataset) not in known:
+                known.add(id(loader.dataset))
+                try:
+                    _decode_all(torch, loader, decoding)
+                    report(True)
+                except RefusedError as refusal:
+                    report(False, str(refusal))
+            return original(loader)
+
+        module.DataLoader._get_iterator = get_iterator
+
+
+class _Decoding:
+    """Stands in for Pillow's own decoding.
+
+    Attributes:
+        places: Where the pixels of a picture are, by its key.
+        decoded: Is called with each picture that was decoded by Pillow, its key and the seconds it took.
+    """
+
+    def __init__(self) -> None:
+        self.places: MutableMapping[str, Place] = {}
+        self.decoded: Callable[[str, Any, float], None] | None = None
+        self._is_in_place = False
+
+    def begin(self) -> None:
+        """Wraps `load`, once.
+
+        Raises:
+            RefusedError: Pillow has not been imported.
+        """
+        module = sys.modules.get("PIL.ImageFile")
+        if module is None:
+            raise RefusedError("its rows open no pictures with Pillow")
+        if self._is_in_place:
+            return
+        self._is_in_place = True
+        original = module.ImageFile.load
+
+        @functools.wraps(original)
+        def load(picture: Any) -> Any:
+            key = _key(picture) if self.places or self.decoded else ""
+            if not key:
+                return original(picture)
+            if (place := self.places.get(key)) is not None:
+                return _filled(picture, place)
+            began_s = time.perf_counter()
+            found = original(picture)
+            if self.decoded is not None:
+                self.decoded(key, picture, time.perf_counter() - began_s)
+            return found
+
+        module.ImageFile.load = load
+
+
+def _key(picture: Any) -> str:
+    """Returns what a picture that is not decoded yet is known by; empty if its pixels are not kept."""
+    if (
+        not picture.tile
+        or picture.fp is None
+        or picture.format not in FORMATS
+        or picture.mode not in MODES
+        or getattr(picture, "n_frames", 1) != 1
+    ):
+        return ""
+    if not (source := _source(picture.fp)):
+        return ""
+    # A JPEG may be decoded at half its size.
+    return f"{source} {picture.mode} {picture.size} {picture.tile} {picture.decoderconfig}"
+
+
+def _source(file: Any) -> str:
+    try:
+        about = os.fstat(file.fileno())
+        return f"{about.st_dev}-{about.st_ino}-{about.st_size}-{about.st_mtime_ns}"
+    except (AttributeError, OSError, ValueError):
+        # Not of a file system: bytes in memory are known by what they are.
+        content = getattr(file, "getbuffer", None)
+        if content is None:
+            return ""
+        with content() as view:
+            return hashlib.blake2b(view, digest_size=16).hexdigest()
+
+
+def _filled(picture: Any, place: Place) -> Any:
+    """Does what Pillow does at the end of its decoding."""
+    module = sys.modules["PIL.Image"]
+    memory, begin, end, mode, size = place
+    picture.im = module.frombytes(mode, size, memoryview(memory)[begin:end]).im
+    picture.tile = []
+    picture.readonly = 0
+    if picture._exclusive_fp and picture._close_exclusive_fp_after_loading:
+        picture.fp.close()
+    picture.fp = None
+    return module.Image.load(picture)
+
+
+def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
+    """Has all pictures of a loader's data set decoded in child processes.
+
+    Raises:
+        RefusedError: There are none, or they take too long or too much memory, or too little time.
+    """
+    num_rows, dataset = num_rows_of(torch, loader), loader.dataset
+    decoding.begin()
+    kept = Kept(f"pictures-{key}" if (key := digest_of(torch, loader)) else "")
+    if (found := kept.read()) is not None:
+        _enter(decoding, *found)
+        return
+
+    def look() -> tuple[int, float, float]:
+        num_bytes, decode_s = 0, 0.0
+
+        def decoded(_: str, picture: Any, seconds: float) -> None:
+            nonlocal num_bytes, decode_s
+            num_bytes += len(picture.tobytes())
+            decode_s += seconds
+
+        decoding.decoded = decoded
+        began_s = time.perf_counter()
+        for row in random.Random(0).sample(range(num_rows), first):
+            dataset[row]
+        return num_bytes, decode_s, time.perf_counter() - began_s
+
+    first = min(num_rows, FIRST_ROWS)
+    num_bytes, decode_s, seconds = result_of_child(torch, loader, look, MAX_SECONDS)
+    if not num_bytes:
+        raise RefusedError("its rows open no pictures with Pillow")
+    if decode_s < MIN_SHARE * seconds:
+        raise RefusedError(f"decoding takes {decode_s / seconds:.0%} of the time of its rows")
+    children = min(len(os.sched_getaffinity(0)), MAX_CHILDREN) if loader.num_workers else 1
+    if (seconds := seconds / first * num_rows / children) > MAX_SECONDS:
+        raise RefusedError(
+            f"decoding the pictures of its {num_rows:,} rows would take {seconds:.0f} s,"
+            f" more than {MAX_SECONDS:.0f}"
+        )
+    size, room = int(SPARE * num_bytes / first * num_rows), MAX_MEMORY_SHARE * available_bytes()
+    if size > room:
+        raise RefusedError(
+            f"the pictures of its {num_rows:,} rows take {size / 2**30:.2f} GiB decoded, more than"
+            f" {room / 2**30:.2f} GiB, a quarter of the free memory"
+        )
+    memory = kept.room(size)
+    works = []
+    for number in range(children):
+        rows, ends = ([whole * at // children for at in (number, number + 1)] for whole in (num_rows, size))
+        works.append(_decoder(decoding, dataset, range(*rows), memory, *ends))
+    try:
+        found = together(torch, loader, works, 3 * MAX_SECONDS)
+    except RefusedError:
+        kept.drop()
+        raise
+    about = {"index": {key: place for each in found for key, place in each}}
+    kept.keep(about)
+    _enter(decoding, about, memory)
+
+
+def _decoder(
+    decoding: _Decoding, dataset: Any, rows: range, memory: Any, begin: int, end: int
+) -> Callable[[], list[Any]]:
+    """Returns a function for a child: reads some rows, and keeps the pixels of what they open in some memory.
+
+    It returns the key of each picture, and where its pixels are.
+    """
+
+    def decode() -> list[Any]:
+        index: dict[str, Any] = {}
+        at = begin
+
+        def decoded(key: str, picture: Any, _: float) -> None:
+            nonlocal at
+            if key not in index:
+                data = picture.tobytes()
+                if at + len(data) <= end:
+                    memory[at : at + len(data)] = data
+                    index[key] = at, at + len(data), picture.mode, picture.size
+                    at += len(data)
+
+        decoding.decoded = decoded
+        for row in rows:
+            dataset[row]
+        return list(index.items())
+
+    return decode
+
+
+def _enter(decoding: _Decoding, about: Mapping[str, Any], memory: Any) -> None:
+    for key, (begin, end, mode, size) in about["index"].items():
+        decoding.places[key] = memory, begin, end, mode, tuple(size)
