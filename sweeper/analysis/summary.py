@@ -12,6 +12,7 @@ from sweeper.analysis.judge import Yardstick
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import Rule
 from sweeper.analysis.projection import break_even_steps, eager_rival, projected_hours
+from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.metrics import REPORTED_DIGITS, metric_row, rounded
@@ -70,6 +71,7 @@ class Summary:
         varied: The names that differ between its trials.
         unfit: Names of the trials that were faster, but beyond a limit in confirmation.
         unknown_metrics: Metrics of its objectives and constraints that are not installed here.
+        to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Summary:
     varied: tuple[str, ...] = ()
     unfit: tuple[str, ...] = ()
     unknown_metrics: tuple[str, ...] = ()
+    to_loss: TimeToLoss | None = None
 
     def name_of(self, record: TrialRecord) -> str:
         """Returns a record's run name."""
@@ -132,7 +135,11 @@ class Summary:
         measured, throughput = record.measurement, self.throughput_of(record)
         if measured is None or self.production_samples is None or not throughput:
             return None
-        return projected_hours(measured, self.production_samples, throughput)
+        samples = self.production_samples
+        if self.to_loss is not None and self.winner is not None and record.number == self.winner.number:
+            # As far as the baseline gets with them.
+            samples /= self.to_loss.samples_ratio
+        return projected_hours(measured, samples, throughput)
 
     def break_even(self, record: TrialRecord) -> tuple[TrialRecord, float] | None:
         """Returns the eager rival, and the optimiser step from which compiling pays off.
@@ -264,6 +271,10 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
         }
     if winner is not None and summary.winner is not None and (paid := summary.break_even(summary.winner)):
         winner["break_even_steps"] = paid[1]
+    if winner is not None and summary.to_loss is not None:
+        winner["to_loss"] = {
+            name: rounded(getattr(summary.to_loss, name), 4) for name in ("loss", "ratio", "low", "high")
+        }
     return {
         "name": summary.name,
         "state": summary.state,

@@ -23,6 +23,7 @@ from sweeper.analysis.formatting import (
 )
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
+from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.cli.screen import prose, rate
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
@@ -100,9 +101,14 @@ def decision(summary: Summary) -> list[str]:
             *stopped,
             *why_lines(found),
         ]
+    speed = (
+        f"{ratio.ratio:.3g}x your baseline, confirmed "
+        f"({interval_of_later(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds)."
+    )
+    sooner = _sooner(summary.to_loss) if summary.to_loss is not None else ""
     lines = [
-        f"{summary.name}: {ratio.ratio:.3g}x your baseline, confirmed "
-        f"({interval_of_later(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds).",
+        f"{summary.name}: {sooner or speed}",
+        *([f"  Samples per second: {speed}"] * bool(sooner)),
         *stopped,
         f"  {_pace(best)}{_later(best, ratio)}, {_way(best)} from {_pace(base)}{_data_share(best, base)}.",
     ]
@@ -114,13 +120,33 @@ def decision(summary: Summary) -> list[str]:
             lines.append(LOSS_HINT)
     lines += _loss_lines(summary, best, base)
     if best.hours is not None and base.hours is not None:
-        lines.append(f"  Your production run: {best.hours:.3g} h, down from {base.hours:.3g} h.")
+        lines.append(
+            f"  Your production run: {best.hours:.3g} h, down from {base.hours:.3g} h{_if(summary)}."
+        )
     if found.break_even is not None:
         lines.append(f"  {_paid_line(best.record, *found.break_even)}")
     if not stopped:
         lines.append(f"  The search ended because {summary.reason}.")
     lines += [f"  {line}" for line in why_lines(found)]
     return lines
+
+
+def _sooner(found: TimeToLoss) -> str:
+    return (
+        f"your baseline's loss of {loss(found.loss)} {found.ratio:.3g}x as fast "
+        f"({interval_of_later(found.low, found.high)}, {len(found.samples)} seeds)."
+    )
+
+
+def _if(summary: Summary) -> str:
+    """Returns what the projection assumes, where the winner computes something else than the baseline."""
+    base = summary.yardstick
+    assert base is not None
+    assert summary.winner is not None
+    if summary.to_loss is not None:
+        return ", to the loss that the baseline has then"
+    same = summary.winner.config.quality_key() == base.baseline.config.quality_key()
+    return "" if same else ", if it needs as many samples"
 
 
 def _undecided(found: Decision) -> str:

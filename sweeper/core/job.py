@@ -73,6 +73,8 @@ class MeasurePlan:
         warmup_cap_seconds: Longest warm-up, compile excluded.
         cap_seconds: Measuring time after which no further window begins.
         quality_samples: Training samples of the quality pass; 0 skips it.
+        quality_parts: In how many parts the pass is divided: after each, the loss is measured.
+        until_loss: Loss at which the pass may end after a part; None to train on all its samples.
         quality_above: Throughput below which the trial cannot win and the pass is skipped.
         quality_cap_seconds: The pass is skipped if, by the steps measured, it would take longer.
         quiet_canary_ms: The canary's time when nothing else runs on the machine; 0 where unknown.
@@ -86,6 +88,8 @@ class MeasurePlan:
     warmup_cap_seconds: float = 20.0
     cap_seconds: float = 120.0
     quality_samples: int = 0
+    quality_parts: int = 4
+    until_loss: float | None = None
     quality_above: float = 0.0
     quality_cap_seconds: float = 600.0
     quiet_canary_ms: float = 0.0

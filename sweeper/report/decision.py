@@ -85,6 +85,9 @@ def facts(m: ReportData) -> Iterator[Fact]:
             yield Fact("per epoch, baseline", seconds(base.epoch_seconds))
         yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
+    if (sooner := m.summary.to_loss) is not None:
+        known = f"{interval_of_later(sooner.low, sooner.high)}, {_count(len(sooner.samples), 'seed')}"
+        yield Fact("to your baseline's loss", f"{times(sooner.ratio)} as fast", known)
     known = _interval(found.ratio) if found.ratio else "one measurement, no interval"
     yield Fact("vs your baseline", times(found.speedup), known)
     if base.epoch_seconds is not None and best.epoch_seconds is not None:

@@ -254,6 +254,8 @@ class Confirm(Section):
             2% of the `lowest_loss`.
         ladder: Whether the best takes part without each of its changes, too, and each change alone: a
             change that is not shown to bring anything is not in the winner.
+        to_loss: Whether baseline and winner train to the baseline's loss, with several seeds; null where
+            there is time for that.
     """
 
     top: Count = 3
@@ -261,6 +263,7 @@ class Confirm(Section):
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.05
     pick: Literal["knee", "lowest_loss"] = "knee"
     ladder: bool = False
+    to_loss: bool | None = None
 
 
 START_SECONDS = 120.0

@@ -22,6 +22,7 @@ from sweeper.core.job import (
     PROBE_RUNNER,
     QUALITY_RUNNER,
     Job,
+    MeasurePlan,
     read_job,
     write_outcome,
 )
@@ -41,6 +42,9 @@ Surface = Callable[[TrialConfig], Measurement | Failure]
 """The outcome of a configuration's trial; it may be noisy, or raise, which ends the supervisor."""
 
 Loss = Callable[[TrialConfig], float]
+
+FALL = 0.25
+"""Power of the samples with which a loss falls."""
 
 
 class ReplayLauncher(Launcher):
@@ -70,7 +74,7 @@ class ReplayLauncher(Launcher):
         """Nothing is started yet.
 
         Args:
-            loss: Validation loss after any number of samples.
+            loss: Validation loss after the samples of the first quality pass; it falls with more.
             constant_loss: That of the best constant predictor; None if unknown.
             devices: The probe's finding, with `usable_cpus` and `lacks` (`field=value` -> why).
             prepared: The result of the prepare job; synthetic data by default.
@@ -89,6 +93,7 @@ class ReplayLauncher(Launcher):
         self._prepared = prepared or Report(values={"synthetic": True, "notes": ["The data is synthetic."]})
         self._refuses = refuses
         self._sleep_seconds = sleep_seconds
+        self._usual_samples = 0
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(max(2, self.capacity))
 
@@ -134,13 +139,24 @@ class ReplayLauncher(Launcher):
         return dataclasses.replace(outcome, quality=self._quality(job)) if could_win else outcome
 
     def _quality(self, job: Job) -> Quality:
-        loss, samples = self._loss(job.config), job.plan.quality_samples
+        loss, samples, until = self._loss(job.config), job.plan.quality_samples, job.plan.until_loss
+        curve = [(samples, loss)]
+        # `loss` is the one after the samples of the first pass.
+        self._usual_samples = self._usual_samples or samples
+        if job.plan.quality_parts != MeasurePlan().quality_parts:
+            points = [
+                samples * part // job.plan.quality_parts for part in range(1, job.plan.quality_parts + 1)
+            ]
+            curve = [(point, loss * (self._usual_samples / point) ** FALL) for point in points]
+            reached = [at for at, (_, value) in enumerate(curve) if until is not None and value <= until]
+            curve = curve[: reached[0] + 1] if reached else curve
+        samples, loss = curve[-1]
         return Quality(
-            key=f"{job.config.quality_key()}-{samples}",
+            key=f"{job.config.quality_key()}-{job.plan.quality_samples}",
             samples=samples,
             seconds=0.0,
             train_loss=loss,
             val_loss=loss,
             constant_loss=self._constant_loss,
-            curve=((samples, loss),),
+            curve=tuple(curve),
         )

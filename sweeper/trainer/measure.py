@@ -120,7 +120,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     expected = plan.quality_samples / config.batch_size * breakdown.compute_s
     if plan.quality_samples and throughput >= plan.quality_above and expected <= plan.quality_cap_seconds:
         progress.stage("quality")
-        result = quality.measure(pipeline, stepper, plan.quality_samples)
+        result = quality.measure(pipeline, stepper, plan)
     return Measurement(
         throughput=throughput,
         step_ms=1e3 * timed.seconds / timed.steps,

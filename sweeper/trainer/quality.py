@@ -14,7 +14,7 @@ from torch import nn
 
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import Job
+from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import FailureKind, Quality, Report
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.errors import UserError
@@ -26,8 +26,6 @@ from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 
 VALIDATION_BATCH = 4096
-CURVE_PARTS = 4
-"""Number of parts of the pass after which the loss is measured."""
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -35,19 +33,21 @@ def run(job: Job, progress: Progress) -> Report:
     progress.stage("build")
     pipeline, stepper, _ = set_up(job, progress)
     progress.stage("quality")
-    result = measure(pipeline, stepper, job.plan.quality_samples)
+    result = measure(pipeline, stepper, job.plan)
     return Report(values=encode(result), finished_at=time.time())
 
 
-def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
-    """Trains from the seed on exactly `num_samples` samples in the seed's order, then validates.
+def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
+    """Trains from the seed on exactly `quality_samples` samples in the seed's order, then validates.
+
+    With `until_loss`, it ends after the first part whose loss is that low.
 
     Batches are gathered on the device (or read from the host, if the data does not fit), whatever
     the trial's loader: the loss depends on the numerics only. The last batch may be smaller; it
     goes through the uncompiled model, rather than compiling another shape for a single step.
 
-    Intermediate validations have no effect on training. They are skipped if they are expensive:
-    with more validation samples than training samples between them.
+    Intermediate validations have no effect on training. They are fewer if they are expensive: no more
+    validation samples than training samples between them.
 
     Raises:
         TrialFailedError: A loss is not finite.
@@ -59,8 +59,10 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
     clock = NoClock()
     total = torch.zeros((), device=stepper.device)
     curve: list[tuple[int, float]] = []
-    part = num_samples / CURVE_PARTS
-    seen, due = 0, part if pipeline.val.length <= part else math.inf
+    num_samples = plan.quality_samples
+    parts = min(plan.quality_parts, max(1, num_samples // pipeline.val.length))
+    part = num_samples / parts
+    seen, due = 0, part if parts > 1 else math.inf
     for index, length in _order(samples, config).first(num_samples).batches():
         whole = len(index) == config.batch_size
         stepper.train(reader(index, length), clock, stepper.compiled if whole else stepper.model)
@@ -71,23 +73,26 @@ def measure(pipeline: Pipeline, stepper: Stepper, num_samples: int) -> Quality:
             with unnoticed(stepper):
                 curve.append((seen, validate(pipeline, stepper, stepper.model)))
             due = (seen // part + 1) * part
+            if plan.until_loss is not None and curve[-1][1] <= plan.until_loss:
+                curve.pop()
+                break
     stepper.finish()
-    train_loss = total.item() / num_samples
+    train_loss = total.item() / seen
     val_loss = validate(pipeline, stepper, stepper.model)
     if not (math.isfinite(train_loss) and math.isfinite(val_loss)):
         raise TrialFailedError(
             FailureKind.NON_FINITE,
-            f"the loss is not finite after {num_samples} samples (train {train_loss}, validation {val_loss})",
+            f"the loss is not finite after {seen} samples (train {train_loss}, validation {val_loss})",
         )
     return Quality(
         key=f"{config.quality_key()}-{num_samples}",
-        samples=num_samples,
+        samples=seen,
         seconds=time.perf_counter() - began,
         train_loss=train_loss,
         val_loss=val_loss,
         constant_loss=pipeline.constant_loss,
         best_loss=pipeline.best_loss,
-        curve=(*(point for point in curve if math.isfinite(point[1])), (num_samples, val_loss)),
+        curve=(*(point for point in curve if math.isfinite(point[1])), (seen, val_loss)),
         metrics=evaluated(pipeline, stepper),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from sweeper.core.job import MeasurePlan
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.trainer import measure, quality
@@ -71,21 +72,20 @@ def test_its_curve_is_what_shorter_passes_end_with(make_job, changes: dict, plac
     assert found["curve"][-1] == [2100, found["val_loss"]]
     for samples, loss in found["curve"][:-1]:
         shorter = quality.run(make_job(config, quality_samples=samples), Silent()).values
-        assert shorter["curve"] == [[samples, loss]]
+        assert shorter["curve"][-1] == [samples, loss]
 
 
-def test_validations_on_the_way_change_nothing_of_what_follows(make_job, monkeypatch):
+def test_validations_on_the_way_change_nothing_of_what_follows(make_job):
     """Not even where the loss draws random numbers in evaluation."""
     found = []
-    for parts in (quality.CURVE_PARTS, 1):
-        monkeypatch.setattr(quality, "CURVE_PARTS", parts)
+    for parts in (4, 1):
         pipeline, stepper, _ = set_up(make_job(MODEL))
 
         def noisy(model, batch, loss=pipeline.loss):
             return loss(model, batch) * (1 + torch.rand(()) + np.random.rand() + random.random())
 
         stepper.pipeline = pipeline = dataclasses.replace(pipeline, loss=noisy)
-        result = quality.measure(pipeline, stepper, 2100)
+        result = quality.measure(pipeline, stepper, MeasurePlan(quality_samples=2100, quality_parts=parts))
         found.append((result.train_loss, result.val_loss, [p.tolist() for p in stepper.parameters]))
         assert (len(result.curve) > 1) == (parts > 1)
     assert found[0] == found[1]
@@ -95,9 +95,19 @@ def test_a_validation_that_is_expensive_is_at_the_end_only(make_job):
     """There are 500 validation samples."""
     points = {
         samples: len(quality.run(make_job(MODEL, quality_samples=samples), Silent()).values["curve"])
-        for samples in (1999, 2000)
+        for samples in (999, 1999, 2000)
     }
-    assert points == {1999: 1, 2000: 4}
+    assert points == {999: 1, 1999: 3, 2000: 4}
+
+
+def test_it_ends_once_the_loss_is_reached(make_job):
+    plan = {"quality_samples": 20_000, "quality_parts": 40}
+    whole = quality.run(make_job(MODEL, **plan), Silent()).values
+    until = whole["curve"][10][1]
+    found = quality.run(make_job(MODEL, until_loss=until, **plan), Silent()).values
+    assert found["curve"] == whole["curve"][: len(found["curve"])]
+    assert found["val_loss"] <= until < found["curve"][-2][1]
+    assert found["samples"] == found["curve"][-1][0] < 20_000
 
 
 def test_it_is_told_apart_by_its_key(make_job, alone):
@@ -133,7 +143,7 @@ def test_micro_batches_left_over_at_the_end_are_learnt_from(make_job):
     losses = {}
     for samples in (200, 300):
         pipeline, stepper, _ = set_up(make_job({"accumulate_steps": 2}))
-        quality.measure(pipeline, stepper, samples)
+        quality.measure(pipeline, stepper, MeasurePlan(quality_samples=samples))
         losses[samples] = stepper.updates
     assert losses == {200: 1, 300: 2}
 
@@ -208,7 +218,10 @@ def test_the_pipeline_is_asked_about_each_validation_sample_once(make_job, monke
     job = make_job(MODEL)
     pipeline, stepper, _ = set_up(job)
     pipeline = dataclasses.replace(pipeline, evaluate=evaluate)
-    assert quality.measure(pipeline, stepper, 200).metrics == {"error": 0.25, "whole": 3.0}
+    assert quality.measure(pipeline, stepper, MeasurePlan(quality_samples=200)).metrics == {
+        "error": 0.25,
+        "whole": 3.0,
+    }
     assert torch.equal(torch.cat(seen), pipeline.val.tensors["y"])
     assert stepper.model.training
 
@@ -218,4 +231,4 @@ def test_an_evaluation_that_returns_no_numbers_is_the_users_mistake(make_job, to
     pipeline, stepper, _ = set_up(make_job(MODEL))
     pipeline = dataclasses.replace(pipeline, evaluate=lambda model, batches: told)
     with pytest.raises(UserError, match="`evaluate` must return numbers by name"):
-        quality.measure(pipeline, stepper, 100)
+        quality.measure(pipeline, stepper, MeasurePlan(quality_samples=100))

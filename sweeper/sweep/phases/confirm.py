@@ -31,6 +31,7 @@ from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
+from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
@@ -73,7 +74,13 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
     unfit = _unfit(context, trials, rounds)
     rounds.record()
-    return rounds.result(unfit)
+    found = rounds.result(unfit)
+    speed = next((each for each in found.ratios if each.number == found.winner), None)
+    if speed is None:
+        return found
+    return dataclasses.replace(
+        found, to_loss=to_loss(context, trials, trials.table.records[speed.number], speed)
+    )
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:

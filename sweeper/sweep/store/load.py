@@ -240,6 +240,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         device=sweep.about["device"],
         reason=sweep.result.reason if sweep.result else "",
         synthetic=sweep.about["synthetic"],
+        to_loss=found.to_loss,
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.analysis.confirmation import Ratio, Round
+from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.core.codec import decode, encode
 
 
@@ -26,6 +27,7 @@ class ConfirmationResult:
         rounds: Samples per second by trial number, for each round.
         rounds_ended: Why no further round was run; empty if there were none.
         disturbed: Number of disturbed rounds by trial number.
+        to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
     """
 
     winner: int | None
@@ -36,6 +38,7 @@ class ConfirmationResult:
     rounds: tuple[Round, ...] = ()
     rounds_ended: str = ""
     disturbed: Mapping[int, int] = field(default_factory=dict)
+    to_loss: TimeToLoss | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,9 @@ class SweepResult:
 def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
     """Returns what a file has of a confirmation."""
     tree: dict[str, Any] = encode(found)
-    # Earlier versions had no intervals of now and of speeds.
+    # Earlier versions did not know of these.
+    if found.to_loss is None:
+        del tree["to_loss"]
     for ratio in tree["ratios"]:
         for name in ("now_low", "now_high", "speed_low", "speed_high"):
             if ratio[name] is None:

@@ -1,0 +1,81 @@
+"""How much sooner the winner reaches the baseline's loss: the number that a training's owner waits for.
+
+Throughput compares equal samples. A larger batch or another rate may need more of them, or fewer.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.confirmation import LEVEL, Ratio
+from sweeper.analysis.projection import Curve, samples_to_loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToLoss:
+    """The baseline's training time to a loss, over the winner's.
+
+    Attributes:
+        loss: The loss that both reach.
+        ratio: Geometric mean over seeds: of the samples, times the confirmed ratio of the speeds.
+        low: Lower end of the 95% interval for one later training of each, `high` the upper one.
+        samples: For each seed, the samples after which the baseline and the winner reached it.
+    """
+
+    loss: float
+    ratio: float
+    low: float
+    high: float
+    samples: tuple[tuple[float, float], ...]
+
+    @property
+    def samples_ratio(self) -> float:
+        """The baseline's samples to the loss over the winner's."""
+        return math.exp(statistics.fmean(math.log(base / best) for base, best in self.samples))
+
+
+def target(curves: Sequence[Curve]) -> float:
+    """Returns the loss that the baseline reaches with every seed."""
+    return max(curve[-1][1] for curve in curves)
+
+
+def time_to_loss(
+    loss: float, baseline: Sequence[Curve], winner: Sequence[Curve], speed: Ratio
+) -> TimeToLoss | None:
+    """Returns the comparison; None if one of the winner's trainings does not reach the loss.
+
+    Args:
+        loss: What the baseline's trainings all reach.
+        baseline: Its curve with each seed, `winner` the winner's with the same seeds.
+        speed: The winner's confirmed speed against the baseline.
+    """
+    samples = []
+    for curves in zip(baseline, winner, strict=True):
+        found = [samples_to_loss(curve, loss) for curve in curves]
+        if any(each is None or each[1] != "measured" for each in found):
+            return None
+        samples.append((found[0][0], found[1][0]))  # type: ignore[index]
+    logs = [math.log(base / best) for base, best in samples]
+    mean = math.log(speed.ratio) + statistics.fmean(logs)
+    half = _half(logs, speed)
+    return TimeToLoss(
+        loss=loss,
+        ratio=math.exp(mean),
+        low=math.exp(mean - half),
+        high=math.exp(mean + half) if math.isfinite(half) else math.inf,
+        samples=tuple(samples),
+    )
+
+
+def _half(logs: Sequence[float], speed: Ratio) -> float:
+    """Returns half the width of the interval for one more seed, and for a later ratio of the speeds."""
+    if len(logs) < 2 or not speed.high or not math.isfinite(speed.high) or speed.low <= 0:
+        return math.inf
+    from scipy.special import stdtrit
+
+    times = float(stdtrit(len(logs) - 1, 0.5 + LEVEL / 2))
+    of_samples = times * statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return math.hypot(of_samples, math.log(speed.high / speed.low) / 2)

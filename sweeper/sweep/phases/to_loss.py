@@ -1,0 +1,100 @@
+"""Trains baseline and winner to the baseline's loss, with several seeds, where there is time for that."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.projection import Curve
+from sweeper.analysis.time_to_loss import TimeToLoss, target, time_to_loss
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.store.load import quality_of
+from sweeper.sweep.trial_runner import TrialRunner
+
+SEEDS = 5
+PARTS = 16
+"""Of a training, after each of which the loss is measured."""
+
+MOST_SAMPLES = 3
+"""Times the baseline's samples that the winner may need."""
+
+USUAL_SHARE = 1.5
+"""Times the baseline's samples that it is expected to need at most."""
+
+MOST_SECONDS = 300.0
+"""Where nothing limits a sweep's time and nobody has asked for it."""
+
+
+def to_loss(
+    context: SweepContext, trials: TrialRunner, winner: TrialRecord, speed: Ratio
+) -> TimeToLoss | None:
+    """Returns how much sooner the winner reaches the baseline's loss; None if that is not looked at.
+
+    A winner with the baseline's numerics learns the same from the same samples, so that nothing is to be
+    measured. A script is not asked: when it ends is its own decision.
+    """
+    spec, table = context.spec, trials.table
+    baseline = table.records[BASELINE]
+    wanted, samples = spec.confirm.to_loss, table.quality_samples
+    if wanted is False or spec.command or not samples:
+        return None
+    if winner.config.quality_key() == baseline.config.quality_key():
+        return None
+    seconds, left = _seconds(baseline, winner), trials.budget.seconds_left
+    if wanted is None and seconds > (MOST_SECONDS if left is None else left):
+        return None
+    trials.progress.begin("training to the loss", 2 * SEEDS)
+    curves: list[Curve] = []
+    for number in range(SEEDS):
+        curve = _curve(context, trials, baseline.config, f"to-loss-baseline-{number}", number, samples)
+        if curve is None:
+            return None
+        curves.append(curve)
+        trials.progress.reached(len(curves))
+    loss, found = target(curves), []
+    for number in range(SEEDS):
+        name = f"to-loss-{winner.number}-{number}"
+        curve = _curve(context, trials, winner.config, name, number, MOST_SAMPLES * samples, loss)
+        if curve is None:
+            return None
+        found.append(curve)
+        trials.progress.reached(SEEDS + len(found))
+    result = time_to_loss(loss, curves, found, speed)
+    if result is None:
+        context.observer.line(
+            f"{context.name(winner)} does not reach the baseline's loss of {loss:.4g} within"
+            f" {MOST_SAMPLES} times its {samples:,} samples, with one seed at least."
+        )
+    return result
+
+
+def _seconds(baseline: TrialRecord, winner: TrialRecord) -> float:
+    """Returns about how long all trainings take."""
+    total = 0.0
+    for record, share in ((baseline, 1.0), (winner, USUAL_SHARE)):
+        quality = record.quality or baseline.quality
+        start = record.measurement.startup_seconds if record.measurement else 0.0
+        total += SEEDS * (start + share * (quality.seconds if quality else 0.0))
+    return total
+
+
+def _curve(
+    context: SweepContext,
+    trials: TrialRunner,
+    config: TrialConfig,
+    name: str,
+    number: int,
+    samples: int,
+    until: float | None = None,
+) -> Curve | None:
+    """Returns the losses of a training with another seed; None if it failed."""
+    seeded = config.replace({"seed": config.seed + number})
+    parts = PARTS * (MOST_SAMPLES if until is not None else 1)
+    plan = MeasurePlan(repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until)
+    job = dataclasses.replace(trials.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)
+    folder = context.journal.setup_folder(name)
+    found = quality_of(trials.run(folder, job), folder)
+    return found.curve if found is not None else None

@@ -1,0 +1,65 @@
+"""How much sooner a winner reaches the baseline's loss."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.time_to_loss import target, time_to_loss
+
+SPEED = Ratio(number=3, ratio=4.0, low=3.6, high=4.4, throughput=400.0, rounds=(400.0,) * 5)
+
+
+def curve(scale: float, samples: int = 1000, parts: int = 20) -> list[tuple[int, float]]:
+    """Returns a loss that falls with the square root of the samples, `scale` times as slowly."""
+    points = [samples * part // parts for part in range(1, parts + 1)]
+    return [(each, math.sqrt(scale * 100 / each)) for each in points]
+
+
+def test_a_winner_that_needs_twice_the_samples_is_half_as_much_sooner():
+    baseline = [curve(1.0)] * 3
+    found = time_to_loss(target(baseline), baseline, [curve(2.0, 3000)] * 3, SPEED)
+    assert found is not None
+    assert found.ratio == pytest.approx(2.0, rel=0.02)
+    assert found.samples_ratio == pytest.approx(0.5, rel=0.02)
+    assert (found.low, found.high) == (
+        pytest.approx(2.0 * math.sqrt(3.6 / 4.4), rel=0.02),
+        pytest.approx(2.0 * math.sqrt(4.4 / 3.6), rel=0.02),
+    )
+
+
+def test_the_loss_is_one_that_every_seed_reaches():
+    assert target([curve(1.0), curve(1.2)]) == curve(1.2)[-1][1]
+
+
+def test_a_winner_that_does_not_get_there_has_no_time():
+    baseline = [curve(1.0)] * 2
+    assert time_to_loss(target(baseline), baseline, [curve(1.0), curve(4.0, 3000)], SPEED) is None
+
+
+def test_the_interval_holds_for_one_more_training_of_each():
+    draw = random.Random(0)
+    holds, count = 0, 400
+
+    def noisy() -> float:
+        return math.exp(draw.gauss(0, 0.08))
+
+    for _ in range(count):
+        curves = [curve(noisy(), 3000, 60) for _ in range(5)]
+        winners = [curve(1.5 * noisy(), 6000, 120) for _ in range(5)]
+        loss = target(curves)
+        found = time_to_loss(loss, curves, winners, SPEED)
+        assert found is not None
+        speed = 4.0 * math.exp(draw.gauss(0, math.log(4.4 / 3.6) / 4))
+        later = speed * noisy() / (1.5 * noisy())
+        holds += found.low <= later <= found.high
+    assert 0.93 < holds / count < 0.995
+
+
+def test_one_seed_has_no_interval():
+    found = time_to_loss(curve(1.0)[-1][1], [curve(1.0)], [curve(1.0)], SPEED)
+    assert found is not None
+    assert (found.low, found.high) == (0.0, math.inf)

@@ -1,0 +1,84 @@
+"""Baseline and winner train to the baseline's loss, where the winner computes something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from replays import Bench, spec_of
+
+from sweeper.cli.summary import decision
+from sweeper.core.config import TrialConfig
+from sweeper.sweep.phases.to_loss import MOST_SAMPLES, SEEDS
+from sweeper.testing.replay import FALL
+
+LIMIT = {"val_loss": {"max_ratio_to_baseline": 2.0}}
+
+
+def slower_by(factor: float) -> Any:
+    """Returns a loss that the baseline's samples leave `factor` times as high, but for the baseline."""
+    return lambda config: 1.0 if config.loader.kind == "rows" else factor
+
+
+def passes(bench: Bench) -> list[TrialConfig]:
+    return [job.config for job in bench.launcher.jobs if job.plan.quality_parts > 4]
+
+
+def test_the_samples_that_the_winner_needs_count(bench: Bench) -> None:
+    ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2))
+    confirmed = ran.sweep.confirmation
+    found = confirmed.to_loss
+    assert found is not None
+    assert len(found.samples) == SEEDS
+    needed = 1.2 ** (1 / FALL)
+    assert found.samples_ratio == pytest.approx(1 / needed, rel=0.01)
+    assert found.ratio == pytest.approx(confirmed.ratios[0].ratio / needed, rel=0.01)
+    assert found.low <= found.ratio <= found.high
+    assert {config.seed for config in passes(bench)} == {*range(SEEDS)}
+    first, second, *_ = decision(ran.sweep.summary)
+    assert first.startswith(f"toy: your baseline's loss of 1 {found.ratio:.3g}x as fast (95% interval")
+    assert second.startswith("  Samples per second: ")
+
+
+def test_a_sweep_that_goes_on_asks_for_nothing_again(bench: Bench) -> None:
+    spec = spec_of(constraints=LIMIT)
+    before = bench.run(spec, loss=slower_by(1.2)).sweep
+    (before.journal.folder / "result.json").unlink()
+    again = bench.run(spec, loss=slower_by(1.2)).sweep
+    assert passes(bench) == []
+    assert again.confirmation.to_loss == before.confirmation.to_loss
+
+
+def test_a_winner_that_does_not_get_there_is_said(bench: Bench) -> None:
+    ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.5))
+    assert ran.sweep.confirmation.winner is not None
+    assert ran.sweep.confirmation.to_loss is None
+    assert any(f"within {MOST_SAMPLES} times" in line for line in bench.watcher.lines)
+
+
+SAME = {"loader.kind": {"type": "categorical", "choices": ["workers", "resident"]}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"confirm": {"to_loss": False}},
+        {"space": SAME, "baseline": {"loader.kind": "rows", "batch_size": 64}, "also_try": []},
+        {"constraints": {}},
+    ],
+    ids=["not asked", "the same numerics", "no loss"],
+)
+def test_where_it_would_tell_nothing_it_is_not_measured(bench: Bench, changes: dict[str, Any]) -> None:
+    ran = bench.run(spec_of(**{"constraints": LIMIT, **changes}), loss=slower_by(1.2))
+    assert ran.sweep.confirmation.winner is not None
+    assert ran.sweep.confirmation.to_loss is None
+    assert passes(bench) == []
+
+
+def test_without_time_it_is_left_out_unless_it_is_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.sweep.phases.to_loss.MOST_SECONDS", -1.0)
+    assert bench.run(spec_of(constraints=LIMIT)).sweep.confirmation.to_loss is None
+    asked = spec_of(name="asked", constraints=LIMIT, confirm={"to_loss": True})
+    assert bench.run(asked).sweep.confirmation.to_loss is not None
