@@ -70,7 +70,10 @@ def projected_hours(measured: Measurement, samples: float, throughput: float) ->
 
 
 def with_derived(
-    record: TrialRecord, yardstick: Yardstick | None, production_samples: float | None
+    record: TrialRecord,
+    yardstick: Yardstick | None,
+    production_samples: float | None,
+    price_per_hour: float | None = None,
 ) -> TrialRecord:
     """Returns `record` with the metrics that depend on the production run and the baseline's loss.
 
@@ -81,13 +84,17 @@ def with_derived(
     Args:
         yardstick: None until the baseline is measured.
         production_samples: Training samples of the production run; None if none is configured.
+        price_per_hour: Of one device; None if unknown.
     """
     measured = record.measurement
     derived: dict[str, float] = {}
     notes: dict[str, str] = {}
     if measured is not None and measured.throughput > 0:
         if production_samples is not None:
-            derived["projected_hours"] = projected_hours(measured, production_samples, measured.throughput)
+            hours = projected_hours(measured, production_samples, measured.throughput)
+            derived["projected_hours"] = hours
+            if price_per_hour is not None:
+                derived["cost_per_run"] = hours * price_per_hour * record.config.device.count
         found = _samples_to_baseline(record, yardstick) if yardstick is not None else None
         if found is not None:
             samples, how = found

@@ -72,6 +72,7 @@ class Summary:
         unfit: Names of the trials that were faster, but beyond a limit in confirmation.
         unknown_metrics: Metrics of its objectives and constraints that are not installed here.
         to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
+        price_per_hour: Of one device; None if unknown.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Summary:
     unfit: tuple[str, ...] = ()
     unknown_metrics: tuple[str, ...] = ()
     to_loss: TimeToLoss | None = None
+    price_per_hour: float | None = None
 
     def name_of(self, record: TrialRecord) -> str:
         """Returns a record's run name."""
@@ -140,6 +142,13 @@ class Summary:
             # As far as the baseline gets with them.
             samples /= self.to_loss.samples_ratio
         return projected_hours(measured, samples, throughput)
+
+    def cost(self, record: TrialRecord) -> float | None:
+        """Returns the price of the production run, at `throughput_of`."""
+        hours = self.projected_hours(record)
+        if hours is None or self.price_per_hour is None:
+            return None
+        return hours * self.price_per_hour * record.config.device.count
 
     def break_even(self, record: TrialRecord) -> tuple[TrialRecord, float] | None:
         """Returns the eager rival, and the optimiser step from which compiling pays off.

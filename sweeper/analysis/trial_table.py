@@ -146,7 +146,8 @@ class TrialTable:
         # Entered after each part: for the baseline, the next part depends on it.
         self.records[number] = record
         production = self._spec.production
-        record = with_derived(record, self.yardstick, production.samples if production else None)
+        samples, price = (production.samples, production.price_per_hour) if production else (None, None)
+        record = with_derived(record, self.yardstick, samples, price)
         record = with_added(record, self._metrics)
         self.records[number] = record
         record = judge(record, self.limits() if limits is None else limits, self._spec)

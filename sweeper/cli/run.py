@@ -45,6 +45,14 @@ def run(
             "--device", metavar="cpu|cuda:N", help="Run on this device. Default: every GPU, else the CPU."
         ),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            "--price",
+            metavar="P",
+            help="What an hour of one GPU costs (of a machine without one): the summary has the run's price.",
+        ),
+    ] = None,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run and for how long; train nothing.")
     ] = False,
@@ -57,6 +65,8 @@ def run(
     Example: sweeper run a10 --set search.trials=20
     """
     chosen = [*(overrides or []), *device_override(device)]
+    if price is not None:
+        chosen.append(f"production.price_per_hour={price:g}")
     if dry:
         raise typer.Exit(dry_run_command(space, chosen, home, new=new))
     raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend, uri=uri))

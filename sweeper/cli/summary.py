@@ -120,9 +120,8 @@ def decision(summary: Summary) -> list[str]:
             lines.append(LOSS_HINT)
     lines += _loss_lines(summary, best, base)
     if best.hours is not None and base.hours is not None:
-        lines.append(
-            f"  Your production run: {best.hours:.3g} h, down from {base.hours:.3g} h{_if(summary)}."
-        )
+        hours = f"{best.hours:.3g} h, down from {base.hours:.3g} h{_assumption(summary)}"
+        lines.append(f"  Your production run: {hours}{_prices(summary, best, base)}.")
     if found.break_even is not None:
         lines.append(f"  {_paid_line(best.record, *found.break_even)}")
     if not stopped:
@@ -138,7 +137,7 @@ def _sooner(found: TimeToLoss) -> str:
     )
 
 
-def _if(summary: Summary) -> str:
+def _assumption(summary: Summary) -> str:
     """Returns what the projection assumes, where the winner computes something else than the baseline."""
     base = summary.yardstick
     assert base is not None
@@ -147,6 +146,13 @@ def _if(summary: Summary) -> str:
         return ", to the loss that the baseline has then"
     same = summary.winner.config.quality_key() == base.baseline.config.quality_key()
     return "" if same else ", if it needs as many samples"
+
+
+def _prices(summary: Summary, best: Side, base: Side) -> str:
+    cost, before = summary.cost(best.record), summary.cost(base.record)
+    if cost is None or before is None or summary.price_per_hour is None:
+        return ""
+    return f"; {cost:,.3g} instead of {before:,.3g} at {summary.price_per_hour:g} per hour"
 
 
 def _undecided(found: Decision) -> str:

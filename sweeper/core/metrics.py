@@ -82,12 +82,25 @@ def _busy(m: Measurement) -> float | None:
     return min(100.0, 1e5 * m.diagnosis.busy_s / m.step_ms)
 
 
+def joules_per_sample(m: Measurement) -> float | None:
+    """Returns the energy of the sampled GPU per sample; None without one that tells its power."""
+    power = m.telemetry.get("gpu_power_w")
+    return power.mean / m.throughput if power is not None and m.throughput else None
+
+
+def _joules(record: TrialRecord) -> float | None:
+    found = joules_per_sample(record.measurement) if record.measurement is not None else None
+    # One GPU is sampled; the others do the same work.
+    return found * record.config.device.count if found is not None else None
+
+
 _TABLE = (
     Metric("throughput", "samples/s", "maximize", _of_measurement(lambda m: m.throughput)),
     Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds or None)),
     Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms or None)),
     Metric("val_loss", "", "minimize", _val_loss, 6, rests_on_loss=True),
     Metric("projected_hours", "h", "minimize", _of_derived("projected_hours")),
+    Metric("cost_per_run", "", "minimize", _of_derived("cost_per_run")),
     Metric("time_to_loss_s", "s", "minimize", _of_derived("time_to_loss_s"), rests_on_loss=True),
     Metric("data_pct", "%", "minimize", _of_measurement(_data_pct)),
     Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
@@ -98,6 +111,7 @@ _TABLE = (
     *_summaries("gpu_sm_active_pct", "%", "maximize"),
     Metric("gpu_busy_pct", "%", "maximize", _of_measurement(_busy)),
     *_summaries("gpu_power_w", "W", "minimize"),
+    Metric("joules_per_sample", "J", "minimize", _joules),
     Metric("gpu_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.gpu_mem_peak_gib)),
     Metric("gpu_mem_peak_fraction", "", "minimize", _of_measurement(_memory_fraction)),
     *_summaries("cpu_util_pct", "%", "maximize"),

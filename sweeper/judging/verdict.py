@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from sweeper.core.measurement import Measurement
+from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed
 from sweeper.judging.arms import Arm
 from sweeper.judging.losses import Losses, Trained
@@ -105,5 +106,5 @@ def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
 
 def _joules(found: Sequence[Measurement]) -> float | None:
     """Returns the GPU's energy per sample; None without a GPU that tells its power."""
-    powers = [e.telemetry["gpu_power_w"].mean / e.throughput for e in found if "gpu_power_w" in e.telemetry]
-    return statistics.fmean(powers) if powers else None
+    known = [each for each in map(joules_per_sample, found) if each is not None]
+    return statistics.fmean(known) if known else None

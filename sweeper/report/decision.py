@@ -96,6 +96,9 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact("samples per second", figure(best.throughput), f"was {figure(base.throughput)}")
     if best.hours is not None and base.hours is not None:
         yield Fact("your production run", seconds(3600 * best.hours), f"was {seconds(3600 * base.hours)}")
+        cost, before = m.summary.cost(best.record), m.summary.cost(base.record)
+        if cost is not None and before is not None:
+            yield Fact("its price", f"{cost:,.3g}", f"was {before:,.3g}")
     if best.record.quality is not None:
         limit = limits_in_words(m).get("val_loss", "no limit")
         yield Fact(

@@ -323,6 +323,11 @@ def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
             "`projected_hours` needs the training samples of the production run, but got no `production`."
             " Add `production: {samples: 2.0e9}`."
         )
+    if metric == "cost_per_run" and not _mapping(tree.get("production")).get("price_per_hour"):
+        return (
+            "`cost_per_run` needs the price of an hour, but got no `production.price_per_hour`."
+            " Add it, or give `--price 1.2`; `production.samples` says how long the run is."
+        )
     if metric == "time_to_loss_s" and _mapping(tree.get("measure")).get("quality_samples") == 0:
         return (
             "`time_to_loss_s` needs a quality pass, but `measure.quality_samples: 0` turns it off."

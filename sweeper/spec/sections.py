@@ -192,10 +192,12 @@ class Production(Section):
     Attributes:
         samples: Training samples it takes, over all its epochs.
         data_gib: Size of its prepared data; null if it is as large as the sweep's.
+        price_per_hour: What an hour of one GPU costs, or of a machine without one, in any currency.
     """
 
     samples: Positive
     data_gib: Positive | None = None
+    price_per_hour: Positive | None = None
 
     def too_large_for(self, device: DeviceInfo) -> str:
         """Returns why its data does not fit on a device; empty if it does or may."""

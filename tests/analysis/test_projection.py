@@ -17,7 +17,7 @@ from sweeper.analysis.projection import (
     samples_to_loss,
     with_derived,
 )
-from sweeper.core.measurement import Quality
+from sweeper.core.measurement import Quality, Stats
 from sweeper.core.record import TrialRecord
 
 # The loss falls by 0.2 with each doubling: a straight line over the logarithm of the samples.
@@ -191,3 +191,23 @@ def test_hours_are_there_as_soon_as_a_trial_is_measured():
     record = with_derived(trial(start=36.0), None, 360_000.0)
     assert record.metric("projected_hours") == pytest.approx(1.01)
     assert with_derived(dataclasses.replace(record, outcome=None), None, 1.0).derived == {}
+
+
+def test_a_run_has_a_price_where_an_hour_has_one():
+    record = with_derived(trial(start=36.0), None, 360_000.0, 2.0)
+    assert record.metric("cost_per_run") == pytest.approx(2.02)
+    two = dataclasses.replace(record, config=record.config.replace({"device.count": 2}))
+    assert with_derived(two, None, 360_000.0, 2.0).metric("cost_per_run") == pytest.approx(4.04)
+    assert with_derived(trial(), None, 360_000.0).metric("cost_per_run") is None
+
+
+def test_energy_per_sample_is_that_of_all_gpus():
+    record = trial()
+    assert record.metric("joules_per_sample") is None
+    power = Stats(mean=300.0, p50=300.0, p95=310.0)
+    measured = dataclasses.replace(record.measurement, telemetry={"gpu_power_w": power})
+    throughput = measured.throughput
+    record = dataclasses.replace(record, outcome=measured)
+    assert record.metric("joules_per_sample") == pytest.approx(300 / throughput)
+    two = dataclasses.replace(record, config=record.config.replace({"device.count": 2}))
+    assert two.metric("joules_per_sample") == pytest.approx(600 / throughput)

@@ -78,9 +78,12 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     speed = next((each for each in found.ratios if each.number == found.winner), None)
     if speed is None:
         return found
-    return dataclasses.replace(
-        found, to_loss=to_loss(context, trials, trials.table.records[speed.number], speed)
-    )
+    try:
+        sooner = to_loss(context, trials, trials.table.records[speed.number], speed)
+    except StopAskedError:
+        trials.jobs.cancel()
+        return found
+    return dataclasses.replace(found, to_loss=sooner)
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:

@@ -241,6 +241,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         reason=sweep.result.reason if sweep.result else "",
         synthetic=sweep.about["synthetic"],
         to_loss=found.to_loss,
+        price_per_hour=sweep.spec.production.price_per_hour if sweep.spec.production else None,
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,

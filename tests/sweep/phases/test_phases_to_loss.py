@@ -9,6 +9,7 @@ from replays import Bench, spec_of
 
 from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
+from sweeper.errors import UserError
 from sweeper.sweep.phases.to_loss import MOST_SAMPLES, SEEDS
 from sweeper.testing.replay import FALL
 
@@ -82,3 +83,28 @@ def test_without_time_it_is_left_out_unless_it_is_asked_for(
     assert bench.run(spec_of(constraints=LIMIT)).sweep.confirmation.to_loss is None
     asked = spec_of(name="asked", constraints=LIMIT, confirm={"to_loss": True})
     assert bench.run(asked).sweep.confirmation.to_loss is not None
+
+
+def test_the_price_of_the_production_run_is_in_the_decision(bench: Bench) -> None:
+    spec = spec_of(
+        constraints={"val_loss": {"max_ratio_to_baseline": 2.0}, "cost_per_run": {"max": 1e9}},
+        production={"samples": 1e9, "price_per_hour": 1.2},
+    )
+    summary = bench.run(spec, loss=slower_by(1.2)).sweep.summary
+    (said,) = [line for line in decision(summary) if "production run" in line]
+    assert summary.winner is not None
+    cost = summary.cost(summary.winner)
+    assert cost == pytest.approx(1.2 * (summary.projected_hours(summary.winner) or 0.0))
+    assert f"to the loss that the baseline has then; {cost:,.3g} instead of" in said
+    assert said.endswith("at 1.2 per hour.")
+
+
+def test_a_projection_that_assumes_equal_samples_says_so(bench: Bench) -> None:
+    spec = spec_of(constraints=LIMIT, production={"samples": 1e9}, confirm={"to_loss": False})
+    (said,) = [line for line in decision(bench.run(spec).sweep.summary) if "production run" in line]
+    assert said.endswith("if it needs as many samples.")
+
+
+def test_a_price_needs_an_hour_to_be_of(bench: Bench) -> None:
+    with pytest.raises(UserError, match=r"`cost_per_run` needs the price of an hour.*--price 1.2"):
+        spec_of(constraints={"cost_per_run": {"max": 1}}, production={"samples": 1e9})
