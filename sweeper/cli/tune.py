@@ -50,7 +50,7 @@ from sweeper.system.files import write_json
 from sweeper.tuning import state
 from sweeper.tuning.changes import Change, possible
 from sweeper.tuning.proofs import Proofs
-from sweeper.tuning.space import name_of, space
+from sweeper.tuning.space import name_of, space, worth_their_time
 from sweeper.tuning.steps import ONCE, Interval, Rung, ladder
 
 FAILED = 1
@@ -176,6 +176,7 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
     proofs = None
     if not known.changes:
         changes, proofs = _proved(asked, known.watched, out)
+        changes = _worth_their_time(asked, known.watched, changes, _minutes_left(asked, began_s), out)
         known = dataclasses.replace(known, changes=changes)
         state.write(asked.home, asked.name, known)
     else:
@@ -187,8 +188,11 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
     if dry:
         prose(out, f"A search would try {_names(tried)}, alone and together.")
         return 0
-    left = max(MIN_MINUTES, asked.minutes - (time.monotonic() - began_s) / 60)
-    return _searched(asked, known, proofs, left, out)
+    return _searched(asked, known, proofs, _minutes_left(asked, began_s), out)
+
+
+def _minutes_left(asked: Asked, began_s: float) -> float:
+    return max(MIN_MINUTES, asked.minutes - (time.monotonic() - began_s) / 60)
 
 
 # -- watch ----------------------------------------------------------------------------------------
@@ -233,6 +237,18 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
     if proofs.unproved:
         prose(out, f"  Nothing can be proved: {proofs.unproved}.")
     return tuple(proofs.prove(offered, lambda line: prose(out, line))), proofs
+
+
+def _worth_their_time(
+    asked: Asked, watched: Measurement, changes: tuple[Change, ...], minutes: float, out: Console
+) -> tuple[Change, ...]:
+    if asked.allow_batch_size or asked.with_flags:
+        return changes
+    kept = worth_their_time(changes, watched, verdict_of(watched, NO_PARAMETERS).kind, minutes)
+    for before, after in zip(changes, kept, strict=True):
+        if after.refused and not before.refused:
+            prose(out, f"  {after}: left out, {after.refused}")
+    return kept
 
 
 def _proofs(asked: Asked, watched: Measurement) -> Proofs:

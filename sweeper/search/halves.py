@@ -23,6 +23,9 @@ from sweeper.spec import CategoricalParameter, SweepSpec
 MIN_GAIN = math.log(1.02)
 """What is expected to bring less is left out."""
 
+ENOUGH = 0.75
+"""Of a stage's trials: with fewer, changes cannot be told apart."""
+
 STAGES = 3
 FIRST_ROWS: Mapping[int, str] = {
     4: "--+",
@@ -121,6 +124,12 @@ def known(names: Sequence[str], speeds: Speeds) -> Known:
         if not found.free:
             return found
     return found
+
+
+def most_changes(num_trials: float) -> float:
+    """Returns of how many changes so many trials can tell what each brings."""
+    largest = max((size for size in FIRST_ROWS if ENOUGH * size <= num_trials), default=2)
+    return largest - 1 if largest < max(FIRST_ROWS) else math.inf
 
 
 def _is_idle(clear: Mapping[str, Effect], name: str) -> bool:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.template import literal
 from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
+from sweeper.search.halves import most_changes
 from sweeper.tuning.changes import Change
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
@@ -20,6 +22,18 @@ LOSS_LIMIT = {"val_loss": {"max_ratio_to_baseline": 1.02}}
 TRIALS = 3
 """And two for each parameter: alone, and with the others."""
 BATCH_TRIALS = 6
+WINDOWS_SECONDS = 4.0
+"""Of a trial: its windows, and its end."""
+SEARCH_SHARE = 0.55
+"""Of the time, what rounds leave for the search."""
+COMPUTING = ("precision", "compile", "layout", "optimizer", "tf32", "cudnn", "loader", "pictures")
+LOADING = ("loader", "pictures", "precision", "optimizer", "compile", "layout", "tf32", "cudnn")
+LIKELY = {
+    Bottleneck.INPUT: LOADING,
+    Bottleneck.TRANSFER: LOADING,
+    Bottleneck.LAUNCH: ("compile", *COMPUTING),
+}
+"""By what limits a script: the changes that are most likely to pay, the first first. Others come last."""
 QUALITY_SECONDS = 8.0
 """After which losses are compared: a larger batch makes fewer steps of them."""
 
@@ -87,6 +101,37 @@ def space(
         found["measure"]["quality_samples"] = max(1, int(QUALITY_SECONDS * samples_per_s))
         found["search"]["trials"] += BATCH_TRIALS
     return found
+
+
+def worth_their_time(
+    changes: Sequence[Change], found: Measurement, verdict: Bottleneck, minutes: float
+) -> tuple[Change, ...]:
+    """Returns the changes; where time is too short to tell what each brings, the least likely are refused.
+
+    Args:
+        found: The script as it was watched.
+        verdict: What limits it.
+        minutes: Left for search and confirmation.
+    """
+    one = found.startup_seconds + min(found.warmup_seconds, MEASURE["warmup_cap_seconds"]) + WINDOWS_SECONDS
+    # The baseline is a trial, too.
+    most = most_changes(SEARCH_SHARE * 60 * minutes / one - 1)
+    likely = LIKELY.get(verdict, COMPUTING)
+    ranks = {each.name: _rank(each, likely) for each in changes if not each.refused}
+    kept = sorted(ranks, key=lambda name: ranks[name])
+    kept = kept[: int(most)] if most < len(kept) else kept
+    why = "the time is too short to tell what it brings; a higher --minutes tries it"
+    return tuple(
+        each if each.refused or each.name in kept else dataclasses.replace(each, refused=why)
+        for each in changes
+    )
+
+
+def _rank(change: Change, likely: Sequence[str]) -> int:
+    if change.name in likely:
+        return likely.index(change.name)
+    # What a user brings along comes first.
+    return len(likely) if change.is_of_environment else -1
 
 
 def name_of(script: str) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import sys
 
 import pytest
 
+from sweeper.core.measurement import Bottleneck
 from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT
+from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
+from sweeper.testing.noop import made_up
 from sweeper.tuning.changes import Change
-from sweeper.tuning.space import space
+from sweeper.tuning.space import space, worth_their_time
 
 FUSED = Change(name="optimizer", value="fused", kind=CLOSE)
 GATHERED = Change(name="loader", value="gathered", kind=EXACT)
@@ -53,3 +58,38 @@ def test_a_loss_is_taken_with_a_gathered_loader(changes: tuple[Change, ...], loa
     assert sooner.flatten().get("loader") == loader
     assert spec.trained_as(sooner).key() == baseline.key()
     assert spec.measure.quality_samples == 800
+
+
+TEN_SECONDS = {"startup_seconds": 5.0, "warmup_seconds": 1.0}
+"""Of a trial, with its windows."""
+NAMES = ("own", "pictures", "loader", "optimizer", "precision", "device.malloc", "threads", "spinning")
+MANY = tuple(
+    Change(name=name, value="on", kind=EXACT, env={"X": "1"} if name in NAMES[-3:] else {}) for name in NAMES
+)
+
+
+def kept(minutes: float, verdict: Bottleneck = Bottleneck.INPUT) -> list[str]:
+    watched = dataclasses.replace(made_up(100.0), **TEN_SECONDS)
+    found = worth_their_time(MANY, watched, verdict, minutes)
+    assert [each.name for each in found] == [*NAMES]
+    assert all("--minutes" in each.refused for each in found if each.refused)
+    return [each.name for each in found if not each.refused]
+
+
+def test_with_little_time_the_most_likely_are_tried() -> None:
+    assert kept(0.5) == ["own"]
+    assert kept(1.5) == ["own", "pictures", "loader"]
+    assert kept(1.5, Bottleneck.COMPUTE) == ["own", "optimizer", "precision"]
+    assert kept(2.6) == [*NAMES[:-1]]
+    assert kept(5.0) == [*NAMES]
+
+
+def test_what_is_refused_already_takes_no_time() -> None:
+    refused = [dataclasses.replace(each, refused="no") if each.name == "own" else each for each in MANY]
+    watched = dataclasses.replace(made_up(100.0), **TEN_SECONDS)
+    found = worth_their_time(refused, watched, Bottleneck.INPUT, 2.6)
+    assert [each.refused for each in found] == ["no", *[""] * 7]
+
+
+def test_one_trial_more_tells_of_four_changes_more() -> None:
+    assert [most_changes(count) for count in (0, 2, 3, 5, 6, 9, 12, 18)] == [1, 1, 3, 3, 7, 11, 15, math.inf]
