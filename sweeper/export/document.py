@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,7 +84,7 @@ def exported(
             measured=_measured(summary, spec, record, measured),
             holds_for=_holds_for(summary.device, measured, setting),
             proved=_proved(record),
-            production=spec.to_dict().get("production") or None,
+            production=_production(spec),
             execution=Execution(pass_env=list(passing)) if passing else None,
             provenance=Provenance(
                 sweep=summary.name,
@@ -125,6 +126,14 @@ def _chosen(summary: Summary, number: int | None) -> TrialRecord:
         why = found.failure.message if found.failure else "it exceeds a limit or is unfinished"
         raise UserError(f"only a measured, feasible trial can be exported, but trial {number} is not: {why}.")
     return found
+
+
+def _production(spec: SweepSpec) -> Mapping[str, Any] | None:
+    found = dict(spec.to_dict().get("production") or {})
+    # Documents of earlier versions have none.
+    if found.get("price_per_hour", 0) is None:
+        del found["price_per_hour"]
+    return found or None
 
 
 def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Measurement) -> None:

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .children import result_of_child, together
 from .collating import (
@@ -40,8 +40,9 @@ SPARE = 1.25
 MIN_SHARE = 0.1
 """Of the time of a row that decoding takes; less cannot be saved."""
 
-Place = tuple[Any, int, int, str, tuple[int, int]]
-"""Memory, begin and end in it, mode, width and height."""
+if TYPE_CHECKING:
+    # Memory, begin and end in it, mode, width and height.
+    Place = tuple[Any, int, int, str, tuple[int, int]]
 
 
 class Pictures(Intervention):

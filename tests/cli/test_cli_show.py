@@ -72,7 +72,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     code, out, err = cli("show", "toy", "--home", home)
     assert (code, err) == (0, "")
     assert out.count("\n  0") >= 9
-    assert "toy: 70.4x your baseline, confirmed (95% interval" in out
+    assert "70.4x your baseline, confirmed (95% interval" in out
     assert f"sweeper export toy --home {home}" in out
     assert "The data is synthetic" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
@@ -95,7 +95,7 @@ def test_show_json_is_as_documented(cli, home):
     assert set(found["baseline"]) == one
     assert set(found["winner"]) == one | {
         *("ratio", "ratio_low", "ratio_high", "ratio_now_low", "ratio_now_high"),
-        *("throughput_low", "throughput_high"),
+        *("throughput_low", "throughput_high", "to_loss"),
     }
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:

@@ -45,7 +45,7 @@ def test_absent_and_not_finite_are_none_and_never_0():
     )
     got = record(outcome=measured, quality=Quality(key="", samples=1, seconds=1, train_loss=1, val_loss=0.5))
     assert got.metric("gpu_mem_peak_fraction") == 0.25
-    assert [got.metric(f"gpu_power_w{part}") for part in ("", "_p50", "_p95")] == [100.0, 1.0, 2.0]
+    assert [got.metric(f"gpu_power_w{part}") for part in ("", "_p95")] == [100.0, 2.0]
     assert [got.metric(f"cpu_util_pct{part}") for part in ("", "_p50", "_p95")] == [None] * 3
     assert got.metric("val_loss") == 0.5
     assert got.metric("throughput") is None

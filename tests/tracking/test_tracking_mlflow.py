@@ -269,12 +269,13 @@ def test_at_most_thirty_metrics_sum_a_trial_up(
     """Of one that has all there is: more would not be a table any more."""
     full = measured(tmp_path)
     assert full.measurement is not None
-    series = {name.removesuffix("_p50") for name in METRICS if name.endswith("_p50")} | {"tree_cpu_pct"}
+    series = {name.removesuffix("_p50") for name in METRICS if name.endswith("_p50")}
+    series |= {"tree_cpu_pct", "gpu_power_w"}
     told = {name: Stats(mean=50.0, p50=40.0, p95=90.0) for name in series}
     outcome = dataclasses.replace(full.measurement, telemetry=told, diagnosis=Diagnosis(busy_s=1e-3))
-    derived = {"projected_hours": 1.5, "time_to_loss_s": 12.5}
+    derived = {"projected_hours": 1.5, "time_to_loss_s": 12.5, "cost_per_run": 3.0}
     record = dataclasses.replace(full, outcome=outcome, derived=derived)
-    assert all(record.metric(name) is not None for name in METRICS)
+    assert [name for name in METRICS if record.metric(name) is None] == []
     tracker.open(SWEEP)
     tracker.track(record, CONFIRMED)
 
@@ -282,7 +283,7 @@ def test_at_most_thirty_metrics_sum_a_trial_up(
     found = {name for name in metrics if not name.startswith(("system/", "train/", "confirm/rounds/"))}
     assert len(METRICS) < len(found) <= 30
     assert series >= {"gpu_util_pct", "gpu_power_w", "cpu_util_pct"}
-    for name in series - {"tree_cpu_pct", "cpu_util_pct"}:
+    for name in series - {"tree_cpu_pct", "cpu_util_pct", "gpu_power_w"}:
         assert [metrics[f"result/{name}{part}"] for part in ("", "_p50", "_p95")] == [50.0, 40.0, 90.0]
 
 

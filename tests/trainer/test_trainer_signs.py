@@ -40,8 +40,8 @@ def test_all_steps_of_a_trial_are_counted(make_job):
     assert at["warmup"] == 0
     assert at["window"] >= result.warmup_steps > 0
     assert at["quality"] - at["window"] >= sum(window.steps for window in result.windows)
-    # Ten steps, the validation and the pipeline's own evaluation.
-    assert heard.own.count - at["quality"] == 10 + 1 + 1
+    # Ten steps, a validation half way and one at the end, and the pipeline's own evaluation.
+    assert heard.own.count - at["quality"] == 10 + 2 + 1
     assert heard.own.pauses == 0
 
 

@@ -18,13 +18,13 @@ SEEDS = 5
 PARTS = 16
 """Of a training, after each of which the loss is measured."""
 
-MOST_SAMPLES = 3
+MAX_SAMPLES = 3
 """Times the baseline's samples that the winner may need."""
 
 USUAL_SHARE = 1.5
 """Times the baseline's samples that it is expected to need at most."""
 
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 """Where nothing limits a sweep's time and nobody has asked for it."""
 
 
@@ -44,7 +44,7 @@ def to_loss(
     if winner.config.quality_key() == baseline.config.quality_key():
         return None
     seconds, left = _seconds(baseline, winner), trials.budget.seconds_left
-    if wanted is None and seconds > (MOST_SECONDS if left is None else left):
+    if wanted is None and seconds > (MAX_SECONDS if left is None else left):
         return None
     trials.progress.begin("training to the loss", 2 * SEEDS)
     curves: list[Curve] = []
@@ -57,7 +57,7 @@ def to_loss(
     loss, found = target(curves), []
     for number in range(SEEDS):
         name = f"to-loss-{winner.number}-{number}"
-        curve = _curve(context, trials, winner.config, name, number, MOST_SAMPLES * samples, loss)
+        curve = _curve(context, trials, winner.config, name, number, MAX_SAMPLES * samples, loss)
         if curve is None:
             return None
         found.append(curve)
@@ -66,7 +66,7 @@ def to_loss(
     if result is None:
         context.observer.line(
             f"{context.name(winner)} does not reach the baseline's loss of {loss:.4g} within"
-            f" {MOST_SAMPLES} times its {samples:,} samples, with one seed at least."
+            f" {MAX_SAMPLES} times its {samples:,} samples, with one seed at least."
         )
     return result
 
@@ -92,7 +92,7 @@ def _curve(
 ) -> Curve | None:
     """Returns the losses of a training with another seed; None if it failed."""
     seeded = config.replace({"seed": config.seed + number})
-    parts = PARTS * (MOST_SAMPLES if until is not None else 1)
+    parts = PARTS * (MAX_SAMPLES if until is not None else 1)
     plan = MeasurePlan(repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until)
     job = dataclasses.replace(trials.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)
     folder = context.journal.setup_folder(name)

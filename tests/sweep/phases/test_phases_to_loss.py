@@ -10,7 +10,7 @@ from replays import Bench, spec_of
 from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
-from sweeper.sweep.phases.to_loss import MOST_SAMPLES, SEEDS
+from sweeper.sweep.phases.to_loss import MAX_SAMPLES, SEEDS
 from sweeper.testing.replay import FALL
 
 LIMIT = {"val_loss": {"max_ratio_to_baseline": 2.0}}
@@ -54,7 +54,7 @@ def test_a_winner_that_does_not_get_there_is_said(bench: Bench) -> None:
     ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.5))
     assert ran.sweep.confirmation.winner is not None
     assert ran.sweep.confirmation.to_loss is None
-    assert any(f"within {MOST_SAMPLES} times" in line for line in bench.watcher.lines)
+    assert any(f"within {MAX_SAMPLES} times" in line for line in bench.watcher.lines)
 
 
 SAME = {"loader.kind": {"type": "categorical", "choices": ["workers", "resident"]}}
@@ -79,7 +79,7 @@ def test_where_it_would_tell_nothing_it_is_not_measured(bench: Bench, changes: d
 def test_without_time_it_is_left_out_unless_it_is_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.sweep.phases.to_loss.MOST_SECONDS", -1.0)
+    monkeypatch.setattr("sweeper.sweep.phases.to_loss.MAX_SECONDS", -1.0)
     assert bench.run(spec_of(constraints=LIMIT)).sweep.confirmation.to_loss is None
     asked = spec_of(name="asked", constraints=LIMIT, confirm={"to_loss": True})
     assert bench.run(asked).sweep.confirmation.to_loss is not None
