@@ -127,11 +127,11 @@ def worth_their_time(
     )
 
 
-def _rank(change: Change, likely: Sequence[str]) -> int:
+def _rank(change: Change, likely: Sequence[str]) -> float:
     if change.name in likely:
         return likely.index(change.name)
-    # What a user brings along comes first.
-    return len(likely) if change.is_of_environment else -1
+    # What a user brings along comes after the first two.
+    return len(likely) if change.is_of_environment else 1.5
 
 
 def name_of(script: str) -> str:
