@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sweeper.interventions.intervention import CLOSE, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
+from sweeper.interventions.pictures import Pictures
 from sweeper.script.proof import Recorded, Terms, record
 from sweeper.tuning.changes import Change, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
@@ -135,8 +136,12 @@ class Proofs:
         return list(found.values())
 
     def _proved(self, asked: Sequence[Change], run: Recorded) -> list[Change]:
-        here = [each for each in asked if not run.changes.get(each.name)]
-        apart = [_refused(each, run.changes[each.name]) for each in asked if each not in here]
+        missing = {name: why for name, why in run.changes.items() if why}
+        if not run.failure and Pictures.name not in run.changes:
+            # No pass has asked for them.
+            missing[Pictures.name] = "its batches are gathered"
+        here = [each for each in asked if each.name not in missing]
+        apart = [_refused(each, missing[each.name]) for each in asked if each not in here]
         if not here:
             return apart
         if not (fault := self._fault(run, here[0])):

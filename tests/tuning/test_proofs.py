@@ -119,6 +119,15 @@ def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
     assert wrong.refused
 
 
+def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> None:
+    among = [
+        Change(name=n, value=v, kind="exact") for n, v in (("pictures", "decoded"), ("loader", "gathered"))
+    ]
+    pictures, loader = proofs.prove(among, lambda _: None)
+    assert pictures.refused == "its batches are gathered"
+    assert loader.proof
+
+
 def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
     steps = [{"step": number} for number in range(20)]
     trained = Recorded(events={"1": steps, "2": steps})
