@@ -34,10 +34,12 @@ class Block:
 
     Attributes:
         at: Unix time of its end.
+        of: The rounds that it has: a sweep, and which of its confirmations.
         speeds: For each configuration: the mean log of samples per second, and the variance of that mean.
     """
 
     at: float
+    of: str
     speeds: Mapping[str, tuple[float, float]]
 
 
@@ -58,7 +60,7 @@ class Return:
     weight: float = 1.0
 
 
-def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float) -> Block:
+def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: str) -> Block:
     """Returns the block of some rounds.
 
     Args:
@@ -69,7 +71,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float) -> Bl
         logs = [math.log(each[number]) for each in rounds if number in each]
         if len(logs) > 1:
             speeds[name] = statistics.fmean(logs), statistics.variance(logs) / len(logs)
-    return Block(at=at, speeds=speeds)
+    return Block(at=at, of=of, speeds=speeds)
 
 
 def drift(blocks: Sequence[Block]) -> Drift:

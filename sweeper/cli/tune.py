@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_of
-from sweeper.analysis.formatting import interval
 from sweeper.cli.export import export_command
 from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
+from sweeper.cli.tune_view import ladder_lines, names
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.record import SearchResult
@@ -51,7 +51,7 @@ from sweeper.tuning import state
 from sweeper.tuning.changes import Change, possible
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of, space, worth_their_time
-from sweeper.tuning.steps import ONCE, Interval, Rung, ladder
+from sweeper.tuning.steps import ladder
 
 FAILED = 1
 _HOW = {
@@ -186,7 +186,7 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
         prose(out, "Nothing is left to try.")
         return 0
     if dry:
-        prose(out, f"A search would try {_names(tried)}, alone and together.")
+        prose(out, f"A search would try {names(tried)}, alone and together.")
         return 0
     return _searched(asked, known, proofs, _minutes_left(asked, began_s), out)
 
@@ -276,7 +276,7 @@ def _say_changes(out: Console, changes: Sequence[Change]) -> None:
 
 def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: float, out: Console) -> int:
     tried = [each for each in known.changes if not each.refused]
-    prose(out, f"Searching {_names(tried)}: {minutes:.1f} minutes at most.")
+    prose(out, f"Searching {names(tried)}: {minutes:.1f} minutes at most.")
     proposal = None
     if asked.with_flags:
         proposal = propose(asked.line, help_of(asked.line))
@@ -310,7 +310,7 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
         effects = halves_of(spec, results).known().effects
     rungs = ladder(sweep.confirmation.rounds, configs, winner, searched, effects)
     out.print()
-    for line in _ladder_lines(rungs, known.changes):
+    for line in ladder_lines(rungs, known.changes):
         prose(out, line)
     if winner is None or sweep.state != "finished":
         return code
@@ -375,31 +375,3 @@ def _stack_holds(
         if each.changes_training:
             prose(out, f"Not to be proved, but within the limit on the loss: {each.name} {each.value}.")
     return True
-
-
-def _ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
-    if not rungs:
-        return []
-    among = {each.name: each for each in changes}
-    lines = [f"{'':<24} {'alone':<22} {'in the stack':<22} kind"]
-    for each in rungs:
-        parts = [_measured(ratio) for ratio in (each.alone, each.stacked)]
-        change = among.get(each.name)
-        kind = change.kind if change else "an option"
-        dropped = "" if each.is_kept else ", not kept: its gain is not shown"
-        lines.append(f"{each.name + ' ' + each.value:<24} {parts[0]:<22} {parts[1]:<22} {kind}{dropped}")
-    return lines
-
-
-def _measured(ratio: Interval | None) -> str:
-    if ratio is None:
-        return "–"
-    value, low, high = ratio
-    return f"{value:.3g}x, once" if (low, high) == ONCE else f"{value:.3g}x {interval(low, high)}"
-
-
-def _names(changes: Sequence[Change]) -> str:
-    values: dict[str, list[str]] = {}
-    for each in changes:
-        values.setdefault(each.name, []).append(each.value)
-    return ", ".join(f"{name} {' or '.join(each)}" for name, each in values.items()) or "its options"

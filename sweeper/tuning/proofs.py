@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 
+from sweeper.interventions import INTERVENTIONS
 from sweeper.interventions.intervention import CLOSE, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
-from sweeper.interventions.pictures import Pictures
 from sweeper.script.proof import Recorded, Terms, record
 from sweeper.tuning.changes import Change, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
@@ -137,9 +137,10 @@ class Proofs:
 
     def _proved(self, asked: Sequence[Change], run: Recorded) -> list[Change]:
         missing = {name: why for name, why in run.changes.items() if why}
-        if not run.failure and Pictures.name not in run.changes:
-            # No pass has asked for them.
-            missing[Pictures.name] = "its batches are gathered"
+        if not run.failure:
+            # Those of ours tell when they act: a loader that begins a pass, an optimizer that is made.
+            silent = INTERVENTIONS.keys() - run.changes.keys()
+            missing.update(dict.fromkeys(silent, "nothing in the training asks for it"))
         here = [each for each in asked if each.name not in missing]
         apart = [_refused(each, missing[each.name]) for each in asked if each not in here]
         if not here:

@@ -33,7 +33,7 @@ def blocks(
             {number: math.exp(draw.gauss(level, noise)) for number, level in levels.items()}
             for _ in range(rounds)
         ]
-        yield found, block_of(found, NAMES, float(at))
+        yield found, block_of(found, NAMES, float(at), str(at))
 
 
 def test_without_a_record_the_drift_is_the_usual_one():
@@ -73,7 +73,7 @@ def test_of_three_speeds_two_ratios_are_independent():
 
     def block(at: float) -> Block:
         return Block(
-            at=at, speeds={name: (draw.gauss(3 * number, 0.1), 1e-6) for number, name in enumerate("abc")}
+            at=at, of=str(at), speeds={name: (draw.gauss(3 * n, 0.1), 1e-6) for n, name in enumerate("abc")}
         )
 
     assert drift([block(0.0), block(1.0)]).ratio.freedom == pytest.approx(PRIOR_FREEDOM + 2, abs=0.1)

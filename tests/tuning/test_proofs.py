@@ -117,6 +117,8 @@ def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
     harmless, wrong = found.prove(among, lambda _: None)
     assert "equal in every bit over 7" in harmless.proof
     assert wrong.refused
+    (fused,) = found.prove([Change(name="optimizer", value="fused", kind="close")], lambda _: None)
+    assert fused.refused == "nothing in the training asks for it"
 
 
 def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> None:
@@ -124,7 +126,7 @@ def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> N
         Change(name=n, value=v, kind="exact") for n, v in (("pictures", "decoded"), ("loader", "gathered"))
     ]
     pictures, loader = proofs.prove(among, lambda _: None)
-    assert pictures.refused == "its batches are gathered"
+    assert pictures.refused == "nothing in the training asks for it"
     assert loader.proof
 
 

@@ -208,7 +208,8 @@ class Rounds:
         self._kept = False
         self._numbers: list[int] = []
         self._machine = MachineRecord(context.home, context.machine.line)
-        self._drift = self._machine.drift()
+        self._of = f"{context.journal.name}/{place}"
+        self._drift = self._machine.drift(before=self._of)
         self.ended = ""
 
     def throughputs(self) -> list[dict[int, float]]:
@@ -309,7 +310,7 @@ class Rounds:
     def record(self) -> None:
         """Adds the speeds to what is known of the machine."""
         names = {number: self._context.key_of(self._trials.table.records[number]) for number in self._numbers}
-        self._machine.add(block_of(self.throughputs(), names, time.time()))
+        self._machine.add(block_of(self.throughputs(), names, time.time(), self._of))
 
     def decision(self, unfit: Collection[int]) -> Chosen:
         """Returns the fastest or its simplest rival, without those that are unfit."""

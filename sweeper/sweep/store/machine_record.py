@@ -42,16 +42,20 @@ class MachineRecord:
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
-    def drift(self) -> Drift:
-        """Returns how far its speeds drift."""
-        return drift(self.blocks())
+    def drift(self, before: str) -> Drift:
+        """Returns how far its speeds drift; cut off, and continued, a sweep decides the same.
+
+        Args:
+            before: Rounds that do not count, though they may have been added.
+        """
+        return drift([each for each in self.blocks() if each.of != before])
 
     def add(self, block: Block) -> None:
-        """Adds a measurement, once."""
+        """Adds a measurement, or puts it in the place of the same rounds' earlier one."""
         with self._locked():
-            known = self.blocks()
-            if not block.speeds or any(each.speeds == block.speeds for each in known):
+            if not block.speeds:
                 return
+            known = [each for each in self.blocks() if each.of != block.of]
             blocks = [*known, block][-MAX_BLOCKS:]
             write_json(self._path, {"machine": self._line, "blocks": [encode(each) for each in blocks]})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sweeper.sweep.store.machine_record import MAX_BLOCKS, MachineRecord
 
 
 def block(at: float) -> Block:
-    return Block(at=at, speeds={"a": (5.0 + at, 1e-4), "b": (7.0, 1e-4)})
+    return Block(at=at, of=f"sweep-{at:g}", speeds={"a": (5.0 + at, 1e-4), "b": (7.0, 1e-4)})
 
 
 def test_what_is_added_is_found_by_the_next_sweep(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_what_is_added_is_found_by_the_next_sweep(tmp_path: Path) -> None:
     MachineRecord(tmp_path, "2 cores", "node").add(block(2.0))
     found = MachineRecord(tmp_path, "2 cores", "node")
     assert [each.at for each in found.blocks()] == [1.0, 2.0]
-    assert found.drift().speed.freedom > PRIOR_FREEDOM
+    assert found.drift(before="").speed.freedom > PRIOR_FREEDOM
 
 
 @pytest.mark.parametrize(("line", "node"), [("4 cores", "node"), ("2 cores", "other")])
@@ -32,9 +33,17 @@ def test_another_machine_has_a_record_of_its_own(tmp_path: Path, line: str, node
 def test_a_sweep_that_goes_on_adds_its_rounds_once(tmp_path: Path) -> None:
     record = MachineRecord(tmp_path, "2 cores", "node")
     record.add(block(1.0))
-    record.add(Block(at=9.0, speeds=block(1.0).speeds))
-    record.add(Block(at=9.0, speeds={}))
-    assert len(record.blocks()) == 1
+    record.add(dataclasses.replace(block(2.0), of=block(1.0).of))
+    record.add(Block(at=9.0, of="nothing", speeds={}))
+    assert [each.at for each in record.blocks()] == [2.0]
+
+
+def test_a_sweep_that_goes_on_does_not_learn_from_its_own_rounds(tmp_path: Path) -> None:
+    record = MachineRecord(tmp_path, "2 cores", "node")
+    record.add(block(1.0))
+    before = record.drift(before=block(2.0).of)
+    record.add(block(2.0))
+    assert record.drift(before=block(2.0).of) == before != record.drift(before="")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""The changes of a tune as text: their names, and the table of what each brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sweeper.analysis.formatting import interval
+from sweeper.tuning.changes import Change
+from sweeper.tuning.steps import ONCE, Interval, Rung
+
+NAME_WIDTH, RATIO_WIDTH = 24, 22
+
+
+def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
+    """Returns a table with a line for each change: alone, in the stack, and of which kind it is."""
+    if not rungs:
+        return []
+    among = {each.name: each for each in changes}
+    width = max(NAME_WIDTH, *(len(f"{each.name} {each.value}") for each in rungs))
+    lines = [f"{'':<{width}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
+    for each in rungs:
+        alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (each.alone, each.stacked))
+        change = among.get(each.name)
+        kind = change.kind if change else "an option"
+        dropped = "" if each.is_kept else ", not kept: its gain is not shown"
+        lines.append(f"{f'{each.name} {each.value}':<{width}} {alone} {stacked} {kind}{dropped}")
+    return lines
+
+
+def _measured(ratio: Interval | None) -> str:
+    if ratio is None:
+        return "–"
+    value, low, high = ratio
+    return f"{value:.3g}x, once" if (low, high) == ONCE else f"{value:.3g}x {interval(low, high)}"
+
+
+def names(changes: Sequence[Change]) -> str:
+    """Returns `loader gathered, threads one or half`."""
+    values: dict[str, list[str]] = {}
+    for each in changes:
+        values.setdefault(each.name, []).append(each.value)
+    return ", ".join(f"{name} {' or '.join(each)}" for name, each in values.items()) or "its options"
