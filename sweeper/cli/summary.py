@@ -204,7 +204,7 @@ def _later(side: Side, ratio: Ratio) -> str:
     if side.epoch_seconds is None:
         return f" {interval(ratio.speed_low, ratio.speed_high, '{:,.0f}')}"
     samples = side.epoch_seconds * side.throughput
-    return f" {interval(samples / ratio.speed_high, samples / ratio.speed_low)}"
+    return f" [{seconds(samples / ratio.speed_high)}, {seconds(samples / ratio.speed_low)}]"
 
 
 def _way(side: Side) -> str:

@@ -30,6 +30,9 @@ def write(number, seed):
     if kind == "palette":
         picture = picture.convert("P")
     picture.save(f"{number}{SUFFIX}")
+    # All files have one size, so that it does not tell a file that is written again.
+    with open(f"{number}{SUFFIX}", "ab") as file:
+        file.write(bytes(1_000_000 - file.tell()))
 
 if not os.path.exists(f"0{SUFFIX}"):
     for number in range(ROWS):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from replays import Bench, spec_of
 
+from sweeper.analysis.formatting import seconds
 from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
@@ -103,6 +104,17 @@ def test_a_projection_that_assumes_equal_samples_says_so(bench: Bench) -> None:
     spec = spec_of(constraints=LIMIT, production={"samples": 1e9}, confirm={"to_loss": False})
     (said,) = [line for line in decision(bench.run(spec).sweep.summary) if "production run" in line]
     assert said.endswith("if it needs as many samples.")
+
+
+def test_a_later_speed_has_the_unit_of_the_speed(bench: Bench) -> None:
+    summary = bench.run(spec_of(constraints=LIMIT)).sweep.summary
+    winner, ratio = summary.winner, summary.ratio
+    assert winner is not None
+    assert winner.measurement is not None
+    assert ratio is not None
+    ends = (winner.measurement.train_samples / (speed or 1) for speed in (ratio.speed_high, ratio.speed_low))
+    shown = ", ".join(map(seconds, ends))
+    assert any(f" per epoch [{shown}], down from " in line for line in decision(summary))
 
 
 def test_a_price_needs_an_hour_to_be_of(bench: Bench) -> None:
