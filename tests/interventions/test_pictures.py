@@ -118,7 +118,10 @@ def why(found: dict[str, Any]) -> str:
     return str(told["change"]["why"])
 
 
-@pytest.mark.parametrize("kind", ["path", "handle", "bytes", "draft", "loaded", "grey", "png"])
+OTHERS = ("handle", "bytes", "draft", "loaded", "grey", "png")
+
+
+@pytest.mark.parametrize("kind", ["path", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
 def test_no_picture_is_decoded_again_and_nothing_else_differs(folder: Path, kind: str) -> None:
     own = trained(folder, kind, changes="")
     found = trained(folder, kind)
@@ -127,6 +130,7 @@ def test_no_picture_is_decoded_again_and_nothing_else_differs(folder: Path, kind
     assert (own["counts"], found["counts"]) == ([60] * 3, [0] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["path", "bytes"])
 def test_workers_find_them_decoded(folder: Path, kind: str) -> None:
     assert trained(folder, kind, 2)["digest"] == trained(folder, kind, 2, "")["digest"]
