@@ -14,8 +14,6 @@ from sweeper.analysis.summary import Summary
 from sweeper.cli.options import DEFAULT_HOME, Home, Name
 from sweeper.cli.screen import STDOUT, console
 from sweeper.core import export_formats
-from sweeper.core.codec import decode
-from sweeper.core.config import TrialConfig
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Report
@@ -23,7 +21,6 @@ from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.export import Options, Setting, exported, read_map, reads_export, rendered
-from sweeper.export.patch import advice_on
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
@@ -68,14 +65,6 @@ def export(
             help="With --format args: your own flags, such as `batch_size: --bs`.",
         ),
     ] = None,
-    patch: Annotated[
-        Path | None,
-        typer.Option(
-            "--patch",
-            metavar="SCRIPT.py",
-            help="With --format python: what to change in this script, line by line.",
-        ),
-    ] = None,
 ) -> None:
     """Export the winning configuration for production.
 
@@ -84,14 +73,14 @@ def export(
     Example: sweeper export stocks-a10 --format json --out best.json
     """
     if form == PATCH:
-        if trial is not None or patch is not None or flags is not None or rule is not None:
+        if trial is not None or flags is not None or rule is not None:
             raise UserError(f"`--format {PATCH}` takes no other option than `--out`.")
         # Not imported before: libcst takes a while.
         from sweeper.cli.patch_script import write_patch
 
         write_patch(home, name, out)
         return
-    export_command(home, name, form, trial, out, patch, flags, rule)
+    export_command(home, name, form, trial, out, flags, rule)
 
 
 def export_command(
@@ -100,14 +89,12 @@ def export_command(
     form: str,
     trial: int | None,
     out: Path | None,
-    patch: Path | None = None,
     flags: Path | None = None,
     rule: str | None = None,
 ) -> None:
     """Writes a trial of a sweep, the winner by default, in a format.
 
     Args:
-        patch: A script to list changes for, in a format that `takes_patch`.
         flags: A file of the user's own flags, for a format that `takes_map`.
         rule: With several objectives: how to pick a trial from the front.
 
@@ -117,8 +104,6 @@ def export_command(
         EnvironmentStopError: The file cannot be written.
     """
     traits = FORMATS.get(form)
-    if patch is not None and not traits.takes_patch:
-        raise UserError(f"`--patch` needs `--format {taking('takes_patch')}`, but got `--format {form}`.")
     if traits.runs_export and out is not None and out.suffix == BUILTIN[YAML].suffix:
         raise UserError(
             f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the job reads the YAML."
@@ -129,10 +114,6 @@ def export_command(
     summary = sweep.summary
     number = trial if rule is None else _picked(summary, sweep, rule, trial)
     value = exported(summary, sweep.spec, number, _setting(sweep))
-    if patch is not None:
-        wanted = value["params"] if "params" in value else decode(TrialConfig, value["config"]).flatten()
-        _write(advice_on(patch, wanted), out or STDOUT)
-        return
     own = sweep.journal.folder
     path = out or (own / f"best{traits.suffix}" if traits.suffix else STDOUT)
     runs = own / "best.yaml" if path == STDOUT else path.parent / f"{path.stem}.yaml"

@@ -25,7 +25,6 @@ class ExportFormat:
         reads_back: `sweeper train` can read the text, which is complete YAML or JSON.
         runs_export: The text trains from a YAML export, which is written next to it.
         takes_map: It can write the user's own flags (`--map`).
-        takes_patch: It allows `--patch SCRIPT.py`, which prints the changes to make in that script.
         gives_reasons: It explains each value; `Options.reasons` is filled for it.
     """
 
@@ -35,7 +34,6 @@ class ExportFormat:
     reads_back: bool = False
     runs_export: bool = False
     takes_map: bool = False
-    takes_patch: bool = False
     gives_reasons: bool = False
 
 
@@ -55,7 +53,6 @@ BUILTIN: Mapping[str, ExportFormat] = {
     "python": ExportFormat(
         render="sweeper.export.formats:as_python",
         about="lines to paste",
-        takes_patch=True,
         gives_reasons=True,
     ),
 }
@@ -74,5 +71,5 @@ def printed() -> Iterator[str]:
 
 
 def taking(option: str) -> str:
-    """Returns the built-in formats that have the trait `option`: `args or python`."""
+    """Returns the built-in formats that have the trait `option`: `args`."""
     return " or ".join(name for name, row in BUILTIN.items() if getattr(row, option))

@@ -39,8 +39,6 @@ class LoaderTraits:
         python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that returns
             the lines of a plain PyTorch script that loads the same way; empty if no plain script
             can.
-        instead: What a script does without its DataLoader, with `{size}` for the batch; empty if it
-            keeps the DataLoader.
     """
 
     kind: str
@@ -53,7 +51,6 @@ class LoaderTraits:
     copies_ahead: bool = False
     gathers_in_step: bool = False
     python: str = ""
-    instead: str = ""
 
 
 _TABLE = (
@@ -81,8 +78,6 @@ _TABLE = (
         is_resident=True,
         gathers_in_step=True,
         python="sweeper.export.python_loading:on_the_device",
-        instead="no DataLoader: `x, y = x.to(device), y.to(device)` once, and in each epoch "
-        "`for index in torch.randperm(len(x), device=device).split({size})` on x[index], y[index]",
     ),
     LoaderTraits(
         kind=STREAM,
@@ -90,8 +85,6 @@ _TABLE = (
         why="samples are gathered in host memory and copied ahead of the step",
         copies_ahead=True,
         python="sweeper.export.python_loading:copied_ahead",
-        instead="no DataLoader: gather {size} samples as `x[index].pin_memory()` and copy them with "
-        "`.to(device, non_blocking=True)` on a separate CUDA stream, one batch ahead of the step",
     ),
 )
 

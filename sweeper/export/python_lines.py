@@ -34,8 +34,8 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
     """
     if "command" in value:
         raise UserError(
-            "`--format python` needs `--patch SCRIPT.py` for the sweep of a `command`, but got none. "
-            "Name your script to see what to change in it."
+            "`--format python` is for pipelines, but this is the sweep of a `command`. "
+            "`--format args` prints the winning command."
         )
     settings, writer = effective(value), _Writer(value, reasons)
     on_gpu = "gpu" in value["holds_for"]

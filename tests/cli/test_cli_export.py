@@ -117,19 +117,6 @@ def test_lines_to_paste_say_what_was_measured(cli, home):
     assert "num_workers=4," in baseline
 
 
-def test_it_says_what_to_change_in_a_script(cli, home, tmp_path):
-    script, out = tmp_path / "train.py", tmp_path / "advice.txt"
-    script.write_text("from torch.utils.data import DataLoader\nloader = DataLoader(data, batch_size=32)\n")
-    asked = ["export", "toy", "--home", home, "--format", "python", "--patch", script]
-    code, text, err = cli(*asked)
-    assert (code, err) == (0, "")
-    assert text.startswith(f"{script}:2  DataLoader(data, batch_size=32)\n    -> no DataLoader: ")
-    assert "`loader.kind: resident`" in text
-    assert cli(*asked, "--out", out)[0] == 0
-    assert out.read_text() == text
-    assert "(now 32), num_workers=4" in cli(*asked, "--trial", "0")[1]
-
-
 def test_a_rule_picks_another_trial_of_the_front(cli, bench):
     goals = [{"maximize": "throughput"}, {"minimize": "val_loss"}]
     spec = spec_of(objectives=goals, constraints={}, search={"trials": 24}, confirm={"rounds": 0})
@@ -157,10 +144,9 @@ def test_a_rule_picks_another_trial_of_the_front(cli, bench):
         (["--out", "."], 2, "`--out` must be a file in a folder"),
         (["--out", "/proc/best.yaml"], 6, "cannot write in /proc"),
         (["--format", "sbatch", "--out", "best.yaml"], 2, "must not end in .yaml"),
-        (["--patch", "train.py"], 2, "`--patch` needs `--format python`, but got `--format yaml`"),
         (["--map", "flags.yaml"], 2, "`--map` needs `--format args`, but got `--format yaml`"),
         (["--format", "args", "--map", "no.yaml"], 2, "no.yaml: cannot be read"),
-        (["--format", "python", "--patch", "no.py"], 2, "`--patch` must name a script that"),
+        (["--format", "patch"], 2, "`--format patch` needs a tune that has a winner, but 'toy' is none."),
         (["--rule", "kne"], 2, "must be one of knee, lowest_loss, but got 'kne'. Did you mean `knee`?"),
         (["--rule", "knee"], 2, "needs a sweep with several objectives, but `toy` has one: throughput."),
     ],

@@ -90,7 +90,6 @@ def test_a_third_partys_format_is_printed_or_written_by_the_command(installed, c
             ["--format", "dotenv", "--map", "x.yaml"],
             "`--map` needs `--format args`, but got",
         ),
-        (["--format", "dotenv", "--patch", "x.py"], "`--patch` needs `--format python`, but got"),
     ],
 )
 def test_a_mistake_is_one_line(installed, cli, arguments, says):

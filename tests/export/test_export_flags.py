@@ -174,5 +174,5 @@ def test_a_scripts_command_line_is_what_ran():
     assert shlex.split(rendered(value, "args")) == ["NAME=it's `id`", *SCRIPT["command"]]
     with pytest.raises(UserError, match="`--map` is for the sweep of a pipeline"):
         rendered(value, "args", Options(flags={"batch_size": "--bs"}))
-    with pytest.raises(UserError, match=r"`--format python` needs `--patch SCRIPT.py`"):
+    with pytest.raises(UserError, match=r"`--format python` is for pipelines"):
         rendered(value, "python")

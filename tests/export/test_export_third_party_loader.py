@@ -13,7 +13,6 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
 from sweeper.export import read, rendered
-from sweeper.export.patch import advice
 
 TURBO = TrialConfig().replace({"loader.kind": "turbo", "batch_size": 100, "loader.num_workers": 3})
 
@@ -44,15 +43,11 @@ REFUSED = (
     "`--format python` needs a loader that a plain PyTorch script can have, but `loader.kind: turbo` "
     "(turbo-loader 1.0) has no lines for one. Use `--format yaml`, or another trial with --trial N."
 )
-SCRIPT = "import torch\nloader = torch.utils.data.DataLoader(data)\nfor x in loader:\n    x.backward()\n"
 
 
 def test_lines_of_a_plain_script_are_refused_unless_it_gives_them(installed):
     with pytest.raises(UserError) as caught:
         rendered(export_of(TURBO.flatten()), "python")
-    assert str(caught.value) == REFUSED
-    with pytest.raises(UserError) as caught:
-        advice(SCRIPT, "train.py", {"loader.kind": "turbo"})
     assert str(caught.value) == REFUSED
     text = rendered(export_of({**TURBO.flatten(), "loader.kind": "nitro"}), "python")
     assert "\nimport turbo\n" in text
