@@ -2,12 +2,14 @@
 
 python benchmarks/tune.py scripts batch planted kills        writes benchmarks/results/<device>/tune.json
 python benchmarks/tune.py programs --programs DIR [--python FOLDER] [--only NAME,...]
-python benchmarks/tune.py later --home DIR                   measures the winners of an earlier run again
+python benchmarks/tune.py later patches hand --home DIR --programs DIR     what `programs` found there, again
 
 scripts     two scripts that hand out one row at a time (benchmarks/unedited): one command, five minutes
 batch       the same with --allow-batch-size
 programs    public training programs (benchmarks/programs.py), unedited
 later       the programs' winners in new processes, in turns with their own commands
+patches     the programs' winners as patches: whether each hunk applies, and how fast the patched program is
+hand        the programs' winners against versions edited by hand: `main_by_hand.py` beside a `main.py`
 planted     fast and wrong changes that are accepted, harmless ones that are not (tests/tuning/planted.py)
 idle        harmless changes that bring nothing, and are handed over nonetheless
 frameworks  a training in each framework, and how fast `exec` is
@@ -23,6 +25,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import runpy
 import shlex
 import signal
@@ -56,6 +59,7 @@ LATER_MINUTES = 1.5
 LATER = "later.json"
 """File in the home: for each program, what its winner is measured with again."""
 KILLS = 50
+BY_HAND = "_by_hand.py"
 
 
 @dataclass(frozen=True)
@@ -203,20 +207,110 @@ def _remember(home: Path, name: str, found: Tuned) -> None:
     (home / LATER).write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
-def later(asked: Asked) -> Iterator[Figure]:
-    """Yields the ratios of earlier winners by new processes, in turns with the commands as they are."""
+@dataclass(frozen=True)
+class Winner:
+    """What a tune found for a program.
+
+    Attributes:
+        ratio: As it was confirmed, with its interval.
+        at: When, by `time.time()`.
+    """
+
+    name: str
+    best: Path
+    folder: Path
+    command: Sequence[str]
+    env: Mapping[str, str]
+    ratio: tuple[float, float, float]
+    at: float
+
+    @property
+    def run(self) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command that uses it, and its environment."""
+        words = ("exec", str(self.best), "--", *self.command)
+        arguments, where = sweeper(*words, folder=self.folder, env=self.env)
+        return arguments, where["env"]
+
+
+def winners(asked: Asked) -> Iterator[Winner]:
+    """Yields the programs' winners in a home."""
     for name, each in _remembered(asked.home).items():
         best = asked.home / "sweeps" / f"tune-{name}" / "best.yaml"
-        if not best.exists() or (asked.only and name not in asked.only):
+        if best.exists() and not (asked.only and name not in asked.only):
+            program = PROGRAMS[name]
+            yield Winner(
+                name=name,
+                best=best,
+                folder=asked.programs / program.folder,
+                command=shlex.split(program.command),
+                env=program.env,
+                ratio=tuple(each["ratio"]),
+                at=each["at"],
+            )
+
+
+def later(asked: Asked) -> Iterator[Figure]:
+    """Yields the ratios of earlier winners by new processes, in turns with the commands as they are."""
+    for winner in winners(asked):
+        print(f"{winner.name}: {(time.time() - winner.at) / 60:.0f} minutes later", flush=True)
+        arguments, env = winner.run
+        yield from _measured_again(winner.name, winner.command, arguments, winner.folder, env, winner.ratio)
+
+
+PATCHED = re.compile(r"patched: ([\d.]+)x \(95% interval \[([\d.]+), ([\d.]+)\], (\d+) rounds\)")
+
+
+def patches(asked: Asked) -> Iterator[Figure]:
+    """Yields how fast the programs are with their winners written into their files."""
+    for winner in winners(asked):
+        out = asked.home / f"{winner.name}.patch"
+        words = ("export", f"tune-{winner.name}", f"--home={asked.home}", "--format=patch", f"--out={out}")
+        arguments, where = sweeper(*words, folder=winner.folder, env=winner.env)
+        done = subprocess.run(arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print(done.stdout, flush=True)
+        found = PATCHED.search(" ".join(done.stdout.split()))
+        if found is None:
+            yield _count(f"{winner.name}: patch", 0.0, ">= 1")
             continue
-        program = PROGRAMS[name]
-        command = shlex.split(program.command)
-        arguments, where = sweeper(
-            "exec", str(best), "--", *command, folder=asked.programs / program.folder, env=program.env
+        value, low, high = map(float, found.groups()[:3])
+        yield Figure(
+            figure=f"{winner.name}: patched / as it is",
+            value=value,
+            low=low,
+            high=high,
+            # It holds what was confirmed if the one interval reaches into the other.
+            bar=f">= {winner.ratio[1] * value / high:.3g}",
+            unit="x",
+            repeats=int(found[4]),
         )
-        minutes = (time.time() - each["at"]) / 60
-        print(f"{name}: {minutes:.0f} minutes later", flush=True)
-        yield from _measured_again(name, command, arguments, where["cwd"], where["env"], each["ratio"])
+        fail = [each for each in _hunks(out.read_text(encoding="utf-8")) if not _applies(each, winner.folder)]
+        print(*fail, sep="\n", flush=True)
+        yield _count(f"{winner.name}: hunks that do not apply alone", float(len(fail)))
+
+
+def _hunks(patch: str) -> Iterator[str]:
+    """Yields each hunk of a patch as a patch."""
+    for file in re.split(r"^(?=--- )", patch, flags=re.MULTILINE):
+        head, *parts = re.split(r"^(?=@@ )", file, flags=re.MULTILINE)
+        yield from (head + part for part in parts)
+
+
+def _applies(patch: str, folder: Path) -> bool:
+    top = subprocess.run(
+        ["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return subprocess.run(["git", "apply", "--check"], input=patch, cwd=top, text=True).returncode == 0
+
+
+def hand(asked: Asked) -> Iterator[Figure]:
+    """Yields how fast the programs' winners are, by how fast a person made the programs."""
+    for winner in winners(asked):
+        by_hand = [each.replace(".py", BY_HAND) for each in winner.command]
+        script = next(each for each in by_hand if each.endswith(BY_HAND))
+        if (winner.folder / script).exists():
+            arguments, env = winner.run
+            what = f"{winner.name}: exec / edited by hand"
+            yield from _in_turns(what, by_hand, arguments, winner.folder, env, ">= 0.9")
 
 
 def _measured_again(
@@ -228,25 +322,34 @@ def _measured_again(
     was: Sequence[float],
 ) -> Iterator[Figure]:
     """Yields the ratio of `exec` to the command as it is, in turns."""
+    print(f"{name}: was {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}]", flush=True)
+    yield from _in_turns(f"{name}: exec / as it is, later", command, tuned_command, folder, env, ">= 1")
+
+
+def _in_turns(
+    what: str,
+    command: Sequence[str],
+    other: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    bar: str,
+) -> Iterator[Figure]:
+    """Yields the ratio of one command's speed to another's, in turns."""
     own = dict(os.environ)
     os.environ.update(env)
     try:
         deadline_s = time.monotonic() + 60 * LATER_MINUTES
-        found = compare(commands(command, tuned_command, folder), deadline_s, lambda _: None)
+        found = compare(commands(command, other, folder), deadline_s, lambda _: None)
     finally:
         os.environ.clear()
         os.environ.update(own)
-    print(
-        f"{name}: {was[0]:.2f}x [{was[1]:.2f}, {was[2]:.2f}] was {found.ratio:.2f}x"
-        f" [{found.low:.2f}, {found.high:.2f}] by exec",
-        flush=True,
-    )
+    print(f"{what}: {found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]", flush=True)
     yield Figure(
-        figure=f"{name}: exec / as it is, later",
+        figure=what,
         value=found.ratio,
         low=found.low,
         high=found.high,
-        bar=">= 1",
+        bar=bar,
         unit="x",
         repeats=len(found.before),
     )
@@ -372,6 +475,8 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "batch": batch,
     "programs": programs,
     "later": later,
+    "patches": patches,
+    "hand": hand,
     "planted": planted,
     "idle": idle,
     "frameworks": frameworks,
