@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from sweeper.patching.source import (
     insert_after_imports,
     insert_at_top,
     insert_before_statement,
+    insert_definition,
     start_of_call,
     with_argument,
     without_arguments,
@@ -48,7 +50,6 @@ MAX_COMMENT = 84
 """Columns of a comment."""
 
 COLLATED = '''\
-
 class Collated(torch.utils.data.Dataset):
     """The rows of a data set, collated once: a batch is gathered from them. They must not change."""
 
@@ -75,7 +76,6 @@ class Collated(torch.utils.data.Dataset):
 '''
 
 IN_BFLOAT16 = '''\
-
 def in_bfloat16(model):
     """Has a model compute its matrix products in bfloat16 as it trains. What it returns stays float32."""
     forward = model.forward
@@ -168,14 +168,16 @@ class Edits:
     Attributes:
         calls: Edits of the calls that make a loader or an optimizer.
         before: Lines before the statement of such a call.
-        definitions: Lines after the imports of a file, and settings after them.
+        definitions: New functions and classes of a file, by name.
+        settings: Lines after the imports of a file.
         first: Lines before the first import of a file.
         imported: Modules that a file must import.
     """
 
     calls: dict[Place, list[tuple[str, Make]]] = field(default_factory=lambda: defaultdict(list))
     before: dict[Place, list[str]] = field(default_factory=lambda: defaultdict(list))
-    definitions: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    definitions: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    settings: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     first: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     imported: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -193,7 +195,7 @@ def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
     for each in made:
         edit = EDITS.get(each.name)
         if edit is None:
-            raise CannotEditError("it has no edit")
+            raise CannotEditError("it takes more than a few lines; `sweeper exec` makes it")
         edit(edits, sources, each)
     found: dict[str, str] = {}
 
@@ -208,7 +210,10 @@ def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
         if added := edits.before[place]:
             found[path] = insert_before_statement(text(path), line, "\n".join(added))
     for path, parts in edits.definitions.items():
-        found[path] = insert_after_imports(text(path), "\n" + "\n".join(parts))
+        for name, part in parts.items():
+            found[path] = insert_definition(text(path), name, part, parts)
+    for path, settings in edits.settings.items():
+        found[path] = insert_after_imports(text(path), "\n" + "\n".join(settings))
     for path, names in edits.imported.items():
         for name in sorted(names):
             if not imports(text(path), name):
@@ -236,22 +241,28 @@ def _loader(edits: Edits, sources: Sources, made: Made) -> None:
         call = with_argument(call, "dataset", f"Collated({given})", 0)
         return with_argument(without_workers(call), "collate_fn", "Collated.batch", COLLATE)
 
-    def with_cores(call: cst.Call) -> cst.Call:
-        cores = len(os.sched_getaffinity(0))
-        return with_argument(call, "num_workers", str(cores), NUM_WORKERS)
-
     place = sources.call("loader")
-    make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: with_cores}[made.value]
+    make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: _with_cores}[made.value]
     edits.calls[place].append(("loader", make))
     edits.before[place].append(made.lines)
     if made.value == GATHERED:
-        _define(edits, sources, place[0], "class Collated", COLLATED)
+        _define(edits, sources, place[0], "Collated", COLLATED)
+
+
+def _with_cores(call: cst.Call) -> cst.Call:
+    return with_argument(call, "num_workers", str(len(os.sched_getaffinity(0))), NUM_WORKERS)
+
+
+def _readers(edits: Edits, sources: Sources, made: Made) -> None:
+    place = sources.call("loader")
+    edits.calls[place].append(("loader", _with_cores))
+    edits.before[place].append(made.lines)
 
 
 def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> None:
-    if f"{name}(" in sources.text(path):
+    if re.search(rf"\b(class|def) {name}\b", sources.text(path)):
         raise CannotEditError(f"{path} has a {name} already")
-    edits.definitions[path].append(text)
+    edits.definitions[path][name] = text
     edits.imported[path].add("torch")
 
 
@@ -296,7 +307,7 @@ def _precision(edits: Edits, sources: Sources, made: Made) -> None:
     _before_optimizer("in_bfloat16({model})")(edits, sources, made)
     path, _ = sources.call("optimizer")
     function = IN_BFLOAT16.replace("{device}", sources.device)
-    _define(edits, sources, path, "def in_bfloat16", function)
+    _define(edits, sources, path, "in_bfloat16", function)
 
 
 def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
@@ -324,7 +335,7 @@ def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
 
 def _setting(lines: Callable[[Sources, Made], str]) -> Edit:
     def edit(edits: Edits, sources: Sources, made: Made) -> None:
-        edits.definitions[sources.main].append(f"{made.lines}\n{lines(sources, made)}\n")
+        edits.settings[sources.main].append(f"{made.lines}\n{lines(sources, made)}\n")
         edits.imported[sources.main].add("torch")
 
     return edit
@@ -338,7 +349,7 @@ def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
     calls = "".join(
         f"libc.mallopt({MALLOPT[name]}, {value})  # M_{name[7:-1]}\n" for name, value in RETAIN.items()
     )
-    edits.definitions[sources.main].append(f"{made.lines}\nlibc = ctypes.CDLL(None)\n{calls}")
+    edits.settings[sources.main].append(f"{made.lines}\nlibc = ctypes.CDLL(None)\n{calls}")
     edits.imported[sources.main].add("ctypes")
 
 
@@ -351,6 +362,7 @@ def _spinning(edits: Edits, sources: Sources, made: Made) -> None:
 
 EDITS: Mapping[str, Edit] = {
     "loader": _loader,
+    "readers": _readers,
     "optimizer": _optimizer,
     "compile": _before_optimizer("{model}.compile()"),
     "layout": _before_optimizer("{model}.to(memory_format=torch.channels_last)"),

@@ -5,24 +5,24 @@ from __future__ import annotations
 import difflib
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.interventions import INTERVENTIONS
-from sweeper.interventions.intervention import CHANGES_TRAINING, SINGLE
+from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, Trained
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.edits import Made, Sources, written
-from sweeper.patching.source import CannotEditError
+from sweeper.patching.source import CannotEditError, statements_by_line
 from sweeper.script.command_line import parted
 
 Say = Callable[[str], None]
 
 CONTEXT_LINES = 2
-"""Few, so that a person can take the hunks of one change alone."""
+"""At most: changes near each other have a hunk each, so that a person may take one alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
             kept.append(each)
         except CannotEditError as error:
             leave_out(each, str(error))
-    free = [each for each in kept if _changes_training(each)]
+    free = [each for each in kept if _kind(each) == CHANGES_TRAINING]
     proved, training = _that_train_the_same(
         Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
     )
@@ -97,9 +97,9 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
     return Patch(text=text, made=tuple(kept), left_out=left_out, training=training, speed=compared)
 
 
-def _changes_training(made: Made) -> bool:
+def _kind(made: Made) -> str:
     known = INTERVENTIONS.get(made.name)
-    return known is not None and known.kind == CHANGES_TRAINING
+    return "" if known is None else known.kind
 
 
 def _that_train_the_same(
@@ -114,10 +114,23 @@ def _that_train_the_same(
     def trained(some: Sequence[Made]) -> Trained:
         rounding = max(INTERVENTIONS[e.name].rounding if e.name in INTERVENTIONS else SINGLE for e in some)
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
-            return baseline.compare(after, rounding)
+            is_redrawn = any(_kind(each) == DRAWS for each in some)
+            return baseline.compare(after, rounding, is_redrawn=is_redrawn)
 
     if not made:
         return (), None
+    plain = [each for each in made if _kind(each) != DRAWS]
+    if plain and len(plain) < len(made):
+        # Other draws would hide what else is wrong.
+        kept, found = _that_train_the_same(baseline, before, sources, plain, leave_out)
+        rest = [each for each in made if each in kept or _kind(each) == DRAWS]
+        together = trained(rest)
+        if together.is_same:
+            return rest, together
+        for each in rest:
+            if _kind(each) == DRAWS:
+                leave_out(each, f"written down, it does not train the same ({together.why})")
+        return kept, found
     together = trained(made)
     if together.is_same:
         return made, together
@@ -148,14 +161,42 @@ def diff(sources: Sources, made: Sequence[Made]) -> str:
             raise CannotEditError(f"{path} is outside of {root}")
         name = place.relative_to(root).as_posix()
         was = place.read_text(encoding="utf-8")
-        lines = difflib.unified_diff(
-            was.splitlines(keepends=True),
-            text.splitlines(keepends=True),
-            f"a/{name}",
-            f"b/{name}",
-            n=CONTEXT_LINES,
-        )
-        parts += [
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-        ]
+        hunks = [*_hunks(was.splitlines(keepends=True), text.splitlines(keepends=True))]
+        if hunks:
+            parts += [f"--- a/{name}\n+++ b/{name}\n", *hunks]
     return "".join(parts)
+
+
+def _hunks(was: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    """Yields the hunks of a unified diff, as many as there can be: each line is the context of one.
+
+    The edits of a statement are one hunk.
+    """
+    parts: list[list[tuple[str, int, int, int, int]]] = []
+    statements = statements_by_line("".join(was))
+    for code in difflib.SequenceMatcher(None, was, new, autojunk=False).get_opcodes():
+        if code[0] == "equal":
+            continue
+        before = parts[-1][-1][2] if parts else 0
+        # Without a line on either side, a hunk would only fit at an end of the file.
+        is_near = code[1] - before < 2 or statements.get(before + 1) == statements.get(code[1] + 1, -1)
+        if parts and is_near:
+            parts[-1].append(code)
+        else:
+            parts.append([code])
+    for number, codes in enumerate(parts):
+        before = codes[0][1] if number == 0 else (codes[0][1] - parts[number - 1][-1][2]) // 2
+        after = (parts[number + 1][0][1] if number + 1 < len(parts) else len(was) * 2) - codes[-1][2]
+        lead = min(CONTEXT_LINES, before)
+        trail = min(CONTEXT_LINES, after // 2, len(was) - codes[-1][2])
+        begin, end = codes[0][1] - lead, codes[-1][2] + trail
+        start, stop = codes[0][3] - lead, codes[-1][4] + trail
+        lines, at = [f"@@ -{begin + 1},{end - begin} +{start + 1},{stop - start} @@\n"], begin
+        for _, i1, i2, j1, j2 in codes:
+            lines += [f" {line}" for line in was[at:i1]]
+            lines += [f"-{line}" for line in was[i1:i2]] + [f"+{line}" for line in new[j1:j2]]
+            at = i2
+        lines += [f" {line}" for line in was[at:end]]
+        yield "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Collection, Iterator
 
 import libcst as cst
@@ -157,6 +159,15 @@ class _StatementFinder(cst.CSTVisitor):
             self.found = place.start.line
 
 
+def statements_by_line(source: str) -> dict[int, int]:
+    """Returns for each line of a simple statement the line where that begins."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node.lineno))
+    return found
+
+
 def insert_after_imports(source: str, text: str) -> str:
     """Returns the source with lines put after its first block of imports."""
     line = 0
@@ -166,6 +177,31 @@ def insert_after_imports(source: str, text: str) -> str:
         elif line or not (_is_docstring(statement) or _is_future(statement)):
             break
     return _inserted(source, line, text) if line else insert_at_top(source, text)
+
+
+def insert_definition(source: str, name: str, text: str, ours: Collection[str]) -> str:
+    """Returns the source with a function or class put before what uses it, or before the last one above that.
+
+    Args:
+        ours: Names of all that are put in: no two of them beside each other, so that each can be taken alone.
+    """
+    lines = source.splitlines(keepends=True)
+    used = re.compile(rf"\b{name}\b")
+    statements = list(_statements(source))
+    imported = max((end for each, (_, end) in statements if _is_import(each)), default=0)
+    spot, previous = 0, ""
+    for statement, (start, end) in statements:
+        is_definition = isinstance(statement, cst.FunctionDef | cst.ClassDef)
+        here = statement.name.value if is_definition else ""  # type: ignore[attr-defined]
+        # After the imports is the place of settings.
+        if here and start > imported and previous and here not in ours and previous not in ours:
+            spot = start - 1
+        if used.search("".join(lines[start - 1 : end])):
+            break
+        previous = "" if _is_import(statement) else here or "a statement"
+    while spot and lines[spot - 1].startswith("#"):
+        spot -= 1
+    return _inserted(source, spot, f"{text}\n\n") if spot else insert_after_imports(source, f"\n\n{text}")
 
 
 def insert_at_top(source: str, text: str) -> str:
@@ -189,7 +225,8 @@ def _statements(source: str) -> Iterator[tuple[cst.CSTNode, tuple[int, int]]]:
     wrapper = MetadataWrapper(cst.parse_module(source))
     places = wrapper.resolve(PositionProvider)
     for statement in wrapper.module.body:
-        yield statement, (places[statement].start.line, places[statement].end.line)
+        first = next(iter(getattr(statement, "decorators", ())), statement)
+        yield statement, (places[first].start.line, places[statement].end.line)
 
 
 def _small(statement: object) -> cst.BaseSmallStatement | None:

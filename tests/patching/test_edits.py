@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -155,7 +157,7 @@ def test_all_together(tmp_path: Path):
         (Made(name="optimizer", value="fused"), {}, "not known"),
         (Made(name="optimizer", value="fused"), {"optimizer": "train.py:2"}, "no call"),
         (Made(name="optimizer", value="fused"), {"optimizer": "gone.py:2"}, "cannot be read"),
-        (Made(name="mine", value="on"), PLACES, "no edit"),
+        (Made(name="mine", value="on"), PLACES, "`sweeper exec` makes it"),
     ],
 )
 def test_what_cannot_be_written_down_says_why(tmp_path: Path, made: Made, places: dict[str, str], why: str):
@@ -173,6 +175,47 @@ def test_unpacked_arguments_are_left_alone(tmp_path: Path):
     text = TRAIN.replace("        batch_size=64,", "        **options,")
     with pytest.raises(CannotEditError, match="unpacked"):
         written(sources(tmp_path, text), [Made(name="loader", value="gathered")])
+
+
+LONG = TRAIN.replace(
+    "def main():",
+    "def rate():\n    return 1\n\n\ndef clip():\n    pass\n\n\n# All.\n@torch.enable_grad(\n)\ndef main():",
+)
+LONG_PLACES = {"loader": "train.py:25", "optimizer": "train.py:33"}
+MARKS = {"Collated": "loader", "bfloat16": "precision", "set_num_threads": "threads"}
+
+
+@pytest.mark.parametrize(("text", "places"), [(TRAIN, PLACES), (LONG, LONG_PLACES)])
+def test_a_hunk_is_of_one_change_and_applies_alone(tmp_path: Path, text: str, places: dict[str, str]):
+    asked = {"loader": "gathered", "precision": "bf16", "threads": "one"}
+    made = [Made(name=name, value=value, comment="x") for name, value in asked.items()]
+    found = diff(sources(tmp_path, text, places), made)
+    head, *hunks = re.split(r"^(?=@@ )", found, flags=re.MULTILINE)
+    assert len(hunks) == (3 if text is TRAIN else 5)
+    for hunk in hunks:
+        added = "".join(line for line in hunk.splitlines() if line.startswith("+"))
+        names = {name for mark, name in MARKS.items() if mark in added}
+        # TRAIN has one place for definitions and settings: after its imports.
+        assert len(names) <= 1 or text is TRAIN
+        apply(tmp_path, head + hunk, text)
+    new = apply(tmp_path, found, text)
+    (whole,) = written(sources(tmp_path, text, places), made).values()
+    assert new == whole
+
+
+def apply(folder: Path, patch: str, text: str) -> str:
+    """Returns the script with a patch applied by git."""
+    (folder / "train.py").write_text(text)
+    command = ["git", "apply", "--unsafe-paths", "--directory", str(folder), "-"]
+    subprocess.run(command, input=patch, text=True, check=True, cwd=folder)
+    return (folder / "train.py").read_text()
+
+
+def test_a_file_without_a_last_newline_is_patched(tmp_path: Path):
+    text = TRAIN.rstrip("\n")
+    made = [Made(name="optimizer", value="fused", comment="One call.")]
+    found = diff(sources(tmp_path, text), made)
+    assert "fused=True" in apply(tmp_path, found, text)
 
 
 def test_a_diff_is_relative_to_the_folder(tmp_path: Path):
