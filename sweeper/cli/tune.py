@@ -32,11 +32,11 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
-from sweeper.interventions.intervention import CLOSE, EXACT
+from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT
+from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
-from sweeper.script.start import KEPT_FOLDER
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.search.halves import Halves, halves_of
@@ -57,6 +57,7 @@ FAILED = 1
 _HOW = {
     EXACT: "equals the script's own in every bit",
     CLOSE: "is its own but for rounding",
+    DRAWS: "is its own but for other random numbers, as with another seed",
     "races": "has its batches and draws, and losses about as far off as its own repeats have",
 }
 COMPILE_MINUTES = 10.0
@@ -79,6 +80,10 @@ def tune(
     allow_batch_size: Annotated[
         bool,
         typer.Option("--allow-batch-size", help="Search larger batches, too, within a limit on the loss."),
+    ] = False,
+    allow_other_draws: Annotated[
+        bool,
+        typer.Option("--allow-other-draws", help="Let more workers augment rows, with other random numbers."),
     ] = False,
     changes: Annotated[
         Path | None,
@@ -118,6 +123,7 @@ def tune(
         minutes=minutes,
         with_flags=with_flags,
         allow_batch_size=allow_batch_size,
+        allow_other_draws=allow_other_draws,
         changes=changes,
         name=name or name_of(script),
         new=new,
@@ -135,6 +141,7 @@ class Asked:
     minutes: float
     with_flags: bool
     allow_batch_size: bool
+    allow_other_draws: bool
     changes: Path | None
     name: str
     new: bool
@@ -149,7 +156,7 @@ class Asked:
     def key(self) -> str:
         """Returns what must be equal for an earlier run to count: the command, its files, the options."""
         own = self.changes.read_text(encoding="utf-8") if self.changes else ""
-        options = [self.with_flags, self.allow_batch_size]
+        options = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
         parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -222,7 +229,12 @@ def _say_watched(out: Console, found: Measurement) -> None:
 def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Change, ...], Proofs]:
     prose(out, "Proving what could be changed: seeded runs, compared with the script's own.")
     try:
-        offered = possible(watched, asked.changes, allow_batch_size=asked.allow_batch_size)
+        offered = possible(
+            watched,
+            asked.changes,
+            allow_batch_size=asked.allow_batch_size,
+            allow_other_draws=asked.allow_other_draws,
+        )
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
     if asked.minutes < COMPILE_MINUTES and verdict_of(watched, NO_PARAMETERS).kind != Bottleneck.LAUNCH:

@@ -15,10 +15,11 @@ from typing import Any
 from .batch import BatchSize
 from .fused import Fused
 from .gpu import Cudnn, Tf32
-from .intervention import Intervention
+from .intervention import CLOSE, EXACT, Intervention
 from .loader import Loader
 from .model import Compiled, Layout, Precision
 from .pictures import Pictures
+from .readers import Readers
 
 VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
@@ -30,8 +31,19 @@ OWN = "own"
 """The value that leaves everything as the script has it."""
 
 BATCH_SIZE = BatchSize()
-# Pictures are before loaders: one that is gathered does not ask for them.
-_ALL = (Pictures(), Loader(), Fused(), Compiled(), Layout(), Precision(), Tf32(), Cudnn(), BATCH_SIZE)
+# Pictures and readers are before loaders: one that is gathered does not ask for them.
+_ALL = (
+    Pictures(),
+    Readers(),
+    Loader(),
+    Fused(),
+    Compiled(),
+    Layout(),
+    Precision(),
+    Tf32(),
+    Cudnn(),
+    BATCH_SIZE,
+)
 INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in _ALL}
 """All that come with sweeper, by the name of their parameter, in the order in which they are made."""
 
@@ -40,7 +52,7 @@ def known(path: str = "") -> dict[str, Intervention]:
     """Returns all changes by name, those of a user's file included.
 
     Raises:
-        ValueError: The file has no list `CHANGES` of changes.
+        ValueError: The file has no list `CHANGES` of changes that can be proved.
     """
     if not path:
         return dict(INTERVENTIONS)
@@ -53,6 +65,9 @@ def known(path: str = "") -> dict[str, Intervention]:
     wanted = ("name", "choices", "kind", "why", "apply")
     if not isinstance(found, (list, tuple)) or not all(hasattr(e, n) for e in found for n in wanted):
         raise ValueError(f"{path} must have a list CHANGES of objects with {', '.join(wanted)}")
+    for each in found:
+        if each.kind not in (EXACT, CLOSE):
+            raise ValueError(f"the kind of {each.name} must be {EXACT} or {CLOSE}, but is {each.kind!r}")
     return {**INTERVENTIONS, **{each.name: each for each in found}}
 
 

@@ -13,6 +13,11 @@ MAX_OBJECTS = 10_000
 
 def states(*owners: Any) -> list[bytes]:
     """Returns the states of torch's, numpy's and Python's own generators, and of those that `owners` hold."""
+    return [*states_of_all(), *states_held(*owners)]
+
+
+def states_of_all() -> list[bytes]:
+    """Returns the states of torch's, numpy's and Python's own generators."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     found = [torch.get_rng_state().numpy().tobytes() if numpy else bytes(torch.get_rng_state().tolist())]
     found.append(repr(random.getstate()).encode())
@@ -20,8 +25,13 @@ def states(*owners: Any) -> list[bytes]:
         found.append(
             repr(numpy.random.get_state(legacy=True)[1:]).encode() + _bytes(numpy.random.get_state()[1])
         )
-    found.extend(_state(each, numpy, torch) for each in _held(owners, numpy, torch))
     return found
+
+
+def states_held(*owners: Any) -> list[bytes]:
+    """Returns the states of the generators that `owners` hold."""
+    torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
+    return [_state(each, numpy, torch) for each in _held(owners, numpy, torch)]
 
 
 def _bytes(array: Any) -> bytes:

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 EXACT, CLOSE = "exact", "close"
 """Kinds: equal in every bit; or equal but for rounding. What is declared is proved before it is used."""
 
+DRAWS = "other draws"
+"""A kind: the same training with other random numbers, as with another seed; tried only if asked for."""
+
 CHANGES_TRAINING = "changes training"
 """A kind that no proof can show to be harmless: it is tried only if asked for, within a limit on the loss."""
 

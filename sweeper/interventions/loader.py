@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import collating
@@ -44,7 +44,8 @@ class Loader(Intervention):
             _with_other_workers(torch, value, report)
 
 
-def _is_torchs(*samplers: Any) -> bool:
+def is_torchs(*samplers: Any) -> bool:
+    """Whether samplers are torch's own, which draw as a pass begins."""
     return all(type(each).__module__.startswith("torch.utils.data.") for each in samplers)
 
 
@@ -60,7 +61,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
         """Whether the rows of a loader are the same whoever reads them."""
         if loader not in known:
             try:
-                if wanted and not _is_torchs(loader.batch_sampler, loader.sampler):
+                if wanted and not is_torchs(loader.batch_sampler, loader.sampler):
                     # Workers ask for indices ahead of the draws in between.
                     raise RefusedError("its sampler is the script's own, and may draw as it goes")
                 collating.check_rows(torch, loader)
@@ -77,11 +78,16 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
             return original(loader)
         if not wanted:
             return reading(loader)
-        before = loader.num_workers, loader.prefetch_factor
-        loader.num_workers, loader.prefetch_factor = wanted, before[1] or 2
-        try:
-            return original(loader)
-        finally:
-            loader.num_workers, loader.prefetch_factor = before
+        return with_more_workers(original, loader, wanted)
 
     module.DataLoader._get_iterator = get_iterator
+
+
+def with_more_workers(original: Callable[[Any], Any], loader: Any, count: int) -> Any:
+    """Returns an iterator of a loader with this many workers; the loader stays as it was."""
+    before = loader.num_workers, loader.prefetch_factor
+    loader.num_workers, loader.prefetch_factor = count, before[1] or 2
+    try:
+        return original(loader)
+    finally:
+        loader.num_workers, loader.prefetch_factor = before

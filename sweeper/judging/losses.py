@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sweeper.core.measurement import Measurement
-from sweeper.interventions.intervention import CLOSE, EXACT, HALF, SINGLE
+from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, HALF, SINGLE
 from sweeper.judging.arms import Arm
 from sweeper.tuning.proofs import Proofs
 
@@ -16,15 +16,16 @@ HALF_PRECISIONS = ("bf16", "fp16")
 
 
 class Losses(StrEnum):
-    """The answer: the same in every bit, the same but for rounding, something else, or not to be had."""
+    """The answer: the same in every bit, but for rounding, or for draws; something else; or not to be had."""
 
     EQUAL = "equal"
     CLOSE = "close"
+    REDRAWN = "the same but for its draws"
     DIFFERENT = "different"
     UNKNOWN = "unknown"
 
 
-_ANSWERS = {EXACT: Losses.EQUAL, CLOSE: Losses.CLOSE}
+_ANSWERS = {EXACT: Losses.EQUAL, CLOSE: Losses.CLOSE, DRAWS: Losses.REDRAWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,8 @@ class Trained:
 
     @property
     def is_same(self) -> bool:
-        """Whether it trains the same: in every bit, or but for rounding."""
-        return self.answer in (Losses.EQUAL, Losses.CLOSE)
+        """Whether it trains the same: in every bit, or but for rounding or draws that may differ."""
+        return self.answer in (Losses.EQUAL, Losses.CLOSE, Losses.REDRAWN)
 
 
 class Baseline:
@@ -57,15 +58,16 @@ class Baseline:
         steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
         self._proofs = Proofs(arm.command, arm.folder, {}, steps_per_s, on_gpu=measured.trains_on_gpu)
 
-    def compare(self, arm: Arm, rounding: float) -> Trained:
+    def compare(self, arm: Arm, rounding: float, *, is_redrawn: bool = False) -> Trained:
         """Returns how another version trains.
 
         Args:
             rounding: Relative difference of the first gradients that rounding explains.
+            is_redrawn: Whether it may draw other random numbers, as with another seed.
         """
         if why := self._proofs.unproved or self._proofs.races:
             return Trained(answer=Losses.UNKNOWN, why=why)
-        kind, why = self._proofs.other(arm.command, arm.folder, rounding)
+        kind, why = self._proofs.other(arm.command, arm.folder, rounding, is_redrawn=is_redrawn)
         answer = _ANSWERS.get(kind, Losses.DIFFERENT)
         return Trained(answer=answer, why=why, covers=self._proofs.covers)
 

@@ -10,7 +10,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.template import render
 from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, OWN, VARIABLE, known
 from sweeper.interventions.batch import FACTORS
-from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT, SINGLE
+from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.scaffold.known_options import of_environment
 
 MIN_GAIN = 1.02
@@ -32,7 +32,7 @@ class Change:
         name: Its parameter.
         value: The value.
         own: The parameter's value that leaves the script as it is.
-        kind: `exact`, `close` or `changes training`, as declared.
+        kind: `exact`, `close`, `other draws` or `changes training`, as declared.
         why: What it saves, in a line.
         rounding: Relative difference in the first steps that rounding may make.
         is_fallback: Whether it is tried only where no value of its parameter before it is possible.
@@ -73,13 +73,20 @@ class Change:
         return f"{self.name} {self.value}"
 
 
-def possible(found: Measurement, file: Path | None = None, *, allow_batch_size: bool = False) -> list[Change]:
+def possible(
+    found: Measurement,
+    file: Path | None = None,
+    *,
+    allow_batch_size: bool = False,
+    allow_other_draws: bool = False,
+) -> list[Change]:
     """Returns all changes; those that cannot pay are refused, with the reason.
 
     Args:
         found: The script as it was watched.
         file: The user's own changes (`sweeper.interventions.known`).
         allow_batch_size: Whether larger batches are tried, too.
+        allow_other_draws: Whether changes are tried with which rows draw other random numbers.
     """
     ceilings, changes = dict(_ceilings(found)), []
     for each in known(str(file) if file else "").values():
@@ -88,6 +95,8 @@ def possible(found: Measurement, file: Path | None = None, *, allow_batch_size: 
             refused = each.refusal(value, found.observed) if hasattr(each, "refusal") else ""
             if not refused and most is not None and most < MIN_GAIN:
                 refused = f"{what}: {most:.3g}x at most"
+            if not refused and each.kind == DRAWS and not allow_other_draws:
+                refused = "rows that draw at random would draw other numbers; --allow-other-draws tries it"
             changes.append(
                 Change(
                     name=each.name,
@@ -137,7 +146,7 @@ def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
         # Two ways to see it: a busy machine spoils one of them, and workers take cores from the arithmetic.
         without_data = parts.step_s / max(1e-9, parts.step_s - parts.data_s)
         on_one_batch = diagnosis.device_samples_s / found.throughput
-        for name in ("loader", "pictures"):
+        for name in ("loader", "pictures", "readers"):
             yield name, (max(without_data, on_one_batch), "without its loader")
     yield "optimizer", (parts.step_s / max(1e-9, parts.step_s - parts.optimizer_s), "without updates")
 

@@ -47,7 +47,14 @@ def equal(one: Recorded, other: Recorded) -> str:
     return _missing(one, other)
 
 
-def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding: float = SINGLE) -> str:
+def close(
+    one: Recorded,
+    baseline: Recorded,
+    seeds: Sequence[Recorded],
+    rounding: float = SINGLE,
+    *,
+    is_redrawn: bool = False,
+) -> str:
     """Returns what makes a run more than a rounding of the baseline; empty if nothing does.
 
     The same samples in the same order, the same draws, the same rates and parameters; losses and
@@ -58,6 +65,8 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
         seeds: Runs of the unchanged script with other seeds.
         rounding: Relative difference of gradients in the first steps that rounding explains; infinite
             where the script's own repeats differ by more.
+        is_redrawn: Whether it draws other random numbers: then the samples' number is compared, and
+            curves as those of racing runs are.
     """
     # With half the bits, Adam's first updates differ, and later gradients are those of other parameters.
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS
@@ -65,10 +74,11 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
         steps = 0
         noise: set[int] = set()
         for left, right in _paired(first, second):
+            left, right = (_undrawn(each) if is_redrawn else each for each in (left, right))
             if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
                 return f"{_what(left, right)} after {steps} steps"
             if "gradients" in left:
-                noise = _noise(left, right, rounding)
+                noise = set() if is_redrawn else _noise(left, right, rounding)
             if "step" in left and _moved(left, noise) != _moved(right, noise):
                 return f"its updates differ after {steps} steps"
             if steps < early and rounding < RACE and (why := _early(left, right, rounding, noise)):
@@ -79,7 +89,7 @@ def close(one: Recorded, baseline: Recorded, seeds: Sequence[Recorded], rounding
         others = [each.events[rank] for each in seeds if rank in each.events]
         for name, read in CURVES.items():
             curves = [read(second), *(read(each) for each in others)]
-            if why := _curves(name, read(first), curves, is_race=rounding == RACE):
+            if why := _curves(name, read(first), curves, is_race=rounding == RACE or is_redrawn):
                 return why
     return _missing(one, baseline)
 
@@ -162,6 +172,13 @@ def _fixed(event: Event) -> dict[str, Any]:
     changing = ("loss", "norm", "norms", "sums", "parameters", "sizes", "state", "result")
     is_step = "step" in event
     return {n: value for n, value in event.items() if n not in changing and not (is_step and n == "moved")}
+
+
+def _undrawn(event: Event) -> Event:
+    """Returns an event without what other random numbers change of it."""
+    if "batch" in event:
+        return {"batch": ""}
+    return {name: value for name, value in event.items() if name != "random"}
 
 
 def _noise(left: Event, right: Event, rounding: float) -> set[int]:

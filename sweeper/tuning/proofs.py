@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from sweeper.interventions import INTERVENTIONS
-from sweeper.interventions.intervention import CLOSE, EXACT, SINGLE
+from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
 from sweeper.script.proof import Recorded, Terms, record
 from sweeper.tuning.changes import Change, environment
@@ -157,18 +157,26 @@ class Proofs:
 
     def stack(self, changes: Sequence[Change]) -> tuple[str, str]:
         """Returns the kind of several changes together as it is found, and what speaks against them."""
+        plain = [each for each in changes if each.kind != DRAWS]
+        if 0 < len(plain) < len(changes) and (found := self.stack(plain))[1]:
+            # Other draws would hide it.
+            return found
         run = self._with([changes])[0]
         fault = equal(run, self._baseline)
-        roughest = max(changes, key=lambda each: (each.kind == CLOSE, each.rounding), default=None)
+        kinds = (EXACT, CLOSE, DRAWS)
+        roughest = max(changes, key=lambda each: (kinds.index(each.kind), each.rounding), default=None)
         if not fault or roughest is None or (roughest.kind == EXACT and self._repeats):
             return EXACT, fault
-        return CLOSE, self._fault(run, roughest)
+        return roughest.kind if roughest.kind == DRAWS else CLOSE, self._fault(run, roughest)
 
-    def other(self, command: Sequence[str], folder: Path, rounding: float) -> tuple[str, str]:
+    def other(
+        self, command: Sequence[str], folder: Path, rounding: float, *, is_redrawn: bool = False
+    ) -> tuple[str, str]:
         """Compares another version of the script with the command's.
 
         Args:
             rounding: Relative difference in the first steps that rounding explains.
+            is_redrawn: Whether it may draw other random numbers.
 
         Returns:
             Its kind, empty if it trains otherwise; and what differs first.
@@ -178,12 +186,12 @@ class Proofs:
             return "", run.failure
         if not equal(run, self._baseline):
             return EXACT, ""
-        fault = self._close(run, rounding)
-        return ("", fault) if fault else (CLOSE, "")
+        fault = self._close(run, rounding, is_redrawn=is_redrawn)
+        return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 
     def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
         """Runs the script with each group, and with other seeds where they will be needed."""
-        is_rough = any(each.kind == CLOSE for group in groups for each in group)
+        is_rough = any(each.kind != EXACT for group in groups for each in group)
         new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
         with_changes = [(environment(group, self._file), 0) for group in groups]
         runs = self._runs([*with_changes, *(({}, shift) for shift in new)])
@@ -195,14 +203,15 @@ class Proofs:
             return run.failure
         if change.kind == EXACT and self._repeats:
             return equal(run, self._baseline)
-        return self._close(run, RACE if self.races else change.rounding)
+        rounding = RACE if self.races else change.rounding
+        return self._close(run, rounding, is_redrawn=change.kind == DRAWS)
 
-    def _close(self, run: Recorded, rounding: float) -> str:
+    def _close(self, run: Recorded, rounding: float, *, is_redrawn: bool = False) -> str:
         self._have_seeds(OTHER_SEEDS)
-        fault = close(run, self._baseline, self._seeds, rounding)
+        fault = close(run, self._baseline, self._seeds, rounding, is_redrawn=is_redrawn)
         if BEYOND in fault and rounding > SINGLE:
             self._have_seeds((*OTHER_SEEDS, *MORE_SEEDS))
-            fault = close(run, self._baseline, self._seeds, rounding)
+            fault = close(run, self._baseline, self._seeds, rounding, is_redrawn=is_redrawn)
         return fault
 
     def _have_seeds(self, shifts: Sequence[int]) -> None:
@@ -216,6 +225,8 @@ class Proofs:
     def _proof(self, kind: str) -> str:
         if self.races:
             return f"the same batches and draws, and as far off as its own repeats, over {self.covers}"
+        if kind == DRAWS:
+            return f"the same but for its draws, and as far off as other seeds are, over {self.covers}"
         if not self._repeats:
             return f"equal but for rounding, as two runs of the unchanged script are, over {self.covers}"
         how = "equal in every bit" if kind == EXACT else "equal but for rounding"
@@ -224,9 +235,9 @@ class Proofs:
 
 def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
     """Yields the changes of one kind and one rounding together, the exact ones first."""
-    keys = sorted({(each.kind != EXACT, each.rounding) for each in changes})
+    keys = sorted({(each.kind != EXACT, each.rounding, each.kind) for each in changes})
     for key in keys:
-        yield [each for each in changes if (each.kind != EXACT, each.rounding) == key]
+        yield [each for each in changes if (each.kind != EXACT, each.rounding, each.kind) == key]
 
 
 def _refused(change: Change, why: str) -> Change:

@@ -26,8 +26,8 @@ WINDOWS_SECONDS = 4.0
 """Of a trial: its windows, and its end."""
 SEARCH_SHARE = 0.55
 """Of the time, what rounds leave for the search."""
-COMPUTING = ("precision", "compile", "layout", "optimizer", "tf32", "cudnn", "loader", "pictures")
-LOADING = ("loader", "pictures", "precision", "optimizer", "compile", "layout", "tf32", "cudnn")
+COMPUTING = ("precision", "compile", "layout", "optimizer", "tf32", "cudnn", "loader", "pictures", "readers")
+LOADING = ("loader", "readers", "pictures", "precision", "optimizer", "compile", "layout", "tf32", "cudnn")
 LIKELY = {
     Bottleneck.INPUT: LOADING,
     Bottleneck.TRANSFER: LOADING,

@@ -21,7 +21,7 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module", params=["no_workers", "cores"])
+@pytest.fixture(scope="module", params=["no_workers", pytest.param("cores", marks=pytest.mark.slow)])
 def report(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     driver = str(Path(__file__).parent / "loaders.py")
     command = [sys.executable, "-W", "ignore", driver, request.param]

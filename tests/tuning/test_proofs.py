@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import runpy
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from sweeper.interventions import known
+from sweeper.interventions.intervention import DRAWS, EXACT, SINGLE
 from sweeper.script.proof import Recorded
 from sweeper.tuning.changes import Change
-from sweeper.tuning.judge import close, crossed, equal
+from sweeper.tuning.judge import RACE, close, crossed, equal
 from sweeper.tuning.proofs import Proofs
 
 HERE = Path(__file__).parent
@@ -42,6 +44,42 @@ def planted() -> dict[str, Change]:
 
 def names(which: str) -> list[str]:
     return [each.__name__ for each in LISTS[which]]
+
+
+# What needs no look at the batches: all else is told from other draws by nothing but the losses.
+SEEN_BESIDE_OTHER_DRAWS = (
+    "drops_last",
+    "skips_samples",
+    "freezes_a_layer",
+    "other_rate",
+    "shorter_validation",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEEN_BESIDE_OTHER_DRAWS)
+def test_other_draws_are_no_excuse_for_less_work(proofs: Proofs, name: str) -> None:
+    change = dataclasses.replace(planted()[f"{name}_close"], kind=DRAWS, rounding=RACE)
+    (found,) = proofs.prove([change], lambda _: None)
+    assert found.refused
+
+
+@pytest.mark.slow
+def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
+    # Its rows are cropped and turned at random, by torch's own generator.
+    text = (HERE / "careful.py").read_text(encoding="utf-8")
+    assert "self.own.random()" in text
+    (tmp_path / "train.py").write_text(text.replace("self.own.random()", "torch.rand(())"))
+    proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
+    change = Change(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
+    (found,) = proofs.prove([change], lambda _: None)
+    assert found.refused == ""
+    assert found.proof.startswith("the same but for its draws, and as far off as other seeds are, over ")
+    assert proofs.stack([change]) == (DRAWS, "")
+    as_exact = dataclasses.replace(change, kind=EXACT, rounding=SINGLE)
+    assert proofs.prove([as_exact], lambda _: None)[0].refused
+    wrong = planted()["drops_last_close"]
+    assert proofs.stack([change, wrong])[1]
 
 
 def test_a_proof_crosses_epochs_and_evaluations(proofs: Proofs) -> None:

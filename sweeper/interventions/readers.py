@@ -1,0 +1,116 @@
+"""More workers for rows that draw at random, such as augmented pictures: the same rows, with other draws."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import random
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from .children import be_worker, fault_in_child
+from .collating import fetcher, num_rows_of
+from .generators import states_held, states_of_all
+from .intervention import DRAWS, Intervention, RefusedError, Report
+from .loader import CORES, is_torchs, with_more_workers
+from .trees import are_equal
+
+CHECK_ROWS, CHECK_SECONDS = 512, 2.0
+"""Rows, and their time, that are read twice with the same random numbers."""
+
+
+class Readers(Intervention):
+    """One worker per core reads rows that draw at random.
+
+    Each worker draws from its own generators, which torch seeds in each pass. So rows are as they could have
+    been with another seed, if they depend on nothing but their number and those generators: this is checked.
+    """
+
+    name = "readers"
+    choices = (CORES,)
+    kind = DRAWS
+    why = "one worker per core reads and augments the rows"
+    rounding = math.inf
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        workers, cores = observed.get("num_workers"), len(os.sched_getaffinity(0))
+        if workers is None:
+            return "its batches come from no DataLoader"
+        return f"it has {workers} workers already" if workers >= cores else ""
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Changes the passes that begin from now on."""
+        module = torch.utils.data.dataloader
+        original = module.DataLoader._get_iterator
+        cores = len(os.sched_getaffinity(0))
+        known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+        def may_change(loader: Any) -> bool:
+            if loader not in known:
+                try:
+                    _check(torch, loader)
+                    known[loader] = True
+                    report(True)
+                except RefusedError as refusal:
+                    known[loader] = False
+                    report(False, str(refusal))
+            return known[loader]
+
+        @functools.wraps(original)
+        def get_iterator(loader: Any) -> Any:
+            if loader.num_workers >= cores or not may_change(loader):
+                return original(loader)
+            return with_more_workers(original, loader, cores)
+
+        module.DataLoader._get_iterator = get_iterator
+
+
+def _check(torch: Any, loader: Any) -> None:
+    """Reads batches twice with the same random numbers.
+
+    Raises:
+        RefusedError: They differ, draw nothing, or other workers would draw alike.
+    """
+    num_rows = num_rows_of(torch, loader)
+    if not is_torchs(loader.batch_sampler, loader.sampler):
+        raise RefusedError("its sampler is the script's own, and may draw as it goes")
+    if loader.worker_init_fn is not None and not loader.num_workers:
+        raise RefusedError("its workers would be set up by a function that it does not call without them")
+    if "numpy" in sys.modules and not hasattr(torch.utils.data._utils.worker, "_generate_state"):
+        raise RefusedError("this version of torch does not seed numpy in workers")
+    rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_ROWS))
+    size = loader.batch_size or len(rows)
+    fetch = fetcher(torch, loader).fetch
+
+    def read() -> str:
+        be_worker(torch, loader, 0, max(1, loader.num_workers))
+        deadline_s, draws = time.perf_counter() + CHECK_SECONDS, False
+        for begin in range(0, len(rows), size):
+            batch = rows[begin : begin + size]
+            _seed(torch, begin)
+            before, held = states_of_all(), states_held(loader.dataset, loader.collate_fn)
+            first = fetch(batch)
+            draws = draws or states_of_all() != before
+            if states_held(loader.dataset, loader.collate_fn) != held:
+                return "its data set has a random generator of its own, which each worker would have"
+            _seed(torch, begin)
+            if not are_equal(torch, first, fetch(batch)):
+                return "a batch differs with the same random numbers: its data set draws from elsewhere"
+            if time.perf_counter() > deadline_s:
+                break
+        return "" if draws else "its rows draw no random numbers"
+
+    if why := fault_in_child(torch, loader, read, 10 * CHECK_SECONDS):
+        raise RefusedError(why)
+
+
+def _seed(torch: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)

@@ -1,0 +1,59 @@
+"""A tune of a script on a GPU, which is the strict stand-in: every change that asks something of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import strict_cuda
+
+from sweeper.interventions import INTERVENTIONS
+from sweeper.tuning.changes import Change
+from sweeper.tuning.proofs import Proofs
+
+SCRIPT = """
+import sys, types
+# Under a name that is no file's: the stand-in is not the user's code.
+strict_cuda = sys.modules["strict_cuda"] = types.ModuleType("strict_cuda")
+exec(compile(open({stand_in!r}).read(), "<strict_cuda>", "exec"), vars(strict_cuda))
+strict_cuda.StrictCuda().__enter__()
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Pictures(Dataset):
+    def __init__(self):
+        self.x, self.y = torch.randn(320, 1, 8, 8), torch.randint(0, 4, (320,))
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)).to("cuda")
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+loader = DataLoader(Pictures(), batch_size=32, shuffle=True, pin_memory=True)
+for epoch in range(3):
+    for x, y in loader:
+        assert x.is_pinned()
+        x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_all_that_is_changed_on_a_gpu_is_proved(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(stand_in=strict_cuda.__file__))
+    proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=True)
+    assert not proofs.unproved
+    asked = [
+        Change(name=name, value=each.choices[0], kind=each.kind, why=each.why, rounding=each.rounding)
+        for name, each in INTERVENTIONS.items()
+        if name not in ("pictures", "readers", "batch_size")
+    ]
+    assert {"tf32", "cudnn", "loader", "precision"} < {each.name for each in asked}
+    assert [each.refused for each in proofs.prove(asked, lambda _: None)] == [""] * len(asked)
