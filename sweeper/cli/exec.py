@@ -18,6 +18,8 @@ from sweeper import inject
 from sweeper.errors import UserError
 from sweeper.export import read
 from sweeper.interventions import VARIABLE
+from sweeper.interventions.kept import VARIABLE as KEPT
+from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 
 
@@ -45,7 +47,9 @@ def exec(
         out.print(Text(f"sweeper: {each}."), soft_wrap=True)
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**os.environ, **environment(value["env"])})
+        os.execvpe(
+            command[0], command, {**kept(exported, value["env"]), **os.environ, **environment(value["env"])}
+        )
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None
 
@@ -60,6 +64,18 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
     with contextlib.suppress(UserError):
         if proved and proved["code"] != digest_of_scripts(command):
             yield "proved and measured with other code in the script; `sweeper tune` proves it anew"
+
+
+def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the variable for collated data sets, which are kept beside the export; none without them."""
+    if f"{Loader.name}={GATHERED}" not in str(own.get(VARIABLE, "")):
+        return {}
+    folder = exported.resolve().with_suffix(".batches")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return {}
+    return {KEPT: str(folder)}
 
 
 def environment(own: Mapping[str, Any]) -> dict[str, str]:

@@ -59,7 +59,6 @@ class Collated:
     def __init__(self, torch: Any, tree: Any, leaves: Sequence[Any], num_rows: int, row_s: float) -> None:
         self._torch, self._tree, self._leaves = torch, tree, leaves
         self._num_rows, self._row_s = num_rows, row_s
-        self._passes = 0
         self.num_bytes = sum(each.numel() * each.element_size() for each in leaves)
 
     def gather(self, indices: Any) -> Any:
@@ -79,9 +78,9 @@ class Collated:
 
     def stale(self, loader: Any) -> str:
         """Returns why the data set is not what it was any more; empty if it is, as far as some rows show."""
-        self._passes += 1
         count = min(self._num_rows, CHECK_ROWS, max(2, int(CHECK_SECONDS / max(self._row_s, 1e-9))))
-        rows = random.Random(self._passes).sample(range(self._num_rows), count)
+        # Others in each process and each pass, whatever the script's seed.
+        rows = random.SystemRandom().sample(range(self._num_rows), count)
 
         def compare() -> str:
             fetch = fetcher(self._torch, loader).fetch
@@ -106,14 +105,20 @@ def collated(torch: Any, loader: Any) -> Collated:
     num_rows = num_rows_of(torch, loader)
     if not num_rows:
         raise RefusedError("its data set is empty")
+    kept = Kept(digest_of(torch, loader))
+    # Other ranks of the training wait, and find what this one keeps.
+    with kept.alone():
+        if (found := kept.read()) is not None:
+            whole = _whole(torch, *found)
+            # An earlier process has compared them; the data themselves may have changed since.
+            if not whole.stale(loader):
+                return whole
+        return _collated_anew(torch, loader, num_rows, kept)
+
+
+def _collated_anew(torch: Any, loader: Any, num_rows: int, kept: Kept) -> Collated:
     first = min(num_rows, FIRST_ROWS)
     fetch = fetcher(torch, loader).fetch
-    kept = Kept(digest_of(torch, loader))
-    if (found := kept.read()) is not None:
-        whole = _whole(torch, *found)
-        # An earlier process has compared them; the data themselves may have changed since.
-        if not whole.stale(loader):
-            return whole
 
     def look() -> Any:
         began_s = time.perf_counter()

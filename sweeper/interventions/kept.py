@@ -1,14 +1,17 @@
-"""Collated data sets that are kept in files, so that a later process of the same tune starts at once."""
+"""Collated data sets that are kept in files: other ranks share them, and a later process starts at once."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import mmap
 import os
+import re
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pickle import Pickler
 from typing import Any
@@ -18,6 +21,18 @@ VARIABLE = "SWEEPER_CHANGES_KEPT"
 
 MAX_KEPT = 4
 """Data sets in a folder: a script whose data differ in each process would fill the disk."""
+
+MAX_WAIT_SECONDS = 200.0
+"""For another process that collates the same."""
+
+FOLDER = "batches"
+"""Name of the folder in a cache."""
+
+MAX_PATHS = 10_000
+"""Files and folders that a data set names, of which the time and the size are part of its key."""
+
+_OWN = re.compile(r"[0-9a-f]{32}\.((?P<process>\d+)-(?P<node>[0-9a-f]{8})\.)?(rows|json|lock)")
+"""Names of files that are kept here; all others are somebody else's."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple(
@@ -61,12 +76,38 @@ def key_of(torch: Any, loader: Any) -> str:
     digest = _Digest()
     # For the digest alone: nothing is ever unpickled.
     _pickler(torch, digest).dump((loader.dataset, loader.collate_fn, loader.batch_size))
+    for path in _paths(loader.dataset):
+        with contextlib.suppress(OSError, ValueError):
+            found = os.stat(path)
+            digest.write(f"{path} {found.st_mtime_ns} {found.st_size}".encode())
     digest.write(repr((sys.version, torch.__version__)).encode())
     for path in sorted(_own_files()):
         # Some modules name a file that never was one.
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             digest.write(os.path.basename(path).encode() + file.read())
     return digest.found.hexdigest()
+
+
+def _paths(owner: Any) -> Iterator[str]:
+    """Yields what may name a file or a folder among the values that a data set holds."""
+    waiting, seen, count = [owner], set(), 0
+    while waiting and count < MAX_PATHS:
+        found = waiting.pop()
+        if isinstance(found, (str, os.PathLike)):
+            path = os.fspath(found)
+            if isinstance(path, str) and os.sep in path:
+                count += 1
+                yield path
+            continue
+        if isinstance(found, (int, float, bytes)) or found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, dict):
+            waiting += list(found.values())[:MAX_PATHS]
+        elif isinstance(found, (list, tuple)):
+            waiting += found[:MAX_PATHS]
+        elif not isinstance(found, type):
+            waiting += list(getattr(found, "__dict__", {}).values())
 
 
 def _own_files() -> Iterator[str]:
@@ -77,16 +118,36 @@ def _own_files() -> Iterator[str]:
             yield path
 
 
-def _num_files(folder: str) -> int:
-    """Returns how many files a folder has, without those that killed processes did not complete."""
+def _num_kept(folder: str) -> int:
+    """Returns how many data sets a folder has, and removes what killed processes did not complete."""
     count = 0
     for name in os.listdir(folder):
-        process = name.split(".")[1]
-        if process.isdecimal() and not os.path.exists(f"/proc/{process}"):
-            os.unlink(os.path.join(folder, name))
-        else:
-            count += 1
+        found = _OWN.fullmatch(name)
+        if found is None:
+            continue
+        process, node = found.group("process", "node")
+        count += name.endswith(".rows")
+        if process and node == _node() and not os.path.exists(f"/proc/{process}"):
+            count -= name.endswith(".rows")
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
     return count
+
+
+def _node() -> str:
+    """Returns what tells this machine, or container, from others that see the same folder."""
+    return hashlib.blake2b(os.uname().nodename.encode(), digest_size=4).hexdigest()
+
+
+def _lock(descriptor: int, deadline_s: float) -> None:
+    """Locks a file; in vain if another process has it until then."""
+    while time.monotonic() < deadline_s:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        else:
+            return
 
 
 class Kept:
@@ -99,9 +160,20 @@ class Kept:
     def __init__(self, key: str) -> None:
         folder = os.environ.get(VARIABLE, "")
         self._path = os.path.join(folder, key) if folder and key else ""
-        self._partial = f"{self._path}.{os.getpid()}"
+        self._partial = f"{self._path}.{os.getpid()}-{_node()}"
         self._file: Any = None
         self.is_new = False
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Has other processes that come for the same data set wait until this one is done with it."""
+        with contextlib.ExitStack() as stack:
+            # Without it, each makes its own.
+            with contextlib.suppress(OSError):
+                if self._path:
+                    lock = stack.enter_context(open(f"{self._path}.lock", "w", encoding="ascii"))
+                    _lock(lock.fileno(), time.monotonic() + MAX_WAIT_SECONDS)
+            yield
 
     def read(self) -> Any:
         """Returns what was kept beside the bytes, and the bytes; None if there is nothing.
@@ -122,7 +194,7 @@ class Kept:
         """Returns memory for the bytes, which child processes share: of a new file, if one may be made."""
         folder = os.path.dirname(self._path)
         try:
-            if self._path and num_bytes and _num_files(folder) < 2 * MAX_KEPT:
+            if self._path and num_bytes and _num_kept(folder) < MAX_KEPT:
                 space = os.statvfs(folder)
                 if num_bytes < space.f_bavail * space.f_frsize / 4:
                     self._file = open(f"{self._partial}.rows", "w+b")  # noqa: SIM115

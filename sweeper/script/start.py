@@ -18,6 +18,7 @@ from sweeper.core.script import FOLDER, Script
 from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
 from sweeper.interventions import VARIABLE as CHANGES
+from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.kept import VARIABLE as KEPT
 from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
@@ -43,8 +44,6 @@ OFFLINE = {
 }
 """A trial sends nothing to a tracker or a hub, whatever the user's own runs do."""
 WANDB_FOLDER = "WANDB_DIR"
-KEPT_FOLDER = "batches"
-"""In the cache: collated data sets, until a tune has ended."""
 QUIET = ("disabled", "dryrun")
 """Modes of W&B that send nothing, either."""
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -50,6 +51,12 @@ def collate(folder: Path, scale: str = "2") -> tuple[Any, int]:
     return json.loads((folder / "result").read_text()), int(reads.read_text())
 
 
+def ends(folder: Path) -> list[str]:
+    """Returns the kinds of the files that are kept."""
+    found = [each.suffix[1:] for each in (folder / "kept").iterdir()]
+    return sorted(each for each in found if each != "lock")
+
+
 ROWS = [[[14.0, 5.0], [598.0, 5.0]], [7, 299]]
 
 
@@ -60,7 +67,47 @@ def test_a_second_process_reads_some_rows_only(folder: Path) -> None:
     rows, reads = collate(folder)
     assert rows == ROWS
     assert reads < 300
-    assert len(os.listdir(folder / "kept")) == 2
+    assert ends(folder) == ["json", "rows"]
+
+
+@pytest.mark.slow
+def test_ranks_that_start_at_once_share_one_file(folder: Path) -> None:
+    env = {**os.environ, "SWEEPER_CHANGES_KEPT": str(folder / "kept"), "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "train.py", "2"]
+    ranks = [subprocess.Popen(command, cwd=folder, env=env) for _ in range(3)]
+    assert [each.wait() for each in ranks] == [0, 0, 0]
+    assert json.loads((folder / "result").read_text()) == ROWS
+    # Each row once and some of them again by the first; some more by the others.
+    assert int((folder / "reads").read_text()) < 2 * 300 + 256 + 2 * 300
+    assert ends(folder) == ["json", "rows"]
+
+
+@pytest.mark.slow
+def test_a_fifth_data_set_is_not_kept(folder: Path) -> None:
+    names = {f"{number:032x}.{end}" for number in range(4) for end in ("json", "rows")}
+    for name in names:
+        (folder / "kept" / name).write_text("{}")
+    assert collate(folder)[0] == ROWS
+    assert {each.name for each in (folder / "kept").iterdir() if each.suffix != ".lock"} == names
+
+
+@pytest.mark.slow
+def test_what_is_somebody_elses_stays(folder: Path) -> None:
+    names = {"part.00017.pt", "README", "abc.4194999.rows", "config.json"}
+    for name in names:
+        (folder / "kept" / name).write_text("mine")
+    assert collate(folder)[0] == ROWS
+    assert names < {each.name for each in (folder / "kept").iterdir()}
+
+
+@pytest.mark.slow
+def test_a_file_that_the_data_set_names_is_part_of_what_it_is(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT.replace("float(sys.argv[1])", "2.0; self.path = sys.argv[1]"))
+    (folder / "table").write_text("1")
+    collate(folder, str(folder / "table"))
+    assert collate(folder, str(folder / "table"))[1] < 300
+    (folder / "table").write_text("12")
+    assert collate(folder, str(folder / "table"))[1] >= 300
 
 
 @pytest.mark.slow
@@ -87,12 +134,13 @@ def test_other_code_collates_anew(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
+    node = hashlib.blake2b(os.uname().nodename.encode(), digest_size=4).hexdigest()
     for number in range(20):
-        (folder / "kept" / f"abc{number}.4194999.rows").write_bytes(b"torn")
+        (folder / "kept" / f"{number:032x}.4194999-{node}.rows").write_bytes(b"torn")
     collate(folder)
     _, reads = collate(folder)
     assert reads < 300
-    assert len(os.listdir(folder / "kept")) == 2
+    assert ends(folder) == ["json", "rows"]
 
 
 @pytest.mark.slow
