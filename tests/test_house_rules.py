@@ -21,9 +21,10 @@ WRITERS = {"pickle.Pickler"}
 WALL_STAMPS = {
     # When something was asked for or measured, for a person, a file or MLflow; durations are monotonic.
     "sweeper/production/folder.py",
+    "sweeper/production/run.py",
     "sweeper/production/watch.py",
     "sweeper/sweep/job_runner.py",
-    "sweeper/sweep/phases/confirm.py",
+    "sweeper/sweep/phases/rounds.py",
     "sweeper/sweep/trial_runner.py",
     "sweeper/testing/noop.py",
     "sweeper/testing/replay.py",

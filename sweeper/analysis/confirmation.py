@@ -18,6 +18,8 @@ PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
 recorded noise an interval of three rounds is a quarter narrower for it, and no more often wrong."""
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
+TINY = 1e-18
+"""A variance above 0: of speeds that are all equal."""
 APART = 2.0
 """Ratio from which two configurations drift as far apart as any do."""
 
@@ -154,20 +156,31 @@ def _around(mean: float, of: Variance, level: float = LEVEL) -> tuple[float, flo
 
 
 def later(
-    logs: Sequence[float], drift: Variance, others: Variance | None = None
+    logs: Sequence[float], drift: Variance, others: Variance | None = None, early: Sequence[float] = ()
 ) -> tuple[float, float, float]:
     """Returns mean, low and high of what as many rounds will show later (95%).
 
     Args:
+        logs: Of rounds in a row.
         drift: Variance between measurements.
         others: As for `interval`.
+        early: Of rounds before them, each at another time: they weigh more than a round in a row.
     """
-    mean, count = statistics.fmean(logs), len(logs)
+    count = len(logs)
     if count < 2:
-        return mean, -math.inf, math.inf
+        return statistics.fmean(logs), -math.inf, math.inf
     own = _spread(logs, others)
+    blocks = [*((each, 1) for each in early), (statistics.fmean(logs), count)]
+    variances = [max(drift.value + own.value / size, TINY) for _, size in blocks]
+    weights = [1 / each / math.fsum(1 / other for other in variances) for each in variances]
+    mean = math.fsum(weight * log for weight, (log, _) in zip(weights, blocks, strict=True))
+    squared = [weight**2 for weight in weights]
+    noise = math.fsum(each / size for each, (_, size) in zip(squared, blocks, strict=True)) + 1 / count
     # Those of now and of then, each with its drift; the freedom is Satterthwaite's.
-    parts = [Variance(2 * own.value / count, own.freedom), Variance(2 * drift.value, drift.freedom)]
+    parts = [
+        Variance(noise * own.value, own.freedom),
+        Variance((math.fsum(squared) + 1) * drift.value, drift.freedom),
+    ]
     total = sum(each.value for each in parts)
     squares = sum(each.value**2 / each.freedom for each in parts)
     return _around(mean, Variance(total, total**2 / squares if squares else parts[0].freedom))
@@ -205,11 +218,14 @@ def _usual_variance(rounds: Sequence[Round], apart: Collection[int]) -> Variance
     return Variance(sum((len(logs) - 1) * statistics.variance(logs) for logs in repeated) / freedom, freedom)
 
 
-def ratios(rounds: Sequence[Round], baseline: int, drift: Drift | None = None) -> list[Ratio]:
+def ratios(
+    rounds: Sequence[Round], baseline: int, drift: Drift | None = None, early: Sequence[Round] = ()
+) -> list[Ratio]:
     """Returns each candidate's ratio to the baseline, best first, over the rounds with both.
 
     Args:
         drift: How far the machine drifts until a later measurement; not at all by default.
+        early: Rounds before them, each at another time; only the ratio is theirs, too.
     """
     of_speed = drift.speed if drift else Variance(0.0, 1)
     found = []
@@ -220,7 +236,8 @@ def ratios(rounds: Sequence[Round], baseline: int, drift: Drift | None = None) -
         mean, now_low, now_high = versus(rounds, number, baseline)
         low, high = now_low, now_high
         if drift:
-            _, low, high = later(logs, drift.of(mean), _usual_variance(rounds, {number, baseline}))
+            others = _usual_variance(rounds, {number, baseline})
+            mean, low, high = later(logs, drift.of(mean), others, log_ratios(early, number, baseline))
         shared = tuple(each[number] for each in rounds if number in each and baseline in each)
         _, speed_low, speed_high = later([math.log(each) for each in shared], of_speed)
         found.append(
@@ -308,6 +325,7 @@ def choose_winner(
     *,
     by_changes: bool = False,
     drift: Drift | None = None,
+    early: Sequence[Round] = (),
 ) -> Chosen:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
@@ -317,9 +335,9 @@ def choose_winner(
         unfit: Candidates that must not win, whatever their speed.
         by_changes: Whether the simplest is the one with the fewest changes to the baseline, however
             much slower it seems.
-        drift: As for `ratios`.
+        drift: As for `ratios`; so is `early`.
     """
-    among = ratios(rounds, baseline, drift)
+    among = ratios(rounds, baseline, drift, early)
     faster = [each.number for each in among if each.low > 1 and each.number not in unfit]
     tied = contenders(rounds, baseline, faster)
     if by_changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.analysis.drift import Block
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.core.training import STOP
-from sweeper.errors import EnvironmentStopError, UserError
+from sweeper.errors import EnvironmentStopError, SweeperError, UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.production.folder import RunFolder, opened
 from sweeper.production.promise import Judgement, judged
@@ -25,7 +27,9 @@ from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
+from sweeper.sweep.store.machine_record import MachineRecord, speed_key
 from sweeper.system.environment import held_back_line
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
@@ -86,10 +90,26 @@ def train(
         report = folder.report()
         assert report is not None
         judgement = judged(report.values, wanted.promise, watch.gpu_disturbed())
+        if ran:
+            _remember(home, wanted, judgement, folder.name)
         pending = publisher.end(report, judgement)
         return Trained(path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending)
     finally:
         folder.lock.release()
+
+
+def _remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> None:
+    """Adds the speed to what is known of the machine, if its sweep is in this home and the run was clean."""
+    if wanted.promise is None or not judgement.reached or judgement.reasons:
+        return
+    try:
+        sweep = find_sweep(home, wanted.sweep).read()
+    except SweeperError:
+        return
+    key = speed_key(sweep["fingerprint"], wanted.config)
+    speeds = {key: (math.log(judgement.reached), 0.0)}
+    block = Block(at=time.time(), of=f"{name}/train", speeds=speeds)
+    MachineRecord(home, sweep["about"]["device"]).add(block)
 
 
 def _run(

@@ -14,7 +14,7 @@ from sweeper.report.series import Series, read_series
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
 
-PLACES = ("setup", "confirm", "stopped")
+PLACES = ("setup", "early", "confirm", "stopped")
 """Folders of processes that are not trials."""
 PAUSE_SECONDS = 60.0
 """A longer gap between two processes means that the sweep was stopped and continued."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from sweeper.sweep.setup import Machine
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.store.machine_record import speed_key
 
 if TYPE_CHECKING:
     # It imports Optuna and SQLAlchemy, which showing a sweep does not need.
@@ -58,8 +57,7 @@ class SweepContext:
 
     def key_of(self, record: TrialRecord) -> str:
         """Returns what a trial's speed is known by on this machine: its code, its data, its configuration."""
-        parts = [self.journal.read()["fingerprint"], record.config.key()]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return speed_key(self.journal.read()["fingerprint"], record.config)
 
     def name(self, record: TrialRecord) -> str:
         """Returns a record's run name."""

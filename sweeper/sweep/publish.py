@@ -16,6 +16,7 @@ from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.experiment import info_of, note_of
+from sweeper.sweep.store.journal import CONFIRM
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.failpoints import failpoint
 from sweeper.system.files import read_json, write_atomic
@@ -171,7 +172,7 @@ def sweep_info(sweep: LoadedSweep) -> SweepInfo:
 def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[TrialRecord, RunView]]:
     """Yields every finished trial with how it is shown; `files` with the winner, else the baseline."""
     stages, confirmed = sweep.stages(), sweep.confirmations()
-    ends = [entry.outcome.finished_at for entry in sweep.journal.rounds("confirm") if entry.outcome]
+    ends = [entry.outcome.finished_at for entry in sweep.journal.rounds(CONFIRM) if entry.outcome]
     winner = sweep.confirmation.winner
     # `ratios` is sorted; a winner that is tied with a faster one still comes first.
     order = sorted(sweep.ratios(), key=lambda number: number != winner)

@@ -23,7 +23,7 @@ from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import Entry
+from sweeper.sweep.store.journal import CONFIRM, EARLY, Entry
 from sweeper.sweep.store.load import enter_trials
 from sweeper.sweep.store.result import SweepResult
 from sweeper.sweep.trial_runner import TrialRunner
@@ -70,7 +70,8 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
     journal.go_on()
     entries = list(journal.trials())
     unfinished = enter_trials(trials.table, journal, entries)
-    ended = [each for each in (*entries, *journal.rounds("confirm")) if each.outcome]
+    rounds = [entry for place in (EARLY, CONFIRM) for entry in journal.rounds(place)]
+    ended = [each for each in (*entries, *rounds) if each.outcome]
     spans = ((each.job.asked_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
     trials.budget.charge(union_seconds(spans))
     return {entry.number: entry for entry in unfinished}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -120,3 +121,29 @@ def test_where_the_drift_is_larger_than_the_gain_nothing_wins():
     assert choose_winner(rounds, 0, configs, drift=wild).winner is None
     (found,) = ratios(rounds, 0, wild)
     assert found.is_faster_now
+
+
+def test_rounds_apart_narrow_the_interval_and_it_holds_nonetheless() -> None:
+    draw, usual = random.Random(3), Drift(ratio=Variance(PRIOR_RATIO, 100), speed=Variance(PRIOR_SPEED, 100))
+
+    def block(count: int) -> list[Round]:
+        drifted = math.log(3) + draw.gauss(0, math.sqrt(PRIOR_RATIO))
+        return [{0: 1000.0, 1: 1000 * math.exp(drifted + draw.gauss(0, 0.03))} for _ in range(count)]
+
+    runs, held, ratio_of_widths = 400, 0, []
+    for _ in range(runs):
+        early = [*block(1), *block(1)]
+        rounds, then = block(5), block(5)
+        (found,) = ratios(rounds, 0, usual, early)
+        (without,) = ratios(rounds, 0, usual)
+        (later,) = ratios(then, 0)
+        held += found.low <= later.ratio <= found.high
+        ratio_of_widths.append(math.log(found.high / found.low) / math.log(without.high / without.low))
+    assert held / runs >= 0.92
+    assert statistics.fmean(ratio_of_widths) < 0.9
+
+
+def test_rounds_apart_without_a_candidate_change_nothing_of_it() -> None:
+    usual = Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6))
+    rounds = [{0: 1000.0, 1: 2000.0 + number} for number in range(5)]
+    assert ratios(rounds, 0, usual, [{0: 1.0, 2: 5.0}]) == ratios(rounds, 0, usual)

@@ -19,7 +19,7 @@ from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Observer
-from sweeper.sweep.phases.confirm import Rounds
+from sweeper.sweep.phases.rounds import Rounds
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import differences, fingerprint

@@ -21,6 +21,7 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.confirm import confirm_seconds
+from sweeper.sweep.phases.early_rounds import EarlyRounds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.phases.idle_values import Idle, idle_values
 from sweeper.sweep.setup import Machine, left_line
@@ -78,6 +79,7 @@ class Search:
         context.mirror.tell(self._table.results)
         self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
         self._taken = _Taken(self._table, self._capacity)
+        self._early = EarlyRounds(context, trials)
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:
@@ -155,6 +157,8 @@ class Search:
                 self._searcher = self._new_searcher()
             self._stop_on_repeated_error()
             self._count()
+            if not trials.jobs.running:
+                self._early.run_if_due()
             self._fill()
 
     def _count(self) -> None:

@@ -28,6 +28,8 @@ RESULT = "result.json"
 STOPPED = "stopped.json"
 BUDGET = "budget.json"
 SEARCH_RESULT = "told.json"
+CONFIRM, EARLY = "confirm", "early"
+"""Folders with rounds: those of a sweep's end, and those of its search."""
 STOPPED_ROUNDS = "stopped"
 """Rounds of the quick confirmation of a stopped sweep."""
 
@@ -212,7 +214,7 @@ class Journal:
     def reopen(self, trials: int) -> None:
         """Reopens a sweep that has ended, with a budget of `trials` searched trials."""
         # The result goes last: until then the sweep has ended, whatever is cut off here.
-        shutil.rmtree(self.folder / "confirm", ignore_errors=True)
+        shutil.rmtree(self.folder / CONFIRM, ignore_errors=True)
         write_json(self.folder / BUDGET, {"trials": trials})
         (self.folder / RESULT).unlink()
 

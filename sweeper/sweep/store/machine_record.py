@@ -6,18 +6,30 @@ import fcntl
 import hashlib
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sweeper.analysis.confirmation import Drift
 from sweeper.analysis.drift import Block, drift
 from sweeper.core.codec import decode, encode
+from sweeper.core.config import TrialConfig
 from sweeper.system.files import write_json
 
 FOLDER = "machines"
 MAX_BLOCKS = 500
 """The latest ones; earlier ones tell of another season."""
+
+
+def speed_key(fingerprint: Mapping[str, Any], config: TrialConfig) -> str:
+    """Returns what a speed is known by on a machine.
+
+    Args:
+        fingerprint: Of the sweep: its code, its data.
+    """
+    parts = [fingerprint, config.key()]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class MachineRecord:

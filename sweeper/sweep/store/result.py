@@ -25,6 +25,7 @@ class ConfirmationResult:
         unfit: Candidates whose loss over the baseline's seeds is beyond its limit.
         ratios: Each candidate's ratio to the baseline, best first.
         rounds: Samples per second by trial number, for each round.
+        early: The same for rounds while the sweep searched, each at another time.
         rounds_ended: Why no further round was run; empty if there were none.
         disturbed: Number of disturbed rounds by trial number.
         to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
@@ -36,6 +37,7 @@ class ConfirmationResult:
     unfit: tuple[int, ...] = ()
     ratios: tuple[Ratio, ...] = ()
     rounds: tuple[Round, ...] = ()
+    early: tuple[Round, ...] = ()
     rounds_ended: str = ""
     disturbed: Mapping[int, int] = field(default_factory=dict)
     to_loss: TimeToLoss | None = None
@@ -59,6 +61,8 @@ def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
     # Earlier versions did not know of these.
     if found.to_loss is None:
         del tree["to_loss"]
+    if not found.early:
+        del tree["early"]
     for ratio in tree["ratios"]:
         for name in ("now_low", "now_high", "speed_low", "speed_high"):
             if ratio[name] is None:

@@ -1,0 +1,68 @@
+"""Rounds of the best so far while the search goes on: a machine drifts, unseen by rounds in a row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sweeper.analysis.confirmation import Round
+from sweeper.analysis.finalists import is_speed
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import BASELINE
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.rounds import Rounds, run_seconds
+from sweeper.sweep.store.journal import EARLY, Journal
+from sweeper.sweep.trial_runner import TrialRunner
+
+AT = (0.25, 0.5)
+"""Shares of the sweep's time after which there is a round; the last part of it confirms."""
+LATE = 0.1
+"""Share of the time within which it begins, or not at all."""
+MAX_SHARE = 0.05
+"""Of the sweep's time, what one round may take."""
+
+
+class EarlyRounds:
+    """Runs them between two trials."""
+
+    def __init__(self, context: SweepContext, trials: TrialRunner) -> None:
+        self._context, self._trials = context, trials
+        spec = context.spec
+        # With several slots, others would run beside them. What a tune confirms is not among its trials.
+        is_alone = len(context.machine.slots) == 1 and not spec.confirm.ladder
+        is_wanted = spec.confirm.rounds and spec.search.minutes and is_speed(spec)
+        self._wanted = AT if is_alone and is_wanted else ()
+        self._next = len({entry.job.params["round"] for entry in context.journal.rounds(EARLY)})
+        self._passed = sum(len(each) > 1 for each in early_rounds(context.journal))
+
+    def run_if_due(self) -> None:
+        """Runs a round of the best so far and the baseline, if it is time for one."""
+        left, spec = self._trials.budget.seconds_left, self._context.spec
+        if not self._wanted or left is None:
+            return
+        total = 60 * (spec.search.minutes or 0.0)
+        used = 1 - left / total
+        passed = sum(used >= each for each in self._wanted)
+        # Of two whose time has come, one runs: they are to be apart, and apart from those of the end.
+        if passed <= self._passed or used > self._wanted[passed - 1] + LATE:
+            return
+        table = self._trials.table
+        best, baseline = table.best(), table.records[BASELINE]
+        if best is None or best.number == BASELINE or not (best.measurement and baseline.measurement):
+            return
+        pair = (baseline.measurement, best.measurement)
+        if sum(run_seconds(each, spec) for each in pair) > MAX_SHARE * total:
+            return
+        rounds = Rounds(self._context, self._trials, EARLY, spec.measure.window_seconds, 1)
+        self._next, index = self._next + 1, self._next
+        rounds.run_one(index, [BASELINE, best.number])
+        # One that failed runs again after the next trial.
+        self._passed = passed if len(rounds.speeds[-1]) > 1 else self._passed
+
+
+def early_rounds(journal: Journal) -> list[Round]:
+    """Returns the rounds that ran while a sweep searched, in order."""
+    found: dict[int, dict[int, float]] = defaultdict(dict)
+    for entry in journal.rounds(EARLY):
+        if isinstance(entry.outcome, Measurement):
+            found[entry.job.params["round"]][entry.job.params["trial"]] = entry.outcome.throughput
+    return [found[index] for index in sorted(found)]
