@@ -83,8 +83,10 @@ def _busy(m: Measurement) -> float | None:
 
 
 def joules_per_sample(m: Measurement) -> float | None:
-    """Returns the energy of the sampled GPU per sample; None without one that tells its power."""
+    """Returns the energy per sample: of the sampled GPU, or of the processors; None where that is unknown."""
     power = m.telemetry.get("gpu_power_w")
+    if power is None and m.device.kind == "cpu":
+        power = m.telemetry.get("cpu_power_w")
     return power.mean / m.throughput if power is not None and m.throughput else None
 
 

@@ -16,10 +16,11 @@ from sweeper.system.cpu import control_groups, cpu_limits, usable_cpus
 MIB, GIB = 2**20, 2**30
 SHM = Path("/dev/shm")
 PRESSURE = Path("/proc/pressure")
+ISOLATED = Path("/sys/devices/system/cpu/isolated")
 DOCKER_SHM = 64 * MIB
 MIN_SHM, MIN_MEMORY = 1 * GIB, 2 * GIB
 MIN_FILES = 4096
-BUSY_PCT, SWAPPING_PCT = 10.0, 1.0
+BUSY_PCT, SWAPPING_PCT, STOLEN_PCT = 10.0, 1.0, 1.0
 LOADED = 0.5
 """Processes that want a core, per core of the machine."""
 
@@ -29,6 +30,7 @@ def looks() -> Sequence[Look]:
     return (
         ("load", lambda: load(pressure("cpu"), os.getloadavg()[0], os.cpu_count() or 1)),
         ("cores", lambda: cores(cpu_limits(), usable_cpus(), os.cpu_count() or 1)),
+        ("quiet cores", _quiet_cores),
         ("memory", _memory),
         ("swap", lambda: swap(psutil.swap_memory().used, pressure("memory"))),
         ("shared memory", _shared_memory),
@@ -62,6 +64,29 @@ def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
         f"`loader.kind: {RESIDENT}` in the space, which needs no workers"
     )
     return judged("cores", text, [(usable == 1, State.WARN, remedy)])
+
+
+def quiet_cores(isolated: str, stolen_pct: float) -> Check:
+    """Returns what is known of cores that are kept free of other processes: timings are steadier there.
+
+    Args:
+        isolated: Those that the kernel keeps free (`isolcpus`, cpuset partitions), as it lists them: `2-5`.
+        stolen_pct: Share of the cores' time that a host gave to other machines.
+    """
+    free = f"cores {isolated} are kept free of other processes, and are not used unless asked for"
+    text = free if isolated else "no core is kept free of other processes"
+    if stolen_pct >= STOLEN_PCT:
+        text += f"; the host gave {stolen_pct:.0f}% of this machine's time to others"
+    return judged("quiet cores", text, [])
+
+
+def _quiet_cores() -> Check:
+    times = psutil.cpu_times()
+    try:
+        isolated = ISOLATED.read_text(encoding="ascii").strip()
+    except OSError:
+        isolated = ""
+    return quiet_cores(isolated, 100 * times.steal / max(sum(times[:8]), 1e-9))
 
 
 def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:

@@ -105,6 +105,6 @@ def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _joules(found: Sequence[Measurement]) -> float | None:
-    """Returns the GPU's energy per sample; None without a GPU that tells its power."""
+    """Returns the energy per sample, of the GPU or the processors; None where nothing tells their power."""
     known = [each for each in map(joules_per_sample, found) if each is not None]
     return statistics.fmean(known) if known else None

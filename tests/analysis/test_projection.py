@@ -211,3 +211,16 @@ def test_energy_per_sample_is_that_of_all_gpus():
     assert record.metric("joules_per_sample") == pytest.approx(300 / throughput)
     two = dataclasses.replace(record, config=record.config.replace({"device.count": 2}))
     assert two.metric("joules_per_sample") == pytest.approx(600 / throughput)
+
+
+@pytest.mark.parametrize(("kind", "joules"), [("cpu", 90.0), ("cuda", None)])
+def test_energy_per_sample_is_that_of_the_processors_on_a_cpu(kind, joules):
+    record = trial()
+    measured = record.measurement
+    measured = dataclasses.replace(
+        measured,
+        device=dataclasses.replace(measured.device, kind=kind),
+        telemetry={"cpu_power_w": Stats(mean=90.0, p50=90.0, p95=95.0)},
+    )
+    found = dataclasses.replace(record, outcome=measured).metric("joules_per_sample")
+    assert found == (joules and pytest.approx(joules / measured.throughput))

@@ -442,3 +442,18 @@ def test_the_supervisor_side_imports_neither_torch_nor_mlflow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "none\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("isolated", "stolen", "says"),
+    [
+        ("", 0.2, "no core is kept free of other processes"),
+        ("2-3,6", 0.0, "cores 2-3,6 are kept free of other processes"),
+        ("", 7.4, "the host gave 7% of this machine's time to others"),
+    ],
+)
+def test_cores_that_are_kept_free_are_named(isolated, stolen, says):
+    found = host.quiet_cores(isolated, stolen)
+    assert found.state is OK
+    assert says in found.text
+    assert ("gave" in found.text) == (stolen > 1)

@@ -52,7 +52,8 @@ def states(found: Examination) -> dict[str, State]:
 def test_everything_is_looked_at(tmp_path):
     found = examined(tmp_path)
     assert list(states(found)) == [
-        *("load", "cores", "memory", "swap", "shared memory", "open files", "python", "packages", "gpu 0"),
+        *("load", "cores", "quiet cores", "memory", "swap", "shared memory", "open files"),
+        *("python", "packages", "gpu 0"),
         *("home", "disk", "file system", "mlflow store", "torch", "cuda:0", "precision", "compile"),
     ]
     assert found.devices == {"cpu": "CPU, 2 cores", "cuda:0": "NVIDIA A10"}

@@ -70,7 +70,7 @@ def opened():
 def machine(tmp_path, monkeypatch):
     """A machine of files: two disks of three, four cores; its clock goes when the test says so."""
     made = Machine(tmp_path)
-    for name in ("PROC", "BLOCK"):
+    for name in ("PROC", "BLOCK", "POWERCAP"):
         monkeypatch.setattr(host_machine, name, tmp_path / name.lower())
     monkeypatch.setattr(host_tree, "PROC", tmp_path / "proc")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 3})
@@ -93,11 +93,19 @@ class Machine:
         for name in ("sda", "nvme0n1", "nvme0c0n1"):
             (folder / "block" / name / "device").mkdir()
         self.write("block/nvme0c0n1/hidden", "1\n")
+        zones = {"0": "package-0", "0:0": "core", "0:1": "dram", "1": "package-1", "2": "psys"}
+        for zone, name in zones.items():
+            self.write(f"powercap/intel-rapl:{zone}/name", f"{name}\n")
+            self.write(f"powercap/intel-rapl:{zone}/max_energy_range_uj", "99999999\n")
+            self.energy(zone, 0)
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+    def energy(self, zone: str, microjoules: int) -> None:
+        self.write(f"powercap/intel-rapl:{zone}/energy_uj", f"{microjoules}\n")
 
     @staticmethod
     def stat(*busy_and_idle: tuple[int, int]) -> str:
@@ -159,6 +167,17 @@ def test_rates_are_over_the_time_since_they_were_last_told(machine, opened):
     assert probe.read()["disk_read_mib_s"] == 0
 
 
+def test_the_power_of_the_processors_and_their_memory_is_told(machine, opened):
+    machine.energy("1", 99_000_000)
+    probe = opened(os.getpid())
+    for zone, microjoules in (("0", 20_000_000), ("0:0", 9_000_000), ("0:1", 2_000_000), ("2", 50_000_000)):
+        machine.energy(zone, microjoules)
+    # Its counter has begun anew: 3 J.
+    machine.energy("1", 2_000_000)
+    machine.now += 0.5
+    assert probe.read()["cpu_power_w"] == pytest.approx((20 + 2 + 3) / 0.5)
+
+
 def test_single_cores_are_told_where_there_are_few(machine, opened, monkeypatch):
     monkeypatch.setattr(host_machine, "MAX_CORE_SERIES", 1)
     probe = opened(os.getpid())
@@ -186,6 +205,7 @@ def test_ticks_that_run_backwards_give_no_negative_share(machine, opened):
         ("proc/pressure/io", {"disk_wait_pct"}),
         ("proc/pressure/cpu", {"cpu_pressure_pct"}),
         ("proc/pressure/memory", {"memory_pressure_pct"}),
+        ("powercap/intel-rapl:0:1/energy_uj", {"cpu_power_w"}),
     ],
 )
 def test_a_file_that_is_not_there_leaves_out_its_series_with_the_reason(machine, opened, absent, series):

@@ -10,6 +10,7 @@ from time import perf_counter
 
 GIB, MIB = 1024**3, 1024**2
 PROC, BLOCK, SHM = Path("/proc"), Path("/sys/block"), Path("/dev/shm")
+POWERCAP = Path("/sys/class/powercap")
 MIN_SECONDS = 0.05
 """A kernel tick is 10 ms: over less time than this, a rate would mostly show rounding."""
 MAX_CORE_SERIES = 16
@@ -182,6 +183,38 @@ class Pressure(Counting):
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
         return {self.names[0]: min(100.0, 100 * (after[0][0] - before[0][0]) / 1e6 / seconds)}
+
+
+class Energy(Counting):
+    """The power of the processors and their memory, by RAPL, which AMD's have, too.
+
+    Many systems let nobody but root read it: it tells what others compute.
+    """
+
+    names = ("cpu_power_w",)
+
+    def __init__(self, zones: Sequence[Path]) -> None:
+        self._ranges = [int((zone / "max_energy_range_uj").read_text(encoding="ascii")) for zone in zones]
+        super().__init__(*(KeptFile(zone / "energy_uj", 64) for zone in zones))
+
+    def _counts(self) -> Counts:
+        return {index: (int(file.read()),) for index, file in enumerate(self._files)}
+
+    def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
+        # Each counter begins anew after its range.
+        used = sum((after[i][0] - before[i][0]) % (most + 1) for i, most in enumerate(self._ranges))
+        return {"cpu_power_w": used / 1e6 / seconds}
+
+
+def energy_zones() -> list[Path]:
+    """Returns RAPL's zones that count, none of which is part of another; none in most virtual machines."""
+    return [path for path in sorted(POWERCAP.glob("intel-rapl:*")) if _is_counted(path)]
+
+
+def _is_counted(zone: Path) -> bool:
+    """Returns whether a zone is a processor, or memory, which is no part of that; its cores are."""
+    name = (zone / "name").read_text(encoding="ascii").strip()
+    return name.startswith("package") or name == "dram"
 
 
 class Shm(Part):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from sweeper.telemetry.host.machine import Cores, Disks, Memory, Part, Pressure, Shm
+from sweeper.telemetry.host.machine import Cores, Disks, Energy, Memory, Part, Pressure, Shm, energy_zones
 from sweeper.telemetry.host.tree import Tree
 from sweeper.telemetry.probe import Probe, Reading
 
@@ -40,6 +40,8 @@ class HostProbe(Probe):
             (("memory_pressure_pct",), lambda: Pressure("memory", "memory_pressure_pct")),
             (Shm.names, Shm),
         ]
+        if zones := energy_zones():
+            kinds.append((Energy.names, lambda: Energy(zones)))
         for names, begin in kinds:
             try:
                 self._parts.append(begin())
