@@ -1,7 +1,7 @@
-"""Everything there is to measure on a GPU, in four calls of at most nine minutes each.
+"""Everything there is to measure on a GPU, in five calls of at most nine minutes each.
 
 python benchmarks/gpu.py pack DIR [--python 3.12]      fetches the wheels that a bare machine lacks
-python benchmarks/gpu.py 1 --out OUT [--wheels DIR]    1 alive, 2 the product, 3 the bars, 4 the ladders
+python benchmarks/gpu.py 1 --out OUT [--wheels DIR]    1 alive, 2 product, 3 bars, 4 ladders, 5 a script
 python benchmarks/gpu.py read OUT                      writes results, fixtures and the table in docs/gpus.md
 python benchmarks/gpu.py step NAME [--rehearse]        runs one step by itself
 

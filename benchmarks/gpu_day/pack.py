@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("optuna", "colorlog", "alembic", "Mako", "SQLAlchemy", "tqdm"),
     *("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions"),
+    "libcst",
 )
 """MLflow and plotly stay at home: a sweep runs without them, and `sweeper sync` sends it afterwards."""
 MAX_MIB = 64

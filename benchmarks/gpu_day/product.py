@@ -104,7 +104,9 @@ WATCHED = {
 """Width, layers, batch size and whether each step reads the loss, by the verdict that is expected."""
 
 
-def _sweeper(*arguments: str, ok: Sequence[int] = (0,), seconds: float = 600.0) -> str:
+def run_sweeper(
+    *arguments: str, ok: Sequence[int] = (0,), seconds: float = 600.0, folder: Path = ROOT
+) -> str:
     """Runs a command of sweeper's, shows what it says on stderr, and returns what it prints.
 
     Raises:
@@ -114,7 +116,7 @@ def _sweeper(*arguments: str, ok: Sequence[int] = (0,), seconds: float = 600.0) 
         [sys.executable, "-m", "sweeper", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
+        cwd=folder,
         check=False,
         timeout=seconds,
     )
@@ -127,7 +129,7 @@ def _sweeper(*arguments: str, ok: Sequence[int] = (0,), seconds: float = 600.0) 
 def doctor(day: Day) -> str:
     """Has the machine examined; a check that fails is a finding."""
     with tempfile.TemporaryDirectory() as home:
-        found = json.loads(_sweeper("doctor", "--json", "--home", home, ok=(0, 1)))
+        found = json.loads(run_sweeper("doctor", "--json", "--home", home, ok=(0, 1)))
     day.found(kind="doctor", **found)
     for each in found["ceilings"]:
         _measured(day, f"doctor: {each['name']}", each["value"], each["unit"])
@@ -151,7 +153,7 @@ def watch(day: Day) -> str:
             script = Path(folder) / "train.py"
             script.write_text(SCRIPT, encoding="utf-8")
             numbers = map(str, sizes)
-            found = json.loads(_sweeper("watch", "--json", "--", sys.executable, str(script), *numbers))
+            found = json.loads(run_sweeper("watch", "--json", "--", sys.executable, str(script), *numbers))
         measured = decode(Measurement, found)
         verdict = verdict_of(measured, TrialConfig(args={}))
         day.found(kind="watched", expected=expected, verdict=verdict.kind, why=verdict.why, **found)
@@ -173,7 +175,7 @@ def _small_sweep(day: Day, home: Path) -> None:
     space = home / "day.yaml"
     text = SMALL_SPACE % {"gpu": str(gpu).lower(), "mode": "graph" if gpu else "eager"}
     space.write_text(text, encoding="utf-8")
-    print(_sweeper("run", str(space), "--home", str(home), ok=(0, PENDING)))
+    print(run_sweeper("run", str(space), "--home", str(home), ok=(0, PENDING)))
 
 
 def export(day: Day) -> str:
@@ -183,11 +185,13 @@ def export(day: Day) -> str:
         home = Path(folder)
         _small_sweep(day, home)
         best = day.out / "call-2-graph.yaml"
-        _sweeper("export", "day", "--trial", str(GRAPH), "--home", folder, "--out", str(best))
+        run_sweeper("export", "day", "--trial", str(GRAPH), "--home", folder, "--out", str(best))
         for title, number in (("graph", GRAPH), ("workers", WORKERS)):
             arguments = ("export", "day", "--trial", str(number), "--home", folder, "--format", "python")
             script = home / f"{title}.py"
-            script.write_text(_complete(_sweeper(*arguments), 1 if day.rehearse else 100), encoding="utf-8")
+            script.write_text(
+                _complete(run_sweeper(*arguments), 1 if day.rehearse else 100), encoding="utf-8"
+            )
             done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
             day.found(kind="export", of=title, status=done.returncode, script=script.read_text("utf-8"))
             if done.returncode:
@@ -222,12 +226,12 @@ def train(day: Day) -> str:
         if not best.exists():
             _small_sweep(day, home)
             best = home / "graph.yaml"
-            _sweeper("export", "day", "--trial", str(GRAPH), "--home", folder, "--out", str(best))
+            run_sweeper("export", "day", "--trial", str(GRAPH), "--home", folder, "--out", str(best))
         minutes = 0.15 if day.rehearse else 0.3
         command = ["train", str(best), "--home", folder, "--epochs", "1000000", "--json"]
         command += ["--max-minutes", str(minutes), "--set", "train.checkpoint_minutes=0.03"]
         _kill_after_a_checkpoint(home, command)
-        ended = json.loads(_sweeper(*command, ok=(0, PENDING)))
+        ended = json.loads(run_sweeper(*command, ok=(0, PENDING)))
         lines = [json.loads(line) for line in next(home.glob("train/*/history.jsonl")).open(encoding="utf-8")]
     begins = [line["steps"] for line in lines if "pid" in line]
     steps = [line["steps"] for line in lines]
@@ -262,10 +266,12 @@ def sweep(day: Day) -> str:
         given = REHEARSED_SWEEP if day.rehearse else ("search.minutes=5",)
         overrides = itertools.chain.from_iterable(("--set", each) for each in given)
         arguments = ["run", "search_spaces/a10.yaml", "--home", str(home), *overrides]
-        status, text = _shown([sys.executable, "-m", "sweeper", *arguments], day.left() - RESERVE_SECONDS)
+        status, text = shown_as_it_comes(
+            [sys.executable, "-m", "sweeper", *arguments], day.left() - RESERVE_SECONDS
+        )
         _pack(home, day.out / "call-2-home.tar.gz")
         name = next((home / "sweeps").iterdir()).name
-        shown = json.loads(_sweeper("show", name, "--home", str(home), "--json"))
+        shown = json.loads(run_sweeper("show", name, "--home", str(home), "--json"))
     outcomes = Counter(trial.get("failure") or "measured" for trial in shown["trials"])
     day.found(kind="sweep", status=status, outcomes=outcomes, said=text[-5000:], shown=_brief(shown))
     wanted = 0 if _has_mlflow() else PENDING
@@ -286,14 +292,14 @@ def _has_mlflow() -> bool:
     return True
 
 
-def _shown(command: Sequence[str], seconds: float) -> tuple[int, str]:
+def shown_as_it_comes(command: Sequence[str], seconds: float, folder: Path = ROOT) -> tuple[int, str]:
     """Runs a command, shows what it says as it comes, and returns its status and all of that.
 
     Args:
         seconds: After so long it is asked to end, as by Ctrl-C.
     """
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
     )
     assert process.stdout is not None
     timer = threading.Timer(seconds, process.send_signal, (signal.SIGINT,))
