@@ -1,12 +1,14 @@
 """Whether the intervals of the confirmation mean what they say, and its winners hold.
 
-python benchmarks/confirm.py [recorded live winners peers]    writes benchmarks/results/<device>/confirm.json
+python benchmarks/confirm.py [recorded live winners to_loss peers]
+                                        writes benchmarks/results/<device>/confirm.json
 
 recorded   2,000 confirmations drawn from recorded repeats of the same configuration: how often a
            difference is seen that is not there, rounds added as the sweep does
 live       the same with real processes while another one loads a core: 20 of a configuration against
            itself, 20 against one whose steps are made 10 % longer
-winners    20 quick sweeps: reported against re-measured throughput, and whether pairs agree
+winners    20 short sweeps of five workloads: whether their intervals hold later, and in production
+to_loss    three sweeps whose winner trains to the baseline's loss: 20 more trainings of both, other seeds
 peers      an LSTM and an MLP against their plain baselines, in at most three minutes each
 """
 
@@ -21,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +33,30 @@ from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
 from sweeper.analysis.confirmation import interval, is_enough, log_ratios
-from sweeper.core.job import MeasurePlan
+from sweeper.analysis.projection import samples_to_loss
+from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement
+from sweeper.execution.local import LocalLauncher
 from sweeper.testing.recorded import rounds_of
 
 ROOT = Path(__file__).parents[1]
 DRAWS = 2000
 LIVE = 20
 SWEEPS = 20
+MINUTES, LATER_MINUTES, TRAIN_MINUTES = 2.5, 10.0, 0.4
+"""Of a sweep; after its end, at least, when its winner is measured again; of the production run."""
+TO_LOSS = {"search_spaces/quick.yaml": 7, "benchmarks/peers/mlp.yaml": 7, "search_spaces/sequence.yaml": 6}
+"""Later trainings of each."""
+NEW_SEED = 1000
+BETWEEN = 3
+"""Sweeps that run before a winner is measured again."""
+WORKLOADS = (
+    "search_spaces/quick.yaml",
+    "benchmarks/peers/mlp.yaml",
+    "benchmarks/peers/lstm.yaml",
+    "search_spaces/sequence.yaml",
+    "search_spaces/kuairand.yaml",
+)
 ROUNDS, MAX_ROUNDS, PRECISION = 8, 4, 0.05
 ONE_THREAD = "fix.device.cpu_threads=1"
 """Threads are not the question: two that wait for each other feel every neighbour on the host twice."""
@@ -123,63 +142,142 @@ def live() -> Iterator[Figure]:
 
 
 def winners() -> Iterator[Figure]:
-    """Yields how well the winners of quick sweeps hold when they are measured once more.
+    """Yields whether the winners of short sweeps hold later: in new rounds, and in production.
 
     Cut off, the same command goes on: a line of winners.jsonl is one sweep.
     """
     path = device_folder(RESULTS) / "winners.jsonl"
-    known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [json.loads(line) for line in known]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    )
+    ended: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as home:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for count in range(len(found), SWEEPS):
-            found.append(_quick_sweep(home, f"quick-{count}"))
-            line = json.dumps(found[-1])
-            print(line, flush=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-    held = [0.95 <= each["reported"] / each["measured_again"] <= 1.05 for each in found]
-    inside = [each["before"]["low"] <= each["now"]["ratio"] <= each["before"]["high"] for each in found]
-    agree = [
-        bool({*one["names"]} & {*other["names"]}) for one, other in zip(found[::2], found[1::2], strict=False)
-    ]
-    for title, each in (
-        ("winners: reported within 5 % of re-measured", held),
-        ("winners: re-measured ratio inside of the interval", inside),
-        ("winners: pairs that agree or declare a tie", agree),
-    ):
-        share = 100 * statistics.fmean(each)
-        yield Figure(
-            figure=title, value=share, low=share, high=share, bar=">= 90", unit="%", repeats=len(each)
-        )
+        waiting: list[str] = []
+        left = list(range(len(found), SWEEPS))
+        while left or waiting:
+            if left:
+                waiting.append(_short_sweep(home, left.pop(0)))
+                ended[waiting[-1]] = time.monotonic()
+            if len(waiting) > BETWEEN or not left:
+                name = waiting.pop(0)
+                time.sleep(max(0.0, 60 * LATER_MINUTES - (time.monotonic() - ended[name])))
+                if (line := _measured_later(home, name, ended[name])) is not None:
+                    found.append(line)
+                    print(json.dumps(line), flush=True)
+                    with path.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
+    before, now = ([each[when] for each in found] for when in ("before", "now"))
+    inside = [b["low"] <= n["ratio"] <= b["high"] for b, n in zip(before, now, strict=True)]
+    now_inside = [b["now_low"] <= n["ratio"] <= b["now_high"] for b, n in zip(before, now, strict=True)]
+    yield _share("winners: later ratio inside of the interval", inside, ">= 90")
+    yield _share("winners: later ratio inside of the interval of the same hour", now_inside, "")
+    widths = [100 * (math.sqrt(each["high"] / each["low"]) - 1) for each in before]
+    yield _plain("winners: half-width of the interval", statistics.median(widths), "%", len(widths), "<= 15")
+    kept = [each["trained"].startswith("kept") for each in found]
+    yield _share("winners: production speed inside of its interval", kept, ">= 90")
 
 
-def _quick_sweep(home: str, name: str) -> dict[str, Any]:
-    """Returns a sweep's winner as it was reported, as it was found again, and what it is tied with."""
-    changes = ("--set", f"name={name}", "--set", ONE_THREAD)
-    _sweeper("run", "search_spaces/quick.yaml", *changes, "--home", home)
+def _short_sweep(home: str, count: int) -> str:
+    """Runs one, and returns its name."""
+    space, name = WORKLOADS[count % len(WORKLOADS)], f"winner-{count}"
+    _run(space, home, f"name={name}", f"search.minutes={MINUTES}")
+    return name
+
+
+def _run(space: str, home: str, *changes: str) -> None:
+    is_asked = "device.cpu_threads" in (ROOT / space).read_text(encoding="utf-8")
+    whole = (*changes, "measure.trace=false", *(() if is_asked else (ONE_THREAD,)))
+    _sweeper("run", space, *(f"--set={each}" for each in whole), "--home", home)
+
+
+def _measured_later(home: str, name: str, ended: float) -> dict[str, Any] | None:
+    """Returns a winner as it was reported, as it is now, and how it trains; None if there is none."""
+    result = json.loads((Path(home) / "sweeps" / name / "result.json").read_text(encoding="utf-8"))
+    if result["winner"] is None:
+        print(f"{name}: no winner", flush=True)
+        return None
+    minutes = (time.monotonic() - ended) / 60
     _sweeper("confirm", name, "--json", "--home", home)
-    return _of_folder(home, name)
-
-
-def _of_folder(home: str, name: str) -> dict[str, Any]:
-    folder = Path(home) / "sweeps" / name
-    result = json.loads((folder / "result.json").read_text())
-    again = json.loads((folder / "again" / "0001" / "confirm.json").read_text())["ratios"][0]
-    shown = json.loads(_sweeper("show", name, "--json", "--home", home))
+    again = Path(home) / "sweeps" / name / "again" / "0001" / "confirm.json"
+    best = str(Path(home) / f"{name}.yaml")
+    _sweeper("export", name, "--out", best, "--home", home)
+    options = ("--epochs", "100000", "--max-minutes", str(TRAIN_MINUTES), "--json")
+    trained = json.loads(_sweeper("train", best, *options, "--home", home))
     before = next(each for each in result["ratios"] if each["number"] == result["winner"])
-    chosen = {result["winner"], *result["tied"]}
     return {
-        "reported": before["throughput"],
-        "measured_again": again["throughput"],
-        "before": {part: before[part] for part in ("ratio", "low", "high")},
-        "now": {part: again[part] for part in ("ratio", "low", "high")},
-        "names": [
-            json.dumps(trial["config"], sort_keys=True)
-            for trial in shown["trials"]
-            if trial["number"] in chosen
-        ],
+        "name": name,
+        "minutes_later": round(minutes, 1),
+        "before": {k: v for k, v in before.items() if k != "rounds"},
+        "early": len(result.get("early", ())),
+        "now": {k: v for k, v in json.loads(again.read_text())["ratios"][0].items() if k != "rounds"},
+        "trained": trained["verdict"],
+        "reached": trained["ratio"],
     }
+
+
+def _share(title: str, each: Sequence[bool], bar: str) -> Figure:
+    share = 100 * statistics.fmean(each)
+    return Figure(figure=title, value=share, low=share, high=share, bar=bar, unit="%", repeats=len(each))
+
+
+def to_loss() -> Iterator[Figure]:
+    """Yields how often the time to a loss of new trainings is inside the interval that was shown."""
+    inside, ratios = [], []
+    with tempfile.TemporaryDirectory() as home:
+        for space, repeats in TO_LOSS.items():
+            name = Path(space).stem
+            _run(space, home, f"name={name}", "confirm.to_loss=true")
+            folder = Path(home) / "sweeps" / name
+            result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            found = result.get("to_loss")
+            if found is None:
+                print(f"{name}: no time to a loss", flush=True)
+                continue
+            print(f"{name}: {found['ratio']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]", flush=True)
+            arms = [_Arm.of(folder, number, found["loss"]) for number in (0, result["winner"])]
+            for repeat in range(repeats):
+                places = (Path(home) / f"{name}-{repeat}-{part}" for part in ("before", "after"))
+                seconds = [arm.seconds(place, repeat) for arm, place in zip(arms, places, strict=True)]
+                later = seconds[0] / seconds[1]
+                print(f"  later {later:.2f}x", flush=True)
+                inside.append(found["low"] <= later <= found["high"])
+                ratios.append(later / found["ratio"])
+    yield _share("time to loss: later ratio inside of the interval", inside, ">= 90")
+    yield _plain("time to loss: later ratio / shown", statistics.median(ratios), "x", len(ratios))
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """Jobs of a configuration: one that trains it to a loss, and one that measures its speed."""
+
+    trains: Job
+    measures: Job
+    loss: float
+
+    @classmethod
+    def of(cls, folder: Path, number: int, loss: float) -> _Arm:
+        """Returns those of a sweep's trial."""
+        name = "baseline" if number == 0 else str(number)
+        trains = read_job(folder / "setup" / f"to-loss-{name}-0")
+        parts = 3 * trains.plan.quality_parts if number == 0 else trains.plan.quality_parts
+        samples = 3 * trains.plan.quality_samples if number == 0 else trains.plan.quality_samples
+        plan = replace(trains.plan, quality_samples=samples, quality_parts=parts, until_loss=loss)
+        measures = replace(read_job(folder / "trials" / f"{number:04d}"), plan=PLAN)
+        return cls(trains=replace(trains, plan=plan), measures=measures, loss=loss)
+
+    def seconds(self, folder: Path, repeat: int) -> float:
+        """Returns how long it trains to the loss with a new seed: its samples, at its speed of now."""
+        seeded = replace(self.trains, config=self.trains.config.replace({"seed": NEW_SEED + repeat}))
+        launcher = LocalLauncher(folder)
+        outcomes = []
+        for number, job in enumerate((seeded, self.measures)):
+            place = folder / str(number)
+            write_job(place, replace(job, uid=f"{folder.name}-{number}"))
+            outcomes.append(launcher.submit(place).result())
+        launcher.close()
+        found = samples_to_loss([tuple(each) for each in outcomes[0].values["curve"]], self.loss)
+        return found[0] / outcomes[1].throughput if found else math.inf
 
 
 def peers() -> Iterator[Figure]:
@@ -219,11 +317,11 @@ def _sweeper(*arguments: str) -> str:
     return done.stdout
 
 
-def _plain(title: str, value: float, unit: str, repeats: int) -> Figure:
-    return Figure(figure=title, value=value, low=value, high=value, unit=unit, repeats=repeats)
+def _plain(title: str, value: float, unit: str, repeats: int, bar: str = "") -> Figure:
+    return Figure(figure=title, value=value, low=value, high=value, bar=bar, unit=unit, repeats=repeats)
 
 
-PARTS = {"recorded": recorded, "live": live, "winners": winners, "peers": peers}
+PARTS = {"recorded": recorded, "live": live, "winners": winners, "to_loss": to_loss, "peers": peers}
 
 
 def main() -> None:

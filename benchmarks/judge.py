@@ -1,29 +1,42 @@
 """Whether `sweeper judge` is right: equals, planted differences, and changes that are fast and wrong.
 
-python benchmarks/judge.py [equals differences wrong] [--runs N] [--minutes M]
+python benchmarks/judge.py [record equals differences live wrong] [--runs N] [--minutes M] [--programs DIR]
                                                           writes benchmarks/results/<device>/judge.json
 
-equals        a script against itself: how often it is called faster or slower
-differences   a script against itself with steps that take 10 and 3% longer
+record        rounds of each script against itself, for five minutes: judge-rounds.jsonl
+equals        on these, runs of each script against itself: how often it is called faster or slower
+differences   the same with steps that take 10 and 3% longer
+live          scripts whose steps take 10% longer, in real runs
 wrong         changes that are fast and wrong (tests/tuning/planted.py), as another command
+
+With --programs, public programs are judged, too (benchmarks/programs.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
+import random
 import runpy
+import shlex
+import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from common import Figure, publish
+from common import RESULTS, Figure, device_folder, publish
+from programs import PROGRAMS
 
 from sweeper.interventions.intervention import SINGLE
 from sweeper.judging.arms import Arm, commands
 from sweeper.judging.losses import Baseline
-from sweeper.judging.speed import Speed, compare, measured
+from sweeper.judging.speed import MIN_ROUNDS, Speed, answer, compare, is_clear, measured
 
 ROOT = Path(__file__).parents[1]
 UNEDITED = ROOT / "benchmarks" / "unedited"
@@ -36,7 +49,10 @@ SCRIPTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
     "lightning": (UNEDITED, ("light.py",)),
     "trainer": (UNEDITED, ("trainer.py",)),
     "accelerated": (UNEDITED, ("accelerated.py",)),
+    "pictures": (UNEDITED, ("pictures.py",)),
 }
+PUBLIC = ("mnist", "vae", "feedforward")
+"""Of the public programs: three that start within seconds."""
 WRONG = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}
 
 
@@ -46,24 +62,72 @@ class Asked:
 
     runs: int
     minutes: float
+    programs: Path | None = None
+
+    @property
+    def scripts(self) -> Mapping[str, tuple[Path, tuple[str, ...]]]:
+        """Folder and command of each script, by name."""
+        found = {}
+        for name, (folder, words) in SCRIPTS.items():
+            start = ("torchrun", "--nproc-per-node=2") if name == "ranks" else (sys.executable,)
+            found[name] = folder, (*start, *words)
+        for name in PUBLIC if self.programs else ():
+            program = PROGRAMS[name]
+            found[name] = self.programs / program.folder, tuple(shlex.split(program.command))
+        return found
 
 
-def _command(name: str, *before: str) -> tuple[str, ...]:
-    words = SCRIPTS[name][1]
-    start = ("torchrun", "--nproc-per-node=2") if name == "ranks" else (sys.executable,)
-    return (*start, *before, *words)
-
-
-def _answer(
-    before: tuple[str, ...], after: tuple[str, ...], folder: Path, minutes: float, seed: int
-) -> Speed:
-    found = compare(commands(before, after, folder), time.monotonic() + 60 * minutes, lambda _: None, seed)
-    print(
-        f"{' '.join(after[1:])}: {found.answer} {found.ratio:.3f}x [{found.low:.3f}, {found.high:.3f}]"
-        f" {len(found.before)} rounds",
-        flush=True,
+def record(asked: Asked) -> Iterator[Figure]:
+    """Records rounds of each script against itself, those of five minutes; yields how far they spread."""
+    path = _recorded()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = {each["script"] for each in _lines()}
+    for name, (folder, command) in asked.scripts.items():
+        if name in done:
+            continue
+        arms = commands(command, command, folder)
+        logs, began = [], time.monotonic()
+        while len(logs) < MIN_ROUNDS or time.monotonic() - began < 60 * asked.minutes:
+            before, after = (measured(each).throughput for each in arms)
+            logs.append(round(math.log(after / before), 5))
+        seconds = (time.monotonic() - began) / len(logs)
+        line = {"script": name, "seconds": round(seconds, 2), "logs": logs}
+        print(json.dumps(line), flush=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    spread = [100 * statistics.stdev(each["logs"]) for each in _lines()]
+    yield Figure(
+        figure="spread of a round of equals",
+        value=statistics.median(spread),
+        low=min(spread),
+        high=max(spread),
+        unit="%",
+        repeats=len(spread),
     )
-    return found.answer
+
+
+def _recorded() -> Path:
+    return device_folder(RESULTS) / "judge-rounds.jsonl"
+
+
+def _lines() -> list[Any]:
+    text = _recorded().read_text(encoding="utf-8") if _recorded().exists() else ""
+    return [json.loads(each) for each in text.splitlines()]
+
+
+def _answers(asked: Asked, planted: float) -> Iterator[Speed]:
+    """Yields the answers of runs on recorded rounds: who came first is drawn, as between equals it may be.
+
+    Args:
+        planted: Logarithm of the ratio that the second version has.
+    """
+    for line in _lines():
+        draw = random.Random(line["script"])
+        for _ in range(asked.runs):
+            signs = (draw.choice((-1, 1)) for _ in line["logs"])
+            whole = [sign * log + planted for sign, log in zip(signs, line["logs"], strict=True)]
+            counts = range(MIN_ROUNDS, len(whole) + 1)
+            yield answer(whole[: next((n for n in counts if is_clear(whole[:n])), len(whole))])
 
 
 def _share(what: str, count: int, runs: int, bar: str) -> Figure:
@@ -73,30 +137,38 @@ def _share(what: str, count: int, runs: int, bar: str) -> Figure:
 
 def equals(asked: Asked) -> Iterator[Figure]:
     """Yields how often a script is told apart from itself."""
-    wrong = runs = 0
-    for name, (folder, _) in SCRIPTS.items():
-        for turn in range(asked.runs):
-            command = _command(name)
-            wrong += _answer(command, command, folder, asked.minutes, turn) in (Speed.FASTER, Speed.SLOWER)
-            runs += 1
+    found = Counter(_answers(asked, 0.0))
+    runs, wrong = found.total(), found[Speed.FASTER] + found[Speed.SLOWER]
     yield _share("equals called faster or slower", wrong, runs, "<= 5")
+    yield _share("equals called the same", found[Speed.SAME], runs, "")
 
 
 def differences(asked: Asked) -> Iterator[Figure]:
     """Yields how often planted differences are found, and with the wrong sign."""
     for percent, bar in ((10, ">= 90"), (3, ">= 50")):
-        found = opposite = runs = 0
-        for name, (folder, _) in SCRIPTS.items():
-            if name == "ranks":
-                continue
-            for turn in range(asked.runs):
-                after = _command(name, CHANGED, "slower", str(1 + percent / 100))
-                answer = _answer(_command(name), after, folder, asked.minutes, turn)
-                found += answer is Speed.SLOWER
-                opposite += answer is Speed.FASTER
-                runs += 1
-        yield _share(f"{percent}% slower, found", found, runs, bar)
-        yield _share(f"{percent}% slower, called faster", opposite, runs, "<= 0")
+        found = Counter(_answers(asked, -math.log(1 + percent / 100)))
+        runs = found.total()
+        yield _share(f"{percent}% slower, found", found[Speed.SLOWER], runs, bar)
+        yield _share(f"{percent}% slower, called faster", found[Speed.FASTER], runs, "<= 0")
+
+
+def live(asked: Asked) -> Iterator[Figure]:
+    """Yields the same for real runs: steps that take 10% longer, once for each script."""
+    found = runs = 0
+    for folder, command in asked.scripts.values():
+        if command[0] == "torchrun":
+            continue
+        after = (command[0], CHANGED, "slower", "1.1", *command[1:])
+        deadline_s = time.monotonic() + 60 * asked.minutes
+        compared = compare(commands(command, after, folder), deadline_s, lambda _: None)
+        print(
+            f"{' '.join(after[1:])}: {compared.answer} {compared.ratio:.3f}x"
+            f" [{compared.low:.3f}, {compared.high:.3f}] {len(compared.before)} rounds",
+            flush=True,
+        )
+        found += compared.answer is Speed.SLOWER
+        runs += 1
+    yield _share("live: 10% slower, found", found, runs, ">= 90")
 
 
 def wrong(_: Asked) -> Iterator[Figure]:
@@ -124,8 +196,10 @@ def wrong(_: Asked) -> Iterator[Figure]:
 
 
 PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
+    "record": record,
     "equals": equals,
     "differences": differences,
+    "live": live,
     "wrong": wrong,
 }
 
@@ -135,14 +209,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--programs", type=Path, help="the folder with the public programs")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable).parent, help="of their `python`")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     asked = parser.parse_args()
     if unknown := {*asked.parts} - {*PARTS}:
         parser.error(f"a part must be one of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
+    os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
+    programs = asked.programs.resolve() if asked.programs else None
     for part in asked.parts or PARTS:
         publish(
             "judge",
-            list(PARTS[part](Asked(runs=asked.runs, minutes=asked.minutes))),
+            list(PARTS[part](Asked(runs=asked.runs, minutes=asked.minutes, programs=programs))),
             f"benchmarks/judge.py {part} --runs {asked.runs} --minutes {asked.minutes:g}",
         )
 

@@ -183,7 +183,7 @@ def programs(asked: Asked) -> Iterator[Figure]:
         yield from figures(name, found)
         _remember(asked.home, name, found)
     ratios = [each["ratio"][0] for each in _remembered(asked.home).values()]
-    if ratios:
+    if len(ratios) == len(PROGRAMS):
         yield Figure(
             figure="median of the programs",
             value=statistics.median(ratios),
@@ -251,13 +251,28 @@ def winners(asked: Asked) -> Iterator[Winner]:
 
 def later(asked: Asked) -> Iterator[Figure]:
     """Yields the ratios of earlier winners by new processes, in turns with the commands as they are."""
+    inside = []
     for winner in winners(asked):
         print(f"{winner.name}: {(time.time() - winner.at) / 60:.0f} minutes later", flush=True)
         arguments, env = winner.run
-        yield from _measured_again(winner.name, winner.command, arguments, winner.folder, env, winner.ratio)
+        (found,) = _measured_again(winner.name, winner.command, arguments, winner.folder, env, winner.ratio)
+        _, low, high = winner.ratio
+        inside.append(low <= found.value <= high)
+        yield found
+    if inside:
+        share = 100 * sum(inside) / len(inside)
+        yield Figure(
+            figure="later ratios inside the interval that was shown",
+            value=share,
+            low=share,
+            high=share,
+            bar=">= 90",
+            unit="%",
+            repeats=len(inside),
+        )
 
 
-PATCHED = re.compile(r"patched: ([\d.]+)x \(95% interval \[([\d.]+), ([\d.]+)\], (\d+) rounds\)")
+PATCHED = re.compile(r"patched: ([\d.]+)x \(\d+% interval \[([\d.]+), ([\d.]+)\], (\d+) rounds\)")
 
 
 def patches(asked: Asked) -> Iterator[Figure]:
@@ -306,8 +321,8 @@ def hand(asked: Asked) -> Iterator[Figure]:
     """Yields how fast the programs' winners are, by how fast a person made the programs."""
     for winner in winners(asked):
         by_hand = [each.replace(".py", BY_HAND) for each in winner.command]
-        script = next(each for each in by_hand if each.endswith(BY_HAND))
-        if (winner.folder / script).exists():
+        script = next((each for each in by_hand if each.endswith(BY_HAND)), "")
+        if script and (winner.folder / script).exists():
             arguments, env = winner.run
             what = f"{winner.name}: exec / edited by hand"
             yield from _in_turns(what, by_hand, arguments, winner.folder, env, ">= 0.9")
@@ -400,7 +415,7 @@ FRAMEWORKS = {
     "Lightning": ("python", "light.py"),
     "accelerate": ("python", "accelerated.py"),
     "plain": ("python", "mlp.py"),
-    "torchrun, two ranks": ("torchrun", "--nproc-per-node=2", "ranks.py"),
+    "torchrun": ("torchrun", "--nproc-per-node=2", "ranks.py"),
 }
 
 

@@ -93,11 +93,14 @@ def compare(arms: tuple[Arm, Arm], deadline_s: float, say: Callable[[str], None]
         logs = [math.log(after.throughput / before.throughput) for before, after in rounds]
         say(f"  round {len(rounds)}: {math.exp(logs[-1]):.3g}x")
         is_last = time.monotonic() + longest > deadline_s
-        if len(rounds) >= MIN_ROUNDS and (is_last or _is_clear(logs)):
+        if (is_last and len(rounds) >= MIN_ROUNDS) or is_clear(logs):
             return _compared(logs, rounds)
 
 
-def _is_clear(logs: Sequence[float]) -> bool:
+def is_clear(logs: Sequence[float]) -> bool:
+    """Returns whether rounds that follow would hardly change the answer."""
+    if len(logs) < MIN_ROUNDS:
+        return False
     mean, low, high = interval(logs, EARLY_LEVEL)
     if mean - low <= NARROW:
         return True
