@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ MODELS = str(Path(__file__).parent / "models.py")
 FP32, BF16 = "torch.float32", "torch.bfloat16"
 
 
+@functools.cache
 def trained(kind: str, changes: str = "") -> Run:
     found = run([sys.executable, "-W", "ignore", MODELS, kind], {interventions.VARIABLE: changes})
     assert found.status == 0, found.errors
