@@ -91,14 +91,14 @@ def train(
         assert report is not None
         judgement = judged(report.values, wanted.promise, watch.gpu_disturbed())
         if ran:
-            _remember(home, wanted, judgement, folder.name)
+            remember(home, wanted, judgement, folder.name)
         pending = publisher.end(report, judgement)
         return Trained(path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending)
     finally:
         folder.lock.release()
 
 
-def _remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> None:
+def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> None:
     """Adds the speed to what is known of the machine, if its sweep is in this home and the run was clean."""
     if wanted.promise is None or not judgement.reached or judgement.reasons:
         return
