@@ -28,8 +28,10 @@ from sweeper.patching.source import (
     insert_at_top,
     insert_before_statement,
     insert_definition,
+    is_unpacking,
     start_of_call,
     with_argument,
+    with_unpacked,
     without_arguments,
 )
 
@@ -42,6 +44,7 @@ CALLS: Mapping[str, frozenset[str]] = {
 """Names of what makes a loader, and an optimizer."""
 NUM_WORKERS, COLLATE = 5, 6
 """Positions of arguments of a DataLoader."""
+UNPACKED_WITHOUT_WORKERS = {"num_workers": "0", "persistent_workers": "False", "prefetch_factor": "None"}
 OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessing_context"})
 MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}
 """Numbers of mallopt(3)'s parameters."""
@@ -126,6 +129,7 @@ class Sources:
         places: `file:line` of the loader and the optimizer, relative to it.
         device: Where it trains: `cpu` or `cuda`.
         threads: Threads that its operations use.
+        workers: Of its loader; None if they are not known.
     """
 
     folder: Path
@@ -133,6 +137,7 @@ class Sources:
     places: Mapping[str, str]
     device: str = "cpu"
     threads: int = 1
+    workers: int | None = None
 
     def text(self, path: str) -> str:
         """Returns a file.
@@ -229,12 +234,18 @@ def _code(node: cst.CSTNode) -> str:
 
 def _loader(edits: Edits, sources: Sources, made: Made) -> None:
     def without_workers(call: cst.Call) -> cst.Call:
+        if sources.workers == 0:
+            return call
+        if is_unpacking(call):
+            return with_unpacked(call, UNPACKED_WITHOUT_WORKERS)
         if argument(call, "num_workers", NUM_WORKERS) is not None:
             call = with_argument(call, "num_workers", "0", NUM_WORKERS)
         return without_arguments(call, OF_WORKERS)
 
     def gathering(call: cst.Call) -> cst.Call:
-        rows, collate = argument(call, "dataset", 0), argument(call, "collate_fn", COLLATE)
+        rows = argument(call, "dataset", 0)
+        # If it is among those that are unpacked, the call fails, and the proof finds it.
+        collate = argument(call, "collate_fn", COLLATE, may_be_unpacked=True)
         if rows is None:
             raise CannotEditError("its loader names no data set")
         given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"

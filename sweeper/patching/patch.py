@@ -70,6 +70,7 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
         places=found.observed.get("places", {}),
         device=found.observed.get("device", "cpu"),
         threads=int(found.observed.get("threads") or 1),
+        workers=found.observed.get("num_workers"),
     )
     left_out: dict[str, str] = {}
 

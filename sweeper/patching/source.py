@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -70,20 +70,44 @@ def name_of(call: cst.Call) -> str:
     return function.value if isinstance(function, cst.Name) else ""
 
 
-def argument(call: cst.Call, name: str, position: int | None = None) -> cst.BaseExpression | None:
+def argument(
+    call: cst.Call, name: str, position: int | None = None, *, may_be_unpacked: bool = False
+) -> cst.BaseExpression | None:
     """Returns an argument by its name, or else by its position; None if it is not given.
 
+    Args:
+        may_be_unpacked: Whether None is returned, too, for one that `**` may have.
+
     Raises:
-        CannotEditError: The call has arguments that are only known when it runs.
+        CannotEditError: It may be among arguments that are only known when the call runs.
     """
-    if any(each.star for each in call.args):
-        raise CannotEditError("its arguments are unpacked with `*` or `**`")
+    if any(each.star == "*" for each in call.args):
+        raise CannotEditError("its arguments are unpacked with `*`")
     for index, each in enumerate(call.args):
         if each.keyword is not None and each.keyword.value == name:
             return each.value
-        if each.keyword is None and index == position:
+        if each.keyword is None and not each.star and index == position:
             return each.value
+    if is_unpacking(call) and not may_be_unpacked:
+        raise CannotEditError(f"its {name} may be among arguments that are unpacked with `**`")
     return None
+
+
+def is_unpacking(call: cst.Call) -> bool:
+    """Whether a call has arguments that are unpacked with `**`."""
+    return any(each.star == "**" for each in call.args)
+
+
+def with_unpacked(call: cst.Call, values: Mapping[str, str]) -> cst.Call:
+    """Returns a call whose arguments that are unpacked with `**` have other values."""
+    said = ", ".join(f'"{name}": {value}' for name, value in values.items())
+    args = []
+    for each in call.args:
+        if each.star == "**":
+            text = cst.Module([]).code_for_node(each.value)
+            each = each.with_changes(value=cst.parse_expression(f"{{**{text}, {said}}}"))
+        args.append(each)
+    return call.with_changes(args=args)
 
 
 def with_argument(call: cst.Call, name: str, value: str, position: int | None = None) -> cst.Call:

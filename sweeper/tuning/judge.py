@@ -17,7 +17,8 @@ MIN_STEPS = 8
 """Steps that both runs must have."""
 
 HALF_EARLY_STEPS = 2
-"""Steps whose gradients are compared with half the bits: a model's calls change in the second."""
+"""Steps whose gradients are compared with half the bits: an intervention changes a model's calls in the
+second. Of a version that has half the bits from the first, one less: the next has other parameters."""
 
 LOSS_IS_FINER = 4
 """Times that a loss may differ less than a gradient, with half the bits."""
@@ -54,6 +55,7 @@ def close(
     rounding: float = SINGLE,
     *,
     is_redrawn: bool = False,
+    is_version: bool = False,
 ) -> str:
     """Returns what makes a run more than a rounding of the baseline; empty if nothing does.
 
@@ -67,9 +69,10 @@ def close(
             where the script's own repeats differ by more.
         is_redrawn: Whether it draws other random numbers: then the samples' number is compared, and
             curves as those of racing runs are.
+        is_version: Whether it is another version of the script, not a change that is made as it runs.
     """
     # With half the bits, Adam's first updates differ, and later gradients are those of other parameters.
-    early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS
+    early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
     for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
         steps = 0
         noise: set[int] = set()

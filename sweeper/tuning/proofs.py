@@ -186,7 +186,7 @@ class Proofs:
             return "", run.failure
         if not equal(run, self._baseline):
             return EXACT, ""
-        fault = self._close(run, rounding, is_redrawn=is_redrawn)
+        fault = self._close(run, rounding, is_redrawn=is_redrawn, is_version=True)
         return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 
     def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
@@ -206,12 +206,12 @@ class Proofs:
         rounding = RACE if self.races else change.rounding
         return self._close(run, rounding, is_redrawn=change.kind == DRAWS)
 
-    def _close(self, run: Recorded, rounding: float, *, is_redrawn: bool = False) -> str:
+    def _close(self, run: Recorded, rounding: float, **kinds: bool) -> str:
         self._have_seeds(OTHER_SEEDS)
-        fault = close(run, self._baseline, self._seeds, rounding, is_redrawn=is_redrawn)
+        fault = close(run, self._baseline, self._seeds, rounding, **kinds)
         if BEYOND in fault and rounding > SINGLE:
             self._have_seeds((*OTHER_SEEDS, *MORE_SEEDS))
-            fault = close(run, self._baseline, self._seeds, rounding, is_redrawn=is_redrawn)
+            fault = close(run, self._baseline, self._seeds, rounding, **kinds)
         return fault
 
     def _have_seeds(self, shifts: Sequence[int]) -> None:

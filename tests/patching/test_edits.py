@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import subprocess
@@ -172,7 +173,7 @@ def test_parameters_of_two_models_are_no_model(tmp_path: Path):
 
 
 def test_unpacked_arguments_are_left_alone(tmp_path: Path):
-    text = TRAIN.replace("        batch_size=64,", "        **options,")
+    text = TRAIN.replace("        Rows(),   # one by one", "        *options,")
     with pytest.raises(CannotEditError, match="unpacked"):
         written(sources(tmp_path, text), [Made(name="loader", value="gathered")])
 
@@ -216,6 +217,23 @@ def test_a_file_without_a_last_newline_is_patched(tmp_path: Path):
     made = [Made(name="optimizer", value="fused", comment="One call.")]
     found = diff(sources(tmp_path, text), made)
     assert "fused=True" in apply(tmp_path, found, text)
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (0, "**options"),
+        (4, '**{**options, "num_workers": 0, "persistent_workers": False, "prefetch_factor": None}'),
+    ],
+)
+def test_options_that_are_unpacked_stay(tmp_path: Path, workers: int, options: str):
+    begin, end = TRAIN.index("DataLoader(\n"), TRAIN.index("    model =")
+    text = f"{TRAIN[:begin]}DataLoader(Rows(), **options)\n{TRAIN[end:]}"
+    found = dataclasses.replace(sources(tmp_path, text), workers=workers)
+    (new,) = written(found, [Made(name="loader", value="gathered", comment="x")]).values()
+    compile(new, "train.py", "exec")
+    line = f"    loader = DataLoader(Collated(Rows()), {options}, collate_fn=Collated.batch)"
+    assert line in new.splitlines()
 
 
 def test_a_diff_is_relative_to_the_folder(tmp_path: Path):
