@@ -30,6 +30,7 @@ from sweeper.patching.source import (
     insert_definition,
     is_unpacking,
     start_of_call,
+    starts_of_calls_like,
     with_argument,
     with_unpacked,
     without_arguments,
@@ -278,9 +279,11 @@ def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> 
 
 
 def _optimizer(edits: Edits, sources: Sources, made: Made) -> None:
-    place = sources.call("optimizer")
-    edits.calls[place].append(("optimizer", lambda call: with_argument(call, "fused", "True")))
-    edits.before[place].append(made.lines)
+    path, line = sources.call("optimizer")
+    # A script may have several of a kind, and any of them is fused as it runs.
+    for each in starts_of_calls_like(sources.text(path), line, CALLS["optimizer"]):
+        edits.calls[path, each].append(("optimizer", lambda call: with_argument(call, "fused", "True")))
+        edits.before[path, each].append(made.lines)
 
 
 def _model(sources: Sources) -> str:

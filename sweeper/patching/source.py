@@ -45,6 +45,22 @@ def start_of_call(source: str, line: int, names: Collection[str]) -> int:
     return editor.starts[0]
 
 
+def starts_of_calls_like(source: str, line: int, names: Collection[str]) -> list[int]:
+    """Returns the first lines of all calls of what the call at a line calls.
+
+    Raises:
+        CannotEditError: The line has no call of these names.
+    """
+    found: list[tuple[str, int]] = []
+    for call, place in MetadataWrapper(cst.parse_module(source)).resolve(PositionProvider).items():
+        if isinstance(call, cst.Call) and name_of(call) in names:
+            found.append((cst.Module([]).code_for_node(call.func), place.start.line))
+    wanted = next((function for function, start in found if start == line), None)
+    if wanted is None:
+        raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
+    return [start for function, start in found if function == wanted]
+
+
 class _CallEditor(cst.CSTTransformer):
     METADATA_DEPENDENCIES = (PositionProvider,)
 

@@ -63,6 +63,13 @@ def test_fused(tmp_path: Path):
     ]
 
 
+def test_all_optimizers_of_a_kind_are_fused(tmp_path: Path):
+    more = "    other = torch.optim.Adam(head.parameters())\n    third = torch.optim.SGD(head.parameters())\n"
+    lines = edited(tmp_path, Made(name="optimizer", value="fused", comment="One call."), text=TRAIN + more)
+    assert sum("fused=True" in line for line in lines) == 2
+    assert not any("SGD" in line for line in lines)
+
+
 def test_gathered(tmp_path: Path):
     lines = edited(tmp_path, Made(name="loader", value="gathered", comment="Gathered."))
     assert "+ class Collated(torch.utils.data.Dataset):" in lines
