@@ -43,6 +43,8 @@ CALLS: Mapping[str, frozenset[str]] = {
     ),
 }
 """Names of what makes a loader, and an optimizer."""
+BY_ANY_NAME = frozenset({"optimizer"})
+"""What may also be made by a call of another name: an optimizer is chosen by a string in many scripts."""
 NUM_WORKERS, COLLATE = 5, 6
 """Positions of arguments of a DataLoader."""
 UNPACKED_WITHOUT_WORKERS = {"num_workers": "0", "persistent_workers": "False", "prefetch_factor": "None"}
@@ -160,7 +162,7 @@ class Sources:
         path, _, line = self.places.get(of, "").rpartition(":")
         if not path:
             raise CannotEditError(f"where its {of} is made is not known")
-        return path, start_of_call(self.text(path), int(line), CALLS[of])
+        return path, start_of_call(self.text(path), int(line), CALLS[of], or_any=of in BY_ANY_NAME)
 
 
 Place = tuple[str, int]
@@ -212,7 +214,7 @@ def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
     for place in sorted({*edits.calls, *edits.before}, key=lambda each: (each[0], -each[1])):
         path, line = place
         for of, make in edits.calls[place]:
-            found[path] = edit_call(text(path), line, CALLS[of], make)
+            found[path] = edit_call(text(path), line, CALLS[of], make, or_any=of in BY_ANY_NAME)
         if added := edits.before[place]:
             found[path] = insert_before_statement(text(path), line, "\n".join(added))
     for path, parts in edits.definitions.items():
@@ -301,7 +303,7 @@ def _model(sources: Sources) -> str:
             found.add(_code(function.value))
         return call
 
-    edit_call(sources.text(path), line, CALLS["optimizer"], look)
+    edit_call(sources.text(path), line, CALLS["optimizer"], look, or_any=True)
     if len(found) != 1:
         raise CannotEditError("its optimizer does not get the parameters of one model")
     return found.pop()

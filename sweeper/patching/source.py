@@ -17,48 +17,47 @@ class CannotEditError(Exception):
 Make = Callable[[cst.Call], cst.Call]
 
 
-def edit_call(source: str, line: int, names: Collection[str], make: Make) -> str:
+def edit_call(source: str, line: int, names: Collection[str], make: Make, *, or_any: bool = False) -> str:
     """Returns the source with one call edited: the one of these names that a line is part of.
+
+    Args:
+        or_any: Whether without one it is the whole call there: `getattr(optim, name)(...)`.
 
     Raises:
         CannotEditError: There is none, or there are several.
     """
-    wrapper = MetadataWrapper(cst.parse_module(source))
-    editor = _CallEditor(line, names, make)
-    found = wrapper.visit(editor)
-    if len(editor.starts) != 1:
-        how = "no call" if not editor.starts else "several calls"
-        raise CannotEditError(f"line {line} has {how} of {' or '.join(sorted(names))}")
-    return found.code
+    for among in (names, ())[: 1 + or_any]:
+        editor = _CallEditor(line, among, make)
+        found = MetadataWrapper(cst.parse_module(source)).visit(editor)
+        if len(editor.starts) == 1:
+            return found.code
+        if editor.starts:
+            raise CannotEditError(f"line {line} has several calls of {' or '.join(sorted(names))}")
+    raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
 
 
-def start_of_call(source: str, line: int, names: Collection[str]) -> int:
+def start_of_call(source: str, line: int, names: Collection[str], *, or_any: bool = False) -> int:
     """Returns the first line of the call that `edit_call` would edit.
 
     Raises:
         CannotEditError: There is none.
     """
-    editor = _CallEditor(line, names, lambda call: call)
-    MetadataWrapper(cst.parse_module(source)).visit(editor)
-    if not editor.starts:
-        raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
-    return editor.starts[0]
+    for among in (names, ())[: 1 + or_any]:
+        editor = _CallEditor(line, among, lambda call: call)
+        MetadataWrapper(cst.parse_module(source)).visit(editor)
+        if editor.starts:
+            return editor.starts[0]
+    raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
 
 
 def starts_of_calls_like(source: str, line: int, names: Collection[str]) -> list[int]:
-    """Returns the first lines of all calls of what the call at a line calls.
-
-    Raises:
-        CannotEditError: The line has no call of these names.
-    """
+    """Returns the first lines of all calls of what is called at a line; without these names, that line."""
     found: list[tuple[str, int]] = []
     for call, place in MetadataWrapper(cst.parse_module(source)).resolve(PositionProvider).items():
         if isinstance(call, cst.Call) and name_of(call) in names:
             found.append((cst.Module([]).code_for_node(call.func), place.start.line))
     wanted = next((function for function, start in found if start == line), None)
-    if wanted is None:
-        raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
-    return [start for function, start in found if function == wanted]
+    return [start for function, start in found if function == wanted] or [line]
 
 
 class _CallEditor(cst.CSTTransformer):
@@ -67,12 +66,19 @@ class _CallEditor(cst.CSTTransformer):
     def __init__(self, line: int, names: Collection[str], make: Make) -> None:
         super().__init__()
         self._line, self._names, self._make = line, names, make
+        self._depth = 0
         self.starts: list[int] = []
+
+    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+        """Counts the calls around it."""
+        self._depth += 1
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
         """Edits the call if it is the one."""
+        self._depth -= 1
         place = self.get_metadata(PositionProvider, original_node)
-        if name_of(updated_node) not in self._names or not place.start.line <= self._line <= place.end.line:
+        is_it = name_of(updated_node) in self._names if self._names else self._depth == 0
+        if not is_it or not place.start.line <= self._line <= place.end.line:
             return updated_node
         self.starts.append(place.start.line)
         return self._make(updated_node)

@@ -63,6 +63,17 @@ def test_fused(tmp_path: Path):
     ]
 
 
+def test_an_optimizer_that_is_chosen_by_its_name(tmp_path: Path):
+    text = TRAIN.replace("torch.optim.Adam(model", "getattr(torch.optim, name)(model")
+    made = [
+        Made(name="optimizer", value="fused", comment="x"),
+        Made(name="precision", value="bf16", comment="y"),
+    ]
+    lines = edited(tmp_path, *made, text=text)
+    assert "+     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, fused=True)" in lines
+    assert "+     in_bfloat16(model)" in lines
+
+
 def test_all_optimizers_of_a_kind_are_fused(tmp_path: Path):
     more = "    other = torch.optim.Adam(head.parameters())\n    third = torch.optim.SGD(head.parameters())\n"
     lines = edited(tmp_path, Made(name="optimizer", value="fused", comment="One call."), text=TRAIN + more)
