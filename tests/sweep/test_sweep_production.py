@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pytest
 from replays import Bench, spec_of
 
 from sweeper.analysis.drift import Block
@@ -44,7 +45,7 @@ def test_a_run_is_known_by_what_its_winner_is_known_by(bench):
     _, after = blocks_of(bench)
     ((key, (log, _)),) = after.speeds.items()
     assert key in before.speeds
-    assert math.exp(log) == 2000
+    assert math.exp(log) == pytest.approx(2000)
     # What was disturbed, never promised, too short or swept elsewhere tells nothing.
     remember(bench.home, wanted, dataclasses.replace(CLEAN, reasons=("heat",)), "toy-002")
     remember(bench.home, dataclasses.replace(wanted, promise=None), CLEAN, "toy-003")
