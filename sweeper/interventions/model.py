@@ -36,6 +36,7 @@ class Precision(Intervention):
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Has the models that are trained compute so from the second step on."""
+        exact = _Exact(torch)
 
         def make(model: Any, call: Call) -> Call:
             kinds = {each.device.type for each in model.parameters()}
@@ -43,14 +44,13 @@ class Precision(Intervention):
                 raise RefusedError("its parameters are of several devices or precisions")
             device = kinds.pop()
             is_on = torch.is_autocast_enabled
-
             is_possible = True
 
             def in_bf16(*args: Any, **kwargs: Any) -> Any:
                 nonlocal is_possible
                 if is_on(device) or not is_possible:
                     return call(*args, **kwargs)
-                with torch.autocast(device, dtype=torch.bfloat16):
+                with torch.autocast(device, dtype=torch.bfloat16), exact:
                     found = call(*args, **kwargs)
                 try:
                     return _in_floats(torch, found)
@@ -62,6 +62,40 @@ class Precision(Intervention):
             return in_bf16
 
         change_calls(torch, make, report)
+
+
+class _Exact:
+    """While it is entered, what turns numbers into probabilities computes in float32.
+
+    With 8 bits, a sigmoid is 1 from 6.3 on: the logarithm of what is left of it, and its gradient, are lost.
+    """
+
+    NAMES = ("sigmoid", "softmax", "log_softmax", "exp")
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._depth = torch, 0
+        for owner in (torch, torch.Tensor):
+            for name in self.NAMES:
+                setattr(owner, name, self._exact(getattr(owner, name)))
+
+    def _exact(self, original: Any) -> Any:
+        torch = self._torch
+
+        @functools.wraps(original)
+        def exact(*args: Any, **kwargs: Any) -> Any:
+            if self._depth and args and torch.is_tensor(args[0]) and args[0].dtype == torch.bfloat16:
+                args = (args[0].float(), *args[1:])
+            return original(*args, **kwargs)
+
+        return exact
+
+    def __enter__(self) -> None:
+        """A model is called."""
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        """It has returned."""
+        self._depth -= 1
 
 
 def _cpu_has_bf16() -> bool:

@@ -57,7 +57,7 @@ MAX_COMMENT = 84
 
 COLLATED = '''\
 class Collated(torch.utils.data.Dataset):
-    """The rows of a data set, collated once: a batch is gathered from them. They must not change."""
+    """The rows of a data set, read once: a batch is gathered from them. Rows must not be drawn at random."""
 
     def __init__(self, rows, collate=torch.utils.data.default_collate):
         self.size = len(rows)
@@ -82,23 +82,19 @@ class Collated(torch.utils.data.Dataset):
 '''
 
 IN_BFLOAT16 = '''\
+def in_half(layer, x):
+    forward = type(layer).forward
+    if not torch.is_grad_enabled():
+        return forward(layer, x)
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        return forward(layer, x).float()
+
+
 def in_bfloat16(model):
-    """Has a model compute its matrix products in bfloat16 as it trains. What it returns stays float32."""
-    forward = model.forward
-
-    def in_floats(outputs):
-        if isinstance(outputs, torch.Tensor):
-            return outputs.float()
-        return type(outputs)(in_floats(each) for each in outputs)
-
-    def training(*args, **kwargs):
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        with torch.autocast("{device}", dtype=torch.bfloat16):
-            outputs = forward(*args, **kwargs)
-        return in_floats(outputs)
-
-    model.forward = training
+    """Has the layers of a model multiply in bfloat16 as it trains. All between them stays float32."""
+    for each in model.modules():
+        if isinstance(each, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)):
+            each.forward = in_half.__get__(each)
 '''
 
 
@@ -130,7 +126,6 @@ class Sources:
         folder: Where the command runs.
         main: The script, relative to it.
         places: `file:line` of the loader and the optimizer, relative to it.
-        device: Where it trains: `cpu` or `cuda`.
         threads: Threads that its operations use.
         workers: Of its loader; None if they are not known.
     """
@@ -138,7 +133,6 @@ class Sources:
     folder: Path
     main: str
     places: Mapping[str, str]
-    device: str = "cpu"
     threads: int = 1
     workers: int | None = None
 
@@ -226,8 +220,8 @@ def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
         for name in sorted(names):
             if not imports(text(path), name):
                 found[path] = insert_at_top(text(path), f"import {name}\n")
-    for path, parts in edits.first.items():
-        found[path] = insert_at_top(text(path), "".join(parts))
+    for path, lines in edits.first.items():
+        found[path] = insert_at_top(text(path), "".join(lines))
     return found
 
 
@@ -322,8 +316,7 @@ def _before_optimizer(statement: str) -> Edit:
 def _precision(edits: Edits, sources: Sources, made: Made) -> None:
     _before_optimizer("in_bfloat16({model})")(edits, sources, made)
     path, _ = sources.call("optimizer")
-    function = IN_BFLOAT16.replace("{device}", sources.device)
-    _define(edits, sources, path, "in_bfloat16", function)
+    _define(edits, sources, path, "in_bfloat16", IN_BFLOAT16)
 
 
 def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:

@@ -68,7 +68,6 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
         folder=folder,
         main=parted(shlex.join(command)).script,
         places=found.observed.get("places", {}),
-        device=found.observed.get("device", "cpu"),
         threads=int(found.observed.get("threads") or 1),
         workers=found.observed.get("num_workers"),
     )

@@ -28,6 +28,7 @@ class Model(nn.Module):
         self.kind = kind
         self.filters = nn.Conv2d(3, 4, 3) if kind == "pictures" else nn.Linear(6, 4)
         self.drop = nn.Dropout(0.5)
+        self.gate = nn.Sigmoid()
         self.seen: list[Any] = []
 
     def forward(self, x: Any) -> Any:
@@ -37,6 +38,9 @@ class Model(nn.Module):
                 [str(y.dtype), y.is_contiguous(memory_format=torch.channels_last) if y.dim() == 4 else None]
             )
         y = self.drop(y)
+        if self.kind == "gated":
+            # 1, if it were computed with the bits of its input.
+            return 1 - self.gate(y.abs() + 8)
         if self.kind == "odd":
             return Odd(y)
         return Out(y, {"sum": [y.sum()], "name": "x"}) if self.kind == "named" else y

@@ -46,6 +46,14 @@ def test_a_model_computes_in_bf16_and_gives_floats(kind):
     assert truth["draw"] == plain["draw"]
 
 
+def test_a_sigmoid_is_not_rounded_to_1():
+    plain, found = trained("gated").truth, trained("gated", "precision=bf16")
+    assert why(found, "precision") == [""]
+    assert [dtype for dtype, _ in found.truth["during"]] == [FP32, *[BF16] * 5]
+    assert found.truth["losses"] == pytest.approx(plain["losses"], rel=0.2)
+    assert min(found.truth["losses"]) > 0
+
+
 def test_an_output_of_an_unknown_kind_ends_the_change():
     found = trained("odd", "precision=bf16")
     assert "an output of type Odd" in why(found, "precision")[-1]

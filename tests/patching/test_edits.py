@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from sweeper.patching.edits import Made, Sources, written
+from sweeper.patching.edits import IN_BFLOAT16, Made, Sources, written
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
 
@@ -252,6 +255,28 @@ def test_options_that_are_unpacked_stay(tmp_path: Path, workers: int, options: s
     compile(new, "train.py", "exec")
     line = f"    loader = DataLoader(Collated(Rows()), {options}, collate_fn=Collated.batch)"
     assert line in new.splitlines()
+
+
+def test_layers_multiply_in_bfloat16_and_copies_are_copies():
+    names: dict[str, Any] = {"torch": torch}
+    exec(IN_BFLOAT16, names)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Sigmoid(), torch.nn.Linear(8, 2))
+    x, keys = torch.randn(16, 4), list(model.state_dict())
+    plain = model(x)
+    names["in_bfloat16"](model)
+    halved = model(x)
+    assert halved.dtype == torch.float32
+    assert not torch.equal(halved, plain)
+    assert torch.allclose(halved, plain, rtol=0.05, atol=0.01)
+    with torch.no_grad():
+        assert torch.equal(model(x), plain)
+        # An average of the weights is such a copy.
+        other = copy.deepcopy(model)
+        other[0].weight.zero_()
+        assert not torch.equal(other(x), model(x))
+    assert not torch.equal(other(x), model(x))
+    assert list(model.state_dict()) == keys
 
 
 def test_a_diff_is_relative_to_the_folder(tmp_path: Path):
