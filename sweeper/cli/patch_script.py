@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.formatting import interval
 from sweeper.cli.screen import STDOUT, LiveScreen, console, prose
 from sweeper.core.job import read_job
@@ -22,6 +21,7 @@ from sweeper.patching.patch import Patch, make
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
+from sweeper.tuning.steps import ONCE, Interval, rungs_of
 
 FILE = "best.patch"
 MINUTES = 3.0
@@ -81,19 +81,28 @@ def _made(sweep: LoadedSweep) -> list[Made]:
     proof: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if proof["fault"] or not proof["made"]:
         raise NothingFeasibleError(f"`{sweep.journal.name}` has no winner to write down.")
+    device = sweep.about["device"]
+    brought = {each.name: each.stacked or each.alone for each in rungs_of(sweep)}
     ratio = sweep.summary.ratio
-    return [Made(comment=_comment(each, ratio, len(proof["made"])), **_of(each)) for each in proof["made"]]
+    if len(proof["made"]) == 1 and ratio is not None:
+        brought[proof["made"][0]["name"]] = ratio.ratio, ratio.low, ratio.high
+    return [
+        Made(comment=_comment(each, brought.get(each["name"]), device, len(proof["made"])), **_of(each))
+        for each in proof["made"]
+    ]
 
 
 def _of(each: dict[str, Any]) -> dict[str, str]:
     return {key: each[key] for key in ("name", "value", "own")}
 
 
-def _comment(each: dict[str, Any], ratio: Ratio | None, count: int) -> str:
+def _comment(each: dict[str, Any], brought: Interval | None, device: str, count: int) -> str:
     is_gathered = (each["name"], each["value"]) == (Loader.name, GATHERED)
     why = "a data set is collated once, and batches are gathered" if is_gathered else str(each["why"])
     text = f"{why[:1].upper()}{why[1:]}"
-    if ratio is None:
+    if brought is None:
         return f"{text}."
-    together = "" if count == 1 else ", with the other changes"
-    return f"{text}: {ratio.ratio:.3g}x {interval(ratio.low, ratio.high)}{together}."
+    ratio, *ends = brought
+    sure = "" if tuple(ends) == ONCE else f" (95% interval {interval(*ends)})"
+    beside = "" if count == 1 else " beside the other changes"
+    return f"{text}: {ratio:.3g}x as fast{sure}{beside}, on {device}."

@@ -29,7 +29,6 @@ from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
-from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT
@@ -39,7 +38,6 @@ from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
-from sweeper.search.halves import Halves, halves_of
 from sweeper.spec import load
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.bootstrap import shared_cache
@@ -51,7 +49,7 @@ from sweeper.tuning import state
 from sweeper.tuning.changes import Change, possible
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of, space, worth_their_time
-from sweeper.tuning.steps import ladder
+from sweeper.tuning.steps import rungs_of
 
 FAILED = 1
 _HOW = {
@@ -310,19 +308,8 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     name = folder.name
     sweep = load_sweep(find_sweep(asked.home, name))
     winner = sweep.confirmation.winner
-    configs = {each.number: each.config for each in sweep.summary.records}
-    searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
-    effects = {}
-    if Halves.suits(spec):
-        results = [
-            SearchResult(params=params, values=(searched[number],), constraints={})
-            for number, config in configs.items()
-            if number in searched and (params := spec.params_of(config)) is not None
-        ]
-        effects = halves_of(spec, results).known().effects
-    rungs = ladder(sweep.confirmation.rounds, configs, winner, searched, effects)
     out.print()
-    for line in ladder_lines(rungs, known.changes):
+    for line in ladder_lines(rungs_of(sweep), known.changes):
         prose(out, line)
     if winner is None or sweep.state != "finished":
         return code

@@ -306,7 +306,8 @@ def _model(sources: Sources) -> str:
 def _before_optimizer(statement: str) -> Edit:
     def edit(edits: Edits, sources: Sources, made: Made) -> None:
         place = sources.call("optimizer")
-        edits.before[place] += [made.lines, statement.format(model=_model(sources))]
+        # A comment on the call itself stays right above it.
+        edits.before[place][:0] = [made.lines, statement.format(model=_model(sources))]
         if "torch." in statement:
             edits.imported[place[0]].add("torch")
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from sweeper.analysis.confirmation import changes, log_ratios, versus
 from sweeper.core.config import TrialConfig
-from sweeper.core.record import BASELINE
-from sweeper.search.halves import Effect
+from sweeper.core.record import BASELINE, SearchResult
+from sweeper.search.halves import Effect, Halves, halves_of
+from sweeper.sweep.store.load import LoadedSweep
 
 Interval = tuple[float, float, float]
 ONCE = (0.0, math.inf)
@@ -31,6 +32,21 @@ class Rung:
     alone: Interval | None
     stacked: Interval | None
     is_kept: bool
+
+
+def rungs_of(sweep: LoadedSweep) -> list[Rung]:
+    """Returns what each change of a tune brought."""
+    configs = {each.number: each.config for each in sweep.summary.records}
+    searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
+    effects: Mapping[str, Effect] = {}
+    if Halves.suits(sweep.spec):
+        results = [
+            SearchResult(params=params, values=(searched[number],), constraints={})
+            for number, config in configs.items()
+            if number in searched and (params := sweep.spec.params_of(config)) is not None
+        ]
+        effects = halves_of(sweep.spec, results).known().effects
+    return ladder(sweep.confirmation.rounds, configs, sweep.confirmation.winner, searched, effects)
 
 
 def ladder(
