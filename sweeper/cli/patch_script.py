@@ -102,7 +102,7 @@ def _comment(each: dict[str, Any], brought: Interval | None, device: str, count:
     text = f"{why[:1].upper()}{why[1:]}"
     if brought is None:
         return f"{text}."
-    ratio, *ends = brought
-    sure = "" if tuple(ends) == ONCE else f" (95% interval {interval(*ends)})"
+    ratio, low, high = brought
+    sure = "" if (low, high) == ONCE else f" (95% interval {interval(low, high)})"
     beside = "" if count == 1 else " beside the other changes"
     return f"{text}: {ratio:.3g}x as fast{sure}{beside}, on {device}."
