@@ -104,5 +104,5 @@ def _comment(each: dict[str, Any], brought: Interval | None, device: str, count:
         return f"{text}."
     ratio, low, high = brought
     sure = "" if (low, high) == ONCE else f" (95% interval {interval(low, high)})"
-    beside = "" if count == 1 else " beside the other changes"
-    return f"{text}: {ratio:.3g}x as fast{sure}{beside}, on {device}."
+    with_others = "" if count == 1 else " beside the other changes"
+    return f"{text}: {ratio:.3g}x as fast{sure}{with_others}, on {device}."
