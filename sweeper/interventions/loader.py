@@ -44,9 +44,33 @@ class Loader(Intervention):
             _with_other_workers(torch, value, report)
 
 
-def is_torchs(*samplers: Any) -> bool:
-    """Whether samplers are torch's own, which draw as a pass begins."""
-    return all(type(each).__module__.startswith("torch.utils.data.") for each in samplers)
+def check_sampler(loader: Any) -> None:
+    """Looks whether a loader's sampler is torch's own, which draws as a pass begins.
+
+    Raises:
+        RefusedError: It is not: workers ask for indices ahead of the draws in between.
+    """
+    samplers = (loader.batch_sampler, loader.sampler)
+    if not all(type(each).__module__.startswith("torch.utils.data.") for each in samplers):
+        raise RefusedError("its sampler is the script's own, and may draw as it goes")
+
+
+def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bool]:
+    """Returns whether a loader passes a check, which runs once for each of them and is reported."""
+    known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def passes(loader: Any) -> bool:
+        if loader not in known:
+            try:
+                check(loader)
+                known[loader] = True
+                report(True)
+            except RefusedError as refusal:
+                known[loader] = False
+                report(False, str(refusal))
+        return known[loader]
+
+    return passes
 
 
 def _with_other_workers(torch: Any, value: str, report: Report) -> None:
@@ -54,23 +78,15 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
     module = torch.utils.data.dataloader
     original = module.DataLoader._get_iterator
     reading = iterator_class(torch)
-    known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
     wanted = 0 if value == NO_WORKERS else len(os.sched_getaffinity(0))
 
-    def is_free(loader: Any) -> bool:
-        """Whether the rows of a loader are the same whoever reads them."""
-        if loader not in known:
-            try:
-                if wanted and not is_torchs(loader.batch_sampler, loader.sampler):
-                    # Workers ask for indices ahead of the draws in between.
-                    raise RefusedError("its sampler is the script's own, and may draw as it goes")
-                collating.check_rows(torch, loader)
-                known[loader] = True
-                report(True)
-            except RefusedError as refusal:
-                known[loader] = False
-                report(False, str(refusal))
-        return known[loader]
+    def check(loader: Any) -> None:
+        """Looks whether the rows of a loader are the same whoever reads them."""
+        if wanted:
+            check_sampler(loader)
+        collating.check_rows(torch, loader)
+
+    is_free = reported(check, report)
 
     @functools.wraps(original)
     def get_iterator(loader: Any) -> Any:

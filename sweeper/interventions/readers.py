@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from .children import be_worker, fault_in_child
 from .collating import fetcher, num_rows_of
 from .generators import states_held, states_of_all
 from .intervention import DRAWS, Intervention, RefusedError, Report
-from .loader import CORES, is_torchs, with_more_workers
+from .loader import CORES, check_sampler, reported, with_more_workers
 from .trees import are_equal
 
 CHECK_ROWS, CHECK_SECONDS = 512, 2.0
@@ -48,18 +47,7 @@ class Readers(Intervention):
         module = torch.utils.data.dataloader
         original = module.DataLoader._get_iterator
         cores = len(os.sched_getaffinity(0))
-        known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-
-        def may_change(loader: Any) -> bool:
-            if loader not in known:
-                try:
-                    _check(torch, loader)
-                    known[loader] = True
-                    report(True)
-                except RefusedError as refusal:
-                    known[loader] = False
-                    report(False, str(refusal))
-            return known[loader]
+        may_change = reported(functools.partial(_check, torch), report)
 
         @functools.wraps(original)
         def get_iterator(loader: Any) -> Any:
@@ -77,8 +65,7 @@ def _check(torch: Any, loader: Any) -> None:
         RefusedError: They differ, draw nothing, or other workers would draw alike.
     """
     num_rows = num_rows_of(torch, loader)
-    if not is_torchs(loader.batch_sampler, loader.sampler):
-        raise RefusedError("its sampler is the script's own, and may draw as it goes")
+    check_sampler(loader)
     if loader.worker_init_fn is not None and not loader.num_workers:
         raise RefusedError("its workers would be set up by a function that it does not call without them")
     if "numpy" in sys.modules and not hasattr(torch.utils.data._utils.worker, "_generate_state"):
@@ -97,7 +84,7 @@ def _check(torch: Any, loader: Any) -> None:
             first = fetch(batch)
             draws = draws or states_of_all() != before
             if states_held(loader.dataset, loader.collate_fn) != held:
-                return "its data set has a random generator of its own, which each worker would have"
+                return "its data set has its own random generator, and every worker would get the same copy"
             _seed(torch, begin)
             if not are_equal(torch, first, fetch(batch)):
                 return "a batch differs with the same random numbers: its data set draws from elsewhere"

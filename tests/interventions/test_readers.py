@@ -87,7 +87,7 @@ def test_all_rows_come_once_in_a_pass_and_no_two_draws_are_equal(tmp_path: Path,
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("own", "has a random generator of its own"),
+        ("own", "has its own random generator"),
         ("entropy", "its data set draws from elsewhere"),
         ("nothing", "its rows draw no random numbers"),
         ("sampler", "its sampler is the script's own"),
