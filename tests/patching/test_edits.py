@@ -225,6 +225,15 @@ def test_a_hunk_is_of_one_change_and_applies_alone(tmp_path: Path, text: str, pl
     assert new == whole
 
 
+def test_changes_with_a_line_between_them_are_one_hunk(tmp_path: Path):
+    model = "    model = torch.nn.Linear(3, 1)\n"
+    text = TRAIN.replace(model, "").replace("    loader = ", f"{model}    loader = ")
+    made = [Made(name=n, value=v, comment="x") for n, v in (("loader", "no_workers"), ("optimizer", "fused"))]
+    found = diff(sources(tmp_path, text, {"loader": "train.py:15", "optimizer": "train.py:22"}), made)
+    assert found.count("\n@@ ") == 1
+    assert "fused=True" in apply(tmp_path, found, text)
+
+
 def apply(folder: Path, patch: str, text: str) -> str:
     """Returns the script with a patch applied by git."""
     (folder / "train.py").write_text(text)
