@@ -37,8 +37,8 @@ class Overdue:
     Args:
         timeout_seconds: Limit for the whole job.
         stage_seconds: Limits for stages, all parts of a stage added up.
-        stall_seconds: Limit without a step, once the stage has taken one (in a production run,
-            which has no total limit, from the beginning); 0 for no limit.
+        stall_seconds: Limit without a step, once the stage (for the window: the warm-up) has taken
+            one (in a production run, which has no total limit, from the beginning); 0 for no limit.
         now: Start of the job.
     """
 
@@ -54,11 +54,16 @@ class Overdue:
         self._step_seconds: deque[float] = deque(maxlen=_INTERVALS)
 
     def stage(self, name: str, now: float, count: int) -> None:
-        """Records that the job reached a stage after `count` steps; forgets earlier step times."""
+        """Records that the job reached a stage after `count` steps; forgets earlier step times.
+
+        The window's steps are the warm-up's: it keeps their times, and even its first step is awaited.
+        """
         self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._stage_began
         self._stage, self._stage_began = name, now
-        self._count = self._first_count = count
-        self._step_seconds.clear()
+        self._count = count
+        if name != "window":
+            self._first_count = count
+            self._step_seconds.clear()
         self.heard_from(now)
 
     def heard_from(self, now: float) -> None:

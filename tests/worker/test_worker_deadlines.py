@@ -98,6 +98,23 @@ def test_steps_before_a_stage_that_nobody_had_looked_at_are_none_of_it():
     assert bench.run(300) is None
 
 
+def test_the_windows_first_step_is_awaited_once_the_warm_up_has_taken_one():
+    bench = Bench(timeout=10_000, stall=5)
+    bench.reach("warmup")
+    assert bench.run(60, step_seconds=2.0) is None
+    bench.reach("window")
+    stopped = bench.now
+    found = bench.run(300)
+    assert found.kind is FailureKind.STALLED
+    assert 40 <= bench.now - stopped <= 42
+    # Programs that only report samples take no steps.
+    unaware = Bench(timeout=10_000, stall=5)
+    unaware.reach("warmup")
+    assert unaware.run(60) is None
+    unaware.reach("window")
+    assert unaware.run(300) is None
+
+
 def test_a_production_run_is_to_take_a_first_step_as_well():
     bench = Bench(timeout=1e9, stall=600)
     bench.reach("build")
