@@ -160,7 +160,7 @@ def live(asked: Asked) -> Iterator[Figure]:
             continue
         after = (command[0], CHANGED, "slower", "1.1", *command[1:])
         deadline_s = time.monotonic() + 60 * asked.minutes
-        compared = compare(commands(command, after, folder), deadline_s, lambda _: None)
+        compared = compare(commands(command, after, folder), deadline_s, lambda _: None, random.Random(0))
         print(
             f"{' '.join(after[1:])}: {compared.answer} {compared.ratio:.3f}x"
             f" [{compared.low:.3f}, {compared.high:.3f}] {len(compared.before)} rounds",

@@ -132,7 +132,7 @@ def decision(summary: Summary) -> list[str]:
 
 def _sooner(found: TimeToLoss) -> str:
     return (
-        f"your baseline's loss of {loss(found.loss)} {found.ratio:.3g}x as fast "
+        f"{found.ratio:.3g}x faster to your baseline's loss of {loss(found.loss)} "
         f"({interval_of_later(found.low, found.high)}, {len(found.samples)} seeds)."
     )
 

@@ -41,6 +41,15 @@ class Reader(NamedTuple):
         return self.read
 
 
+def flat_kind(batch: Any) -> str:
+    """Returns `list`, `tuple` or `dict` for a batch of that type that has tensors alone, else nothing."""
+    if type(batch) not in (list, tuple, dict) or not batch:
+        return ""
+    parts = list(batch.values()) if type(batch) is dict else batch
+    is_flat = all(isinstance(getattr(each, "shape", None), tuple) and each.shape for each in parts)
+    return type(batch).__name__ if is_flat else ""
+
+
 def reader_of(batch: Any, expected: int | None = None) -> Reader | None:
     """Returns what reads batches like this one; None if there is nothing to read.
 

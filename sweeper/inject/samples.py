@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .batches import Reader, reader_of
+from .batches import Reader, flat_kind, reader_of
 from .facts import of_loader
 from .model import ModelInput
 from .points import Points
@@ -38,7 +38,7 @@ class KnownLoader:
         except TypeError:
             self._sampler = lambda: sampler
         self.batch_size = getattr(sampler, "batch_size", None)
-        self.settings = of_loader(iterator)
+        self.settings = {**of_loader(iterator), "batch": flat_kind(batch)}
         self.is_training = False
         self.learn(batch)
 

@@ -18,6 +18,9 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.judging.arms import Arm
 from sweeper.script.watch import watch
 
+Round = tuple[Measurement, Measurement]
+"""The first version and the second, measured one after the other."""
+
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
 MIN_ROUNDS = 4
 
@@ -27,6 +30,10 @@ Together at most one in twenty pairs of equals is called different."""
 
 EARLY_WIDTH, NARROW = math.log(1.05), math.log(1.01)
 """Half-widths: narrow enough for an answer that is clear, and for any answer."""
+
+ROBUST_ROUNDS, TRIM = 8, 0.125
+"""From so many rounds on, this share at either end is trimmed: a round that something disturbed does not
+decide."""
 
 SAME = math.log(1.03)
 """Within 3% of each other."""
@@ -46,7 +53,8 @@ class Compared:
     """Speeds of two versions.
 
     Attributes:
-        ratio: Samples per second of the second over those of the first: the geometric mean of the rounds.
+        ratio: Samples per second of the second over those of the first: the geometric mean of the rounds,
+            trimmed from `ROBUST_ROUNDS` on.
         low: Lower end of its interval at `LEVEL`, `high` the upper one.
         before: The measurements of the first, round by round; `after` those of the second.
     """
@@ -74,43 +82,84 @@ def measured(arm: Arm) -> Measurement:
             raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
 
 
-def compare(arms: tuple[Arm, Arm], deadline_s: float, say: Callable[[str], None], seed: int = 0) -> Compared:
+def one_round(arms: tuple[Arm, Arm], draw: random.Random) -> Round:
+    """Measures two versions once, in a random order.
+
+    Raises:
+        TrialFailedError: One of them cannot be measured, for a known reason.
+        UserError: One of them cannot be started.
+    """
+    order = [0, 1]
+    draw.shuffle(order)
+    found = {index: measured(arms[index]) for index in order}
+    return found[0], found[1]
+
+
+def compare(
+    arms: tuple[Arm, Arm],
+    deadline_s: float,
+    say: Callable[[str], None],
+    draw: random.Random,
+    first: Round | None = None,
+) -> Compared:
     """Runs rounds until the answer is clear, or time is up.
 
     Args:
         deadline_s: Monotonic clock; at least `MIN_ROUNDS` run.
+        draw: Decides who comes first in a round.
+        first: A round that has run already.
     """
-    draw = random.Random(seed)
-    rounds: list[tuple[Measurement, Measurement]] = []
+    rounds: list[Round] = []
+
+    def add(found: Round) -> None:
+        rounds.append(found)
+        say(f"  round {len(rounds)}: {math.exp(_log_ratio(found)):.3g}x")
+
+    if first is not None:
+        add(first)
     longest = 0.0
     while True:
         began = time.monotonic()
-        order = [0, 1]
-        draw.shuffle(order)
-        found = {index: measured(arms[index]) for index in order}
-        rounds.append((found[0], found[1]))
+        add(one_round(arms, draw))
         longest = max(longest, time.monotonic() - began)
-        logs = [math.log(after.throughput / before.throughput) for before, after in rounds]
-        say(f"  round {len(rounds)}: {math.exp(logs[-1]):.3g}x")
+        logs = [_log_ratio(each) for each in rounds]
         is_last = time.monotonic() + longest > deadline_s
         if (is_last and len(rounds) >= MIN_ROUNDS) or is_clear(logs):
             return _compared(logs, rounds)
+
+
+def _log_ratio(found: Round) -> float:
+    before, after = found
+    return math.log(after.throughput / before.throughput)
+
+
+def robust_interval(logs: Sequence[float], level: float) -> tuple[float, float, float]:
+    """Returns mean, low and high of the t interval; from `ROBUST_ROUNDS` rounds on, of the trimmed mean.
+
+    Source: Yuen (1974), 10.1093/biomet/61.1.165.
+    """
+    if len(logs) < ROBUST_ROUNDS:
+        return interval(logs, level)
+    from scipy.stats import mstats
+
+    low, high = mstats.trimmed_mean_ci(logs, limits=(TRIM, TRIM), alpha=1 - level)
+    return float(low + high) / 2, float(low), float(high)
 
 
 def is_clear(logs: Sequence[float]) -> bool:
     """Returns whether rounds that follow would hardly change the answer."""
     if len(logs) < MIN_ROUNDS:
         return False
-    mean, low, high = interval(logs, EARLY_LEVEL)
+    mean, low, high = robust_interval(logs, EARLY_LEVEL)
     if mean - low <= NARROW:
         return True
     is_off = low > 0 or high < 0
-    return is_off and mean - interval(logs, LEVEL)[1] <= EARLY_WIDTH
+    return is_off and mean - robust_interval(logs, LEVEL)[1] <= EARLY_WIDTH
 
 
 def answer(logs: Sequence[float]) -> Speed:
     """Returns what the logarithms of the ratios of all rounds say."""
-    _, low, high = interval(logs, LEVEL)
+    _, low, high = robust_interval(logs, LEVEL)
     if low > 0:
         return Speed.FASTER
     if high < 0:
@@ -118,8 +167,8 @@ def answer(logs: Sequence[float]) -> Speed:
     return Speed.SAME if low >= -SAME and high <= SAME else Speed.UNDECIDED
 
 
-def _compared(logs: Sequence[float], rounds: Sequence[tuple[Measurement, Measurement]]) -> Compared:
-    mean, low, high = interval(logs, LEVEL)
+def _compared(logs: Sequence[float], rounds: Sequence[Round]) -> Compared:
+    mean, low, high = robust_interval(logs, LEVEL)
     return Compared(
         answer=answer(logs),
         ratio=math.exp(mean),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -72,12 +73,13 @@ def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> 
         UserError: One of them cannot be started.
     """
     deadline_s = time.monotonic() + 60 * minutes
-    before, after = (speed.measured(each) for each in arms)
-    for arm, found in zip(arms, (before, after), strict=True):
+    draw = random.Random(0)
+    first = speed.one_round(arms, draw)
+    for arm, found in zip(arms, first, strict=True):
         say(f"  {arm.name}: {found.throughput:,.0f}/s")
-    training = losses.compare(arms, before, after)
+    training = losses.compare(arms, *first)
     say(f"  losses: {words(training)}")
-    compared = speed.compare(arms, deadline_s, say)
+    compared = speed.compare(arms, deadline_s, say, draw, first)
     return Verdict(arms=arms, speed=compared, training=training)
 
 

@@ -67,7 +67,14 @@ class Collated(torch.utils.data.Dataset):
         return self.size
 
     def __getitems__(self, indices):
-        return self.gathered(self.columns, torch.tensor(indices))
+        indices = torch.tensor(indices)
+'''
+GATHERING: Mapping[str, str] = {
+    "list": "        return [column[indices] for column in self.columns]\n",
+    "tuple": "        return tuple(column[indices] for column in self.columns)\n",
+    "dict": "        return {name: column[indices] for name, column in self.columns.items()}\n",
+    "": """\
+        return self.gathered(self.columns, indices)
 
     def gathered(self, columns, indices):
         if isinstance(columns, dict):
@@ -79,7 +86,9 @@ class Collated(torch.utils.data.Dataset):
     @staticmethod
     def batch(gathered):
         return gathered
-'''
+""",
+}
+"""The rest of it, by the type of a batch that has tensors alone; the last is for any batch."""
 
 IN_BFLOAT16 = '''\
 def in_half(layer, x):
@@ -128,6 +137,7 @@ class Sources:
         places: `file:line` of the loader and the optimizer, relative to it.
         threads: Threads that its operations use.
         workers: Of its loader; None if they are not known.
+        batch: The type of its batches, if they have tensors alone: `list`, `tuple` or `dict`.
     """
 
     folder: Path
@@ -135,6 +145,7 @@ class Sources:
     places: Mapping[str, str]
     threads: int = 1
     workers: int | None = None
+    batch: str = ""
 
     def text(self, path: str) -> str:
         """Returns a file.
@@ -247,14 +258,15 @@ def _loader(edits: Edits, sources: Sources, made: Made) -> None:
             raise CannotEditError("its loader names no data set")
         given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"
         call = with_argument(call, "dataset", f"Collated({given})", 0)
-        return with_argument(without_workers(call), "collate_fn", "Collated.batch", COLLATE)
+        # What is gathered is a batch already.
+        return with_argument(without_workers(call), "collate_fn", sources.batch or "Collated.batch", COLLATE)
 
     place = sources.call("loader")
     make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: _with_cores}[made.value]
     edits.calls[place].append(("loader", make))
     edits.before[place].append(made.lines)
     if made.value == GATHERED:
-        _define(edits, sources, place[0], "Collated", COLLATED)
+        _define(edits, sources, place[0], "Collated", COLLATED + GATHERING[sources.batch])
 
 
 def _with_cores(call: cst.Call) -> cst.Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import random
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,7 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
         places=found.observed.get("places", {}),
         threads=int(found.observed.get("threads") or 1),
         workers=found.observed.get("num_workers"),
+        batch=found.observed.get("batch") or "",
     )
     left_out: dict[str, str] = {}
 
@@ -93,7 +95,7 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
     if not text:
         return Patch(text="", made=(), left_out=left_out)
     with patched(text.encode(), "patched", command, folder) as (_, after):
-        compared = speed.compare((before, after), deadline_s, say)
+        compared = speed.compare((before, after), deadline_s, say, random.Random(0))
     return Patch(text=text, made=tuple(kept), left_out=left_out, training=training, speed=compared)
 
 

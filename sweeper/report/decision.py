@@ -87,7 +87,7 @@ def facts(m: ReportData) -> Iterator[Fact]:
         return
     if (sooner := m.summary.to_loss) is not None:
         known = f"{interval_of_later(sooner.low, sooner.high)}, {_count(len(sooner.samples), 'seed')}"
-        yield Fact("to your baseline's loss", f"{times(sooner.ratio)} as fast", known)
+        yield Fact("to your baseline's loss", times(sooner.ratio), known)
     known = _interval(found.ratio) if found.ratio else "one measurement, no interval"
     yield Fact("vs your baseline", times(found.speedup), known)
     if base.epoch_seconds is not None and best.epoch_seconds is not None:

@@ -142,9 +142,24 @@ def test_a_patch_is_judged_and_only_one_at_a_time(folder: Path) -> None:
     text, second = asyncio.run(talk())
     found = json.loads(text[text.index("{") :])
     assert (found["speed"], found["losses"]) == ("faster", "equal")
+    assert found["low"] > 1.2
+    assert found["before"]["memory_gib"] > 0
     assert second[0]
     assert "another measurement runs" in second[1]
     assert (folder / "helper.py").read_text() == (TRAINING / "helper.py").read_text()
+
+
+@pytest.mark.slow
+def test_a_training_is_tuned_and_shown(folder: Path) -> None:
+    async def talk() -> tuple[str, str]:
+        async with connected(folder) as client:
+            _, text = await asked(client, "tune", minutes=0.5)
+            return text, (await asked(client, "show", name="tune-train"))[1]
+
+    text, shown = asyncio.run(talk())
+    assert "Watching" in text
+    assert "(stopped" not in text
+    assert json.loads(shown)["name"] == "tune-train"
 
 
 def test_without_the_package_it_says_what_to_install(folder: Path) -> None:

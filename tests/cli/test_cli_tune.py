@@ -57,6 +57,14 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert again.returncode == 0
     assert "already finished" in again.stdout
     assert "Watching" not in again.stdout
+    patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
+    assert patched.returncode == 0, patched.stdout + patched.stderr
+    assert "Without sweeper, patched: " in patched.stdout
+    patch = (folder / "best.patch").read_text()
+    assert "+class Collated(torch.utils.data.Dataset):" in patch
+    assert "sweeper" not in patch
+    subprocess.run(["git", "apply", "--unsafe-paths", folder / "best.patch"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-m", "py_compile", path], check=True)
     path.write_text(
         SCRIPT.format(epochs=1).replace("import torch\n", "import torch\ntorch.manual_seed(7)\n", 1)
     )

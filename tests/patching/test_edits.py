@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from sweeper.patching.edits import IN_BFLOAT16, Made, Sources, written
+from sweeper.inject.batches import flat_kind
+from sweeper.patching.edits import COLLATED, GATHERING, IN_BFLOAT16, Made, Sources, written
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
 
@@ -98,6 +100,36 @@ def test_gathered(tmp_path: Path):
             "+         collate_fn=Collated.batch,",
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "collate"),
+    [
+        ("list", None),
+        ("tuple", lambda rows: (torch.stack([x for x, _ in rows]), torch.tensor([y for _, y in rows]))),
+        ("dict", lambda rows: {"x": torch.stack([x for x, _ in rows])}),
+        ("", lambda rows: {"x": (torch.stack([x for x, _ in rows]), torch.tensor([y for _, y in rows]))}),
+    ],
+)
+def test_batches_are_gathered_as_they_were_collated(kind: str, collate: Any):
+    names: dict[str, Any] = {"torch": torch}
+    exec(COLLATED + GATHERING[kind], names)
+    rows = [(torch.randn(3), index) for index in range(20)]
+    plain = DataLoader(rows, 6, collate_fn=collate)  # type: ignore[arg-type]
+    whole = names["Collated"](rows, *([] if collate is None else [collate]))
+    as_it_is = eval(kind) if kind else whole.batch
+    for one, other in zip(plain, DataLoader(whole, 6, collate_fn=as_it_is), strict=True):
+        assert type(one) is type(other)
+        torch.testing.assert_close(other, one, rtol=0, atol=0)
+        assert flat_kind(one) == kind
+
+
+def test_flat_batches_have_a_line(tmp_path: Path):
+    found = dataclasses.replace(sources(tmp_path), batch="list")
+    (new,) = written(found, [Made(name="loader", value="gathered", comment="x")]).values()
+    compile(new, "train.py", "exec")
+    assert "        collate_fn=list,\n" in new
+    assert "def gathered" not in new
 
 
 def test_a_collate_function_of_the_scripts_own_collates_once(tmp_path: Path):

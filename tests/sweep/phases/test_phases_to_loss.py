@@ -38,7 +38,7 @@ def test_the_samples_that_the_winner_needs_count(bench: Bench) -> None:
     assert found.low <= found.ratio <= found.high
     assert {config.seed for config in passes(bench)} == {*range(SEEDS)}
     first, second, *_ = decision(ran.sweep.summary)
-    assert first.startswith(f"toy: your baseline's loss of 1 {found.ratio:.3g}x as fast (95% interval")
+    assert first.startswith(f"toy: {found.ratio:.3g}x faster to your baseline's loss of 1 (95% interval")
     assert second.startswith("  Samples per second: ")
 
 
