@@ -23,7 +23,7 @@ MAX_OUTPUT = 32_000
 """Characters of an answer; the end of a longer one."""
 MAX_PATCH = 200_000
 """Characters of a patch."""
-GRACE_SECONDS = 60.0
+GRACE_SECONDS = 120.0
 """Beyond the minutes asked for: a run that has begun is completed."""
 END_SECONDS = 20.0
 """From SIGINT to SIGKILL."""

@@ -118,16 +118,16 @@ def test_a_hostile_argument_goes_nowhere(
 
 
 @pytest.mark.slow
-def test_ten_thousand_requests_get_an_answer_each(folder: Path) -> None:
+def test_a_thousand_requests_get_an_answer_each(folder: Path) -> None:
     async def talk() -> int:
         async with connected(folder) as client:
             count = 0
-            for _ in range(100):
+            for _ in range(10):
                 found = await asyncio.gather(*(asked(client, "judge") for _ in range(100)))
                 count += sum(is_error for is_error, _ in found)
             return count
 
-    assert asyncio.run(talk()) == 10_000
+    assert asyncio.run(talk()) == 1_000
 
 
 @pytest.mark.slow
@@ -147,19 +147,6 @@ def test_a_patch_is_judged_and_only_one_at_a_time(folder: Path) -> None:
     assert second[0]
     assert "another measurement runs" in second[1]
     assert (folder / "helper.py").read_text() == (TRAINING / "helper.py").read_text()
-
-
-@pytest.mark.slow
-def test_a_training_is_tuned_and_shown(folder: Path) -> None:
-    async def talk() -> tuple[str, str]:
-        async with connected(folder) as client:
-            _, text = await asked(client, "tune", minutes=0.5)
-            return text, (await asked(client, "show", name="tune-train"))[1]
-
-    text, shown = asyncio.run(talk())
-    assert "Watching" in text
-    assert "(stopped" not in text
-    assert json.loads(shown)["name"] == "tune-train"
 
 
 def test_without_the_package_it_says_what_to_install(folder: Path) -> None:
