@@ -36,7 +36,17 @@ from programs import PROGRAMS
 from sweeper.interventions.intervention import SINGLE
 from sweeper.judging.arms import Arm, commands
 from sweeper.judging.losses import Baseline
-from sweeper.judging.speed import MIN_ROUNDS, Speed, answer, compare, is_clear, measured
+from sweeper.judging.speed import (
+    MIN_ROUNDS,
+    Speed,
+    answer,
+    compare,
+    is_clear,
+    log_ratio,
+    measured,
+    one_round,
+    slices_of_next,
+)
 
 ROOT = Path(__file__).parents[1]
 UNEDITED = ROOT / "benchmarks" / "unedited"
@@ -86,11 +96,12 @@ def record(asked: Asked) -> Iterator[Figure]:
         if name in done:
             continue
         arms = commands(command, command, folder)
-        logs, began = [], time.monotonic()
-        while len(logs) < MIN_ROUNDS or time.monotonic() - began < 60 * asked.minutes:
-            before, after = (measured(each).throughput for each in arms)
-            logs.append(round(math.log(after / before), 5))
-        seconds = (time.monotonic() - began) / len(logs)
+        draw = random.Random(name)
+        rounds, began = [], time.monotonic()
+        while len(rounds) < MIN_ROUNDS or time.monotonic() - began < 60 * asked.minutes:
+            rounds.append(one_round(arms, draw, slices_of_next(rounds)))
+        seconds = (time.monotonic() - began) / len(rounds)
+        logs = [round(log_ratio(each), 5) for each in rounds]
         line = {"script": name, "seconds": round(seconds, 2), "logs": logs}
         print(json.dumps(line), flush=True)
         with path.open("a", encoding="utf-8") as file:

@@ -5,6 +5,9 @@ import sys
 import time
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+LONGEST_SECONDS = 0.1
 
 
 def slower(factor):
@@ -13,12 +16,13 @@ def slower(factor):
 
     def wait(*_):
         nonlocal last
-        until = time.perf_counter() + (factor - 1) * (time.perf_counter() - last)
+        # A step that was stopped in the midst took no longer.
+        until = time.perf_counter() + (factor - 1) * min(time.perf_counter() - last, LONGEST_SECONDS)
         while time.perf_counter() < until:
             pass
         last = time.perf_counter()
 
-    torch.optim.optimizer.register_optimizer_step_post_hook(wait)
+    register_optimizer_step_post_hook(wait)
 
 
 if __name__ == "__main__":

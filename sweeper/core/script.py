@@ -15,6 +15,9 @@ FOLDER = "trial.folder"
 RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
 """Variables that have the C library keep freed memory for the next step, as mallopt(3) reads them."""
 
+WATCH = "script.watch"
+"""Where a measurement says why a script's steps were not watched."""
+
 OBSERVED: Mapping[str, str] = {
     "batch_size": "batch_size",
     "accumulate_steps": "accumulate_steps",

@@ -1,4 +1,4 @@
-"""Compares the speeds of two versions in rounds: one new process of each, in random order."""
+"""Compares the speeds of two versions in rounds: a new process of each, in slices that alternate."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import math
 import os
 import random
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,13 +16,23 @@ from sweeper.analysis.confirmation import interval
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.judging.alternating import Measure, Turns, alternated
 from sweeper.judging.arms import Arm
 from sweeper.script.watch import watch
 
 Round = tuple[Measurement, Measurement]
-"""The first version and the second, measured one after the other."""
+"""The first version and the second."""
 
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
+SLICE_SECONDS, MAX_SLICES = 0.6, 1000
+FEW_SLICES, MANY_SLICES = 3, 20
+"""Of each version in a round, at least and at most."""
+USUAL_VARIANCE, USUAL_ROUNDS = 0.03**2, 4
+"""Of the logarithm of the ratio of two equal processes; and for how many rounds this guess counts."""
+START_SLICES = 6
+"""Slices that take as long as the start of a process."""
+WARMUP_SECONDS = 2.0
+"""At most, in a round."""
 MIN_ROUNDS = 4
 
 LEVEL, EARLY_LEVEL = 0.97, 0.998
@@ -74,25 +85,49 @@ def measured(arm: Arm) -> Measurement:
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
-    # What the script prints is of no use here.
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-        try:
-            return watch(arm.command, arm.folder, Silent(), plan=PLAN)
-        except TrialFailedError as error:
-            raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
+    with _quiet():
+        return _watched(arm, PLAN)
 
 
-def one_round(arms: tuple[Arm, Arm], draw: random.Random) -> Round:
-    """Measures two versions once, in a random order.
+def one_round(arms: tuple[Arm, Arm], draw: random.Random, slices: int = FEW_SLICES) -> Round:
+    """Measures a new process of each version, in slices that alternate.
 
     Raises:
         TrialFailedError: One of them cannot be measured, for a known reason.
         UserError: One of them cannot be started.
     """
+    plan = MeasurePlan(
+        window_seconds=SLICE_SECONDS,
+        repeats=MAX_SLICES,
+        warmup_cap_seconds=WARMUP_SECONDS,
+        cap_seconds=math.inf,
+        diagnose=False,
+    )
     order = [0, 1]
     draw.shuffle(order)
-    found = {index: measured(arms[index]) for index in order}
+    measures: dict[int, Measure] = {index: _in_turns(arms[index], plan) for index in order}
+    with _quiet():
+        found = alternated(measures, order, slices, draw)
     return found[0], found[1]
+
+
+def _in_turns(arm: Arm, plan: MeasurePlan) -> Measure:
+    return lambda turns: _watched(arm, plan, turns)
+
+
+def _watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measurement:
+    on_start = turns.started if turns is not None else lambda pid: None
+    try:
+        return watch(arm.command, arm.folder, Silent(), plan=plan, turn=turns, on_start=on_start)
+    except TrialFailedError as error:
+        raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    # What the script prints is of no use here.
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def compare(
@@ -113,24 +148,46 @@ def compare(
 
     def add(found: Round) -> None:
         rounds.append(found)
-        say(f"  round {len(rounds)}: {math.exp(_log_ratio(found)):.3g}x")
+        say(f"  round {len(rounds)}: {math.exp(log_ratio(found)):.3g}x")
 
     if first is not None:
         add(first)
     longest = 0.0
     while True:
         began = time.monotonic()
-        add(one_round(arms, draw))
+        add(one_round(arms, draw, slices_of_next(rounds)))
         longest = max(longest, time.monotonic() - began)
-        logs = [_log_ratio(each) for each in rounds]
+        logs = [log_ratio(each) for each in rounds]
         is_last = time.monotonic() + longest > deadline_s
         if (is_last and len(rounds) >= MIN_ROUNDS) or is_clear(logs):
             return _compared(logs, rounds)
 
 
-def _log_ratio(found: Round) -> float:
-    before, after = found
-    return math.log(after.throughput / before.throughput)
+def slices_of_next(rounds: Sequence[Round]) -> int:
+    """Returns the slices that tell most in the time of a round: few, where processes differ more than slices.
+
+    Processes do differ, by where their memory happens to lie: some networks by a tenth and more.
+    """
+    if len(rounds) < MIN_ROUNDS:
+        return FEW_SLICES
+    slices = [_log_ratios(each) for each in rounds]
+    within = statistics.fmean(statistics.variance(each) for each in slices if len(each) > 1)
+    means = [statistics.fmean(each) for each in slices]
+    found = statistics.variance(means) - within * statistics.fmean(1 / len(each) for each in slices)
+    freedom = len(rounds) - 1
+    between = (USUAL_ROUNDS * USUAL_VARIANCE + freedom * max(0.0, found)) / (USUAL_ROUNDS + freedom)
+    return min(max(FEW_SLICES, round(math.sqrt(START_SLICES * within / between))), MANY_SLICES)
+
+
+def log_ratio(found: Round) -> float:
+    """Returns the logarithm of a round's ratio."""
+    return statistics.fmean(_log_ratios(found))
+
+
+def _log_ratios(found: Round) -> list[float]:
+    """Returns those of slices that were neighbours; one of the versions may have a last one less."""
+    speeds = [[each.samples / each.seconds for each in version.windows] for version in found]
+    return [math.log(after / before) for before, after in zip(*speeds, strict=False)]
 
 
 def robust_interval(logs: Sequence[float], level: float) -> tuple[float, float, float]:

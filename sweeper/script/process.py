@@ -15,6 +15,7 @@ from pathlib import Path
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.script.output import Listener
+from sweeper.system.process import tree
 from sweeper.worker import stacks
 
 GRACE_SECONDS = 5.0
@@ -27,6 +28,7 @@ class ScriptProcess:
     """Runs a command line and feeds its output to `listener`.
 
     Attributes:
+        pid: Of the process that was started, and its group.
         started_s: Monotonic clock at its start.
         status: Wait status from os.waitpid; None while it runs.
     """
@@ -51,6 +53,7 @@ class ScriptProcess:
                 f"`command` must start with a program that can be run, but got {arguments[0]!r}"
                 f" ({error.strerror})."
             ) from None
+        self.pid = self._process.pid
         self.status: int | None = None
         self._pidfd = os.pidfd_open(self._process.pid)
         self._poller = select.poll()
@@ -97,6 +100,18 @@ class ScriptProcess:
             for _ in range(256):
                 if not self._read(descriptor):
                     break
+
+    def pause(self) -> None:
+        """Stops its processes. A parent comes first, so that it cannot start another meanwhile."""
+        for pid in tree(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets its processes go on."""
+        for pid in reversed(list(tree(self.pid))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def save_stacks(self) -> None:
         """Makes the script and its Python children write their stacks, which kills them."""

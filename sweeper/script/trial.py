@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +27,7 @@ from sweeper.core.measurement import (
     Window,
 )
 from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.script import WATCH
 from sweeper.errors import UserError
 from sweeper.script import failure
 from sweeper.script.start import Started, started
@@ -34,24 +35,36 @@ from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
 from sweeper.system.process import usage
 from sweeper.trainer.conditions import Conditions, between, read_conditions
+from sweeper.trainer.on_demand import Turn, Turns
 from sweeper.trainer.windows import Taken, Windows, collect
 from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
+REFILL_SECONDS = 0.1
+"""From a script's going on to its next window."""
 DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 20.0, 50.0
 """After the start-up: more than its parts take together. A GPU has two more, and a profiler to start."""
 
 
-def run(job: Job, progress: Progress) -> Measurement:
+def run(
+    job: Job, progress: Progress, turn: Turn | None = None, on_start: Callable[[int], None] | None = None
+) -> Measurement:
     """Runs one trial of a script.
+
+    Args:
+        turn: What it waits for before each window; meanwhile its processes are stopped.
+        on_start: Is called with the script's process.
 
     Raises:
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
+    turn = turn or (Turns(Path(job.turns)) if job.turns else None)
     with started(job, progress) as script:
-        trial = _Trial(job, progress, script)
+        if on_start is not None:
+            on_start(script.process.pid)
+        trial = _Trial(job, progress, script, turn)
         found = trial.measured()
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
     # In the user's own folder, it would leave what it trained on a batch again and again.
@@ -92,8 +105,9 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
 class _Trial:
     """A running script and its measurement."""
 
-    def __init__(self, job: Job, progress: Progress, started: Started) -> None:
+    def __init__(self, job: Job, progress: Progress, started: Started, turn: Turn | None = None) -> None:
         assert job.script is not None
+        self._turn, self._resumed_s = turn, 0.0
         self._job, self._script, self._progress = job, job.script, progress
         self._process, self._listener, self._workspace = started.process, started.listener, started.workspace
         self._device, self._kills = started.device, started.oom_kills
@@ -214,7 +228,7 @@ class _Trial:
             if last_heard != self._last_heard_s:
                 self._last_heard_s = last_heard
                 self._progress.steps.add()
-            silent, limit = now - last_heard, self._job.stall_seconds
+            silent, limit = now - max(last_heard, self._resumed_s), self._job.stall_seconds
             # The median comes last: this runs for every message, inside windows too.
             if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
                 self._stall(silent)
@@ -256,7 +270,9 @@ class _Trial:
         return False
 
     def _take(self, seconds: float, num_kept: int) -> Taken | None:
-        """Returns a window of whole stretches; None if the script exits first."""
+        """Returns a window of whole stretches; None if the script exits first, or gets no turn."""
+        if self._turn is not None and not self._has_turn(self._turn, num_kept):
+            return None
         timeline = self._timeline
         first = len(timeline.stretches)
         before = self._read_conditions()
@@ -267,6 +283,24 @@ class _Trial:
                     return None
                 timeline, first = self._timeline, len(self._timeline.stretches)
         return Taken(_window(timeline.stretches[first:], before, self._read_conditions()))
+
+    def _has_turn(self, turn: Turn, num_kept: int) -> bool:
+        """Stops the script until a window is wanted of it; returns whether one is, once it runs again."""
+        self._process.pause()
+        try:
+            with self._progress.steps.paused():
+                is_wanted = turn.wait(num_kept)
+        finally:
+            self._process.resume()
+        self._resumed_s = time.perf_counter()
+        if not is_wanted:
+            return False
+        # The stretch that was cut has the pause in it, and queues that filled meanwhile are emptied.
+        num_cut, refilled_s = len(self._timeline.stretches) + 1, self._resumed_s + REFILL_SECONDS
+        while len(self._timeline.stretches) < num_cut or time.perf_counter() < refilled_s:
+            if not self._listen():
+                return False
+        return True
 
     def _read_conditions(self) -> Conditions:
         """Returns the current counters; where its training processes are known, they are no helpers.
@@ -307,11 +341,9 @@ class _Trial:
         watched = self._listener.watched
         effective.update({name: why for name, why in watched.changes.items() if why})
         if watched.failures:
-            effective["script.watch"] = f"watching it ended ({watched.failures[0]})"
+            effective[WATCH] = f"watching it ended ({watched.failures[0]})"
         elif script.watch and not watched.programs:
-            effective["script.watch"] = (
-                "no torch was seen in its processes: the speed is as it reports itself"
-            )
+            effective[WATCH] = "no torch was seen in its processes: the speed is as it reports itself"
         self._process.stop()
         return Measurement(
             throughput=throughput,

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sweeper.core.config import TrialConfig
@@ -20,6 +20,7 @@ from sweeper.script.guardian import guarded
 from sweeper.telemetry.nvml.devices import full_uuid, gpu_names
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
+from sweeper.trainer.on_demand import Turn
 
 NO_PARAMETERS = TrialConfig(args={})
 PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_seconds=30.0)
@@ -61,6 +62,8 @@ def watch(
     *,
     in_place: bool = False,
     plan: MeasurePlan = PLAN,
+    turn: Turn | None = None,
+    on_start: Callable[[int], None] = lambda pid: None,
 ) -> Measurement:
     """Runs a command until it is measured, and once more to take its steps apart.
 
@@ -68,6 +71,8 @@ def watch(
         folder: Where it runs, or a mirror of that.
         in_place: Whether it runs in `folder` itself.
         plan: How it is timed, and whether its steps are taken apart.
+        turn: What it waits for before each window.
+        on_start: Is called with its process.
 
     Raises:
         TrialFailedError: It cannot be measured, for a known reason.
@@ -80,9 +85,18 @@ def watch(
     )
     sampler = Sampler(make_probes())
     with job_outside_a_sweep(script, plan) as job:
-        sampler.start(os.getpid(), "" if job.device == "cpu" else full_uuid(job.device.partition(",")[0]))
+        gpu = "" if job.device == "cpu" else full_uuid(job.device.partition(",")[0])
+
+        def start(pid: int) -> None:
+            if turn is not None:
+                # Others take their turns in this process.
+                sampler.start(pid, gpu)
+            on_start(pid)
+
+        if turn is None:
+            sampler.start(os.getpid(), gpu)
         try:
-            found = trial.run(job, progress)
+            found = trial.run(job, progress, turn, start)
         finally:
             sampler.stop()
     telemetry = summarise(sampler.columns(), found.windows)

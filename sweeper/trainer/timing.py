@@ -126,11 +126,13 @@ class Timing:
         on_host = self.stepper.device.type == "cpu"
         canary = undisturbed_canary_ms()
 
-        def take(seconds: float, num_kept: int) -> Taken:
+        def take(seconds: float, num_kept: int) -> Taken | None:
             nonlocal canary
             if turns is not None:
                 with progress.steps.paused():
-                    turns.wait(num_kept)
+                    is_wanted = turns.wait(num_kept)
+                if not is_wanted:
+                    return None
             # Queues that filled up during a pause are drained again, untimed: completely after the
             # long pause between turns; else a cut drain is enough.
             drain_cap = DRAIN_SECONDS if turns is None else plan.window_seconds

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import random
 import shutil
 import subprocess
@@ -11,11 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.judging.arms import Arm, patched, since
 from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Speed, answer
+from sweeper.judging.speed import (
+    FEW_SLICES,
+    MANY_SLICES,
+    MIN_ROUNDS,
+    Compared,
+    Round,
+    Speed,
+    answer,
+    slices_of_next,
+)
 from sweeper.judging.verdict import Required, Verdict
+from sweeper.testing.noop import made_up
 
 HERE = Path(__file__).parent
 TRAIN = ("python", "train.py")
@@ -103,6 +116,27 @@ def test_what_is_required_is_speed_and_the_same_training(
     arm = Arm(name="", command=(), folder=HERE)
     verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=losses))
     assert (verdict.meets(Required.FASTER), verdict.meets(Required.NOT_SLOWER)) == met
+
+
+def rounds_of(processes: float, slices: float, count: int = 20) -> list[Round]:
+    """Returns rounds whose processes, and whose slices, differ by so much."""
+    draw = random.Random(0)
+
+    def version() -> Measurement:
+        own = draw.gauss(0, processes)
+        speeds = [1000 * math.exp(own + draw.gauss(0, slices)) for _ in range(6)]
+        window = made_up(1.0).windows[0]
+        windows = [dataclasses.replace(window, seconds=1.0, samples=round(1000 * each)) for each in speeds]
+        return dataclasses.replace(made_up(1.0), windows=tuple(windows))
+
+    return [(version(), version()) for _ in range(count)]
+
+
+def test_slices_are_many_where_processes_are_alike():
+    assert slices_of_next(rounds_of(0.0, 0.1, 200)) >= 15
+    assert slices_of_next(rounds_of(0.2, 0.01)) == FEW_SLICES
+    assert FEW_SLICES < slices_of_next(rounds_of(0.05, 0.1, 60)) < MANY_SLICES
+    assert slices_of_next(rounds_of(0.0, 0.1)[: MIN_ROUNDS - 1]) == FEW_SLICES
 
 
 # -- the versions -----------------------------------------------------------------------------------

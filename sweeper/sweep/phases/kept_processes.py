@@ -1,32 +1,39 @@
 """A confirmation round with processes that stay: each starts once and measures windows on request.
 
 It is for candidates that are expensive to start (long compilation), where fresh processes for every
-window would spend most of their time starting. The process stays the unit of repetition.
+window would spend most of their time starting; and for scripts, which are stopped meanwhile: a host changes
+its pace within seconds, and windows that alternate share it. The process stays the unit of repetition.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from sweeper.core.job import OUTCOME, Job, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.core.script import WATCH
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
-from sweeper.trainer.on_demand import GO, POLL_SECONDS, READY, number_in
+from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, READY, number_in
 
 MIN_PROCESSES = 5
 WINDOWS = 4
 EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
 """Processes are kept if a start takes longer than both: times a window, and seconds."""
 MEMORY_SHARE = 0.85
+MAX_STEP_SECONDS = 0.1
+"""Of a script that takes turns: a step that is cut by a stop is lost."""
 
 
 def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
@@ -40,6 +47,20 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
     expensive = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
     taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
     return expensive and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
+
+
+def can_take_turns(records: Sequence[TrialRecord], memory_gib: float) -> bool:
+    """Returns whether scripts can be stopped for each other: their steps are watched, and all fit together.
+
+    Args:
+        memory_gib: The GPU's memory; 0 without one.
+    """
+    measured = [record.measurement for record in records if record.measurement is not None]
+    host_gib = psutil.virtual_memory().available / 2**30
+    for name, most in (("tree_mem_gib", host_gib), ("gpu_mem_used_gib", memory_gib or math.inf)):
+        if sum(m.telemetry[name].p95 for m in measured if name in m.telemetry) > MEMORY_SHARE * most:
+            return False
+    return all(0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective for m in measured)
 
 
 def kept_round(
@@ -65,8 +86,8 @@ def kept_round(
             turns.mkdir(parents=True, exist_ok=True)
             for name in (READY, GO):
                 (turns / name).unlink(missing_ok=True)
-            # It mostly waits, so only its number of windows and its keeper's time limit end it.
-            plan = dataclasses.replace(job.plan, repeats=WINDOWS, cap_seconds=job.timeout_seconds)
+            # It mostly waits, so only the end of the round and its keeper's time limit end it.
+            plan = dataclasses.replace(job.plan, repeats=WINDOWS + 1, cap_seconds=job.timeout_seconds)
             kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
             runner.start(number, folder, kept)
             _wait_for(trials.progress, folder, 0)
@@ -76,6 +97,8 @@ def kept_round(
             for folder in waiting:
                 write_atomic(folder / "turns" / GO, str(taken + 1))
                 _wait_for(trials.progress, folder, taken + 1)
+        for folder in waiting:
+            write_atomic(folder / "turns" / GO, str(END))
         while runner.running:
             list(runner.wait())
     except BaseException:

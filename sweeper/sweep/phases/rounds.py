@@ -26,13 +26,15 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, is_expensive, kept_round
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, can_take_turns, is_expensive, kept_round
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
 QUICK_WARMUP_SECONDS = 5.0
+SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
+"""Of scripts that take turns: a window, and the warm-up before the first."""
 END_SECONDS = 1.0
 """From the last window of a process to the next process."""
 AMONG = "candidates"
@@ -107,10 +109,13 @@ class Rounds:
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
         memory = min(each.memory_gib for each in self._context.machine.devices)
-        # A script cannot wait for requests.
-        may_keep = traits(spec.execution.launcher).keeps_processes and not spec.command
-        self._kept = may_keep and is_expensive(records, self._window_seconds, memory)
-        if self._kept:
+        if traits(spec.execution.launcher).keeps_processes:
+            self._kept = (
+                can_take_turns(records, memory)
+                if spec.command
+                else is_expensive(records, self._window_seconds, memory)
+            )
+        if self._kept and not spec.command:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
         for index in range(MAX_ROUNDS * self._wanted):
@@ -173,10 +178,13 @@ class Rounds:
         if self._among:
             params[AMONG] = " ".join(map(str, self._among))
         job = self._trials.job("confirm", record.config, params)
+        is_in_turns = self._kept and bool(self._context.spec.command)
         plan = MeasurePlan(
-            window_seconds=self._window_seconds,
+            window_seconds=min(SLICE_SECONDS, self._window_seconds) if is_in_turns else self._window_seconds,
             repeats=1,
-            warmup_cap_seconds=min(QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds),
+            warmup_cap_seconds=min(
+                SLICE_WARMUP_SECONDS if is_in_turns else QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds
+            ),
             # Room for one repetition, if it is disturbed.
             cap_seconds=1.5 * self._window_seconds,
             quiet_canary_ms=self._trials.quiet_canary_ms(),

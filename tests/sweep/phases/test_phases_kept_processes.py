@@ -23,7 +23,7 @@ from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
-from sweeper.trainer.on_demand import GO, READY, Turns, number_in
+from sweeper.trainer.on_demand import END, GO, READY, Turns, number_in
 
 
 @pytest.fixture
@@ -76,6 +76,11 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
     assert answers == [0, 1, 2]
 
 
+def test_at_the_end_no_other_window_is_wanted(tmp_path: Path):
+    write_atomic(tmp_path / GO, str(END))
+    assert not Turns(tmp_path).wait(3)
+
+
 class TurnTaking(ReplayLauncher):
     """Answers a kept job window by window, and remembers whose turn it was.
 
@@ -97,7 +102,8 @@ class TurnTaking(ReplayLauncher):
         self.together = max(self.together, self._now)
         turns = Turns(Path(job.turns))
         for taken in range(job.plan.repeats):
-            turns.wait(taken)
+            if not turns.wait(taken):
+                break
             self.order.append((job.params["round"], job.params["trial"]))
         self._now -= 1
         return super()._answer(job)

@@ -1,0 +1,169 @@
+"""One round of two versions that take turns: one runs, the other is stopped.
+
+A host changes its pace within seconds: two runs of one script, one after the other, differ by a tenth. Slices
+of both that alternate have the same pace, and each process starts once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import psutil
+
+from sweeper.core.measurement import Measurement
+from sweeper.system.process import tree, usage
+from sweeper.telemetry.nvml.devices import gpu_names, memory_used_gib, name_and_memory_gib
+
+Measure = Callable[["Turns"], Measurement]
+"""Measures a version in turns."""
+
+MORE_ROOM = 1.25
+"""Times the memory of the one that runs that must be free for the other."""
+
+
+class Turns:
+    """What one version waits for."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._taken, self._asked, self._is_over = -1, 0, False
+        self._pid = 0
+
+    # -- the version's side
+
+    def started(self, pid: int) -> None:
+        """Says that its script runs."""
+        self._pid = pid
+
+    def wait(self, taken: int) -> bool:
+        """Says how many windows it has taken; returns once it is to take another, or False at the end."""
+        with self._changed:
+            self._taken = taken
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._asked > taken or self._is_over)
+            return self._asked > taken
+
+    # -- the other side
+
+    def ended(self) -> None:
+        """Says that the version has been measured, or has failed."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been measured, or has failed: a training may be shorter than its turns."""
+        with self._changed:
+            return self._is_over
+
+    def await_start(self) -> None:
+        """Returns once it waits for its first turn, or has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken >= 0 or self._is_over)
+
+    def ask(self) -> None:
+        """Has it take a window; returns once it has, or has ended."""
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._taken >= self._asked or self._is_over)
+
+    def kill(self) -> None:
+        """Ends its script at once."""
+        self.ended()
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def memory_bytes(self) -> int:
+        """Returns what its processes hold."""
+        return sum(found.resident_bytes for each in tree(self._pid) if (found := usage(each)) is not None)
+
+
+def alternated(
+    measures: Mapping[int, Measure], order: list[int], slices: int, draw: random.Random
+) -> dict[int, Measurement]:
+    """Measures versions in slices that alternate; one after the other where their memory does not fit.
+
+    Args:
+        measures: By number.
+        order: In which they start.
+        slices: Windows of each.
+
+    Raises:
+        TrialFailedError: One of them cannot be measured.
+        UserError: It cannot be started.
+    """
+    turns = {number: Turns() for number in order}
+    on_gpus = _used_gib()
+    with ThreadPoolExecutor(len(order)) as pool:
+        running: dict[int, Future[Measurement]] = {}
+
+        def start(number: int) -> None:
+            def run() -> Measurement:
+                try:
+                    return measures[number](turns[number])
+                finally:
+                    turns[number].ended()
+
+            running[number] = pool.submit(run)
+            turns[number].await_start()
+            if turns[number].is_over:
+                # It has failed, or is short.
+                running[number].result()
+
+        try:
+            first, *others = order
+            start(first)
+            if _has_room(turns[first], on_gpus):
+                for number in others:
+                    start(number)
+                for _ in range(slices):
+                    if any(each.is_over for each in turns.values()):
+                        break
+                    draw.shuffle(order)
+                    for number in order:
+                        turns[number].ask()
+            else:
+                _take(turns[first], slices)
+                running[first].result()
+                for number in others:
+                    start(number)
+                    _take(turns[number], slices)
+                    running[number].result()
+            for each in turns.values():
+                each.ended()
+            return {number: running[number].result() for number in measures}
+        except BaseException:
+            for each in turns.values():
+                each.kill()
+            raise
+
+
+def _take(turns: Turns, slices: int) -> None:
+    for _ in range(slices):
+        turns.ask()
+    turns.ended()
+
+
+def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
+    """Returns whether another process like this one has room beside it."""
+    if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
+        return False
+    for uuid, before in on_gpus.items():
+        _, whole = name_and_memory_gib(uuid)
+        used = memory_used_gib(uuid) or 0.0
+        if whole - used < MORE_ROOM * (used - before):
+            return False
+    return True
+
+
+def _used_gib() -> dict[str, float]:
+    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_names()}

@@ -1,0 +1,125 @@
+"""Versions that take turns: one window each, in random order, and an end for every fault."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweeper.core.measurement import Measurement
+from sweeper.judging import alternating
+from sweeper.judging.alternating import Measure, Turns, alternated
+from sweeper.judging.arms import Arm
+from sweeper.judging.speed import log_ratio, one_round
+from sweeper.testing.noop import made_up
+
+HERE = Path(__file__).parent
+
+
+def taking(number: int, said: list[int], most: int = 1000, fault: Exception | None = None) -> Measure:
+    def measure(turns: Turns) -> Measurement:
+        taken = 0
+        while taken < most and turns.wait(taken):
+            said.append(number)
+            taken += 1
+        if fault is not None:
+            raise fault
+        return made_up(float(number + 1))
+
+    return measure
+
+
+def test_each_takes_a_window_in_each_turn():
+    said: list[int] = []
+    found = alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 6, random.Random(0))
+    assert [each.throughput for each in found.values()] == [1.0, 2.0]
+    assert [sorted(said[at : at + 2]) for at in range(0, 12, 2)] == [[0, 1]] * 6
+    assert len({tuple(said[at : at + 2]) for at in range(0, 12, 2)}) == 2
+
+
+def test_a_training_that_is_short_ends_the_turns():
+    said: list[int] = []
+    alternated({0: taking(0, said, most=2), 1: taking(1, said)}, [0, 1], 6, random.Random(0))
+    assert said.count(0) == 2
+    assert said.count(1) in (2, 3)
+
+
+def test_a_fault_ends_all():
+    said: list[int] = []
+    with pytest.raises(ValueError, match="broken"):
+        alternated(
+            {0: taking(0, said), 1: taking(1, said, most=1, fault=ValueError("broken"))},
+            [0, 1],
+            6,
+            random.Random(0),
+        )
+    assert threading.active_count() < 10
+
+
+def test_without_room_one_follows_the_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(alternating, "_has_room", lambda *_: False)
+    said: list[int] = []
+    alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 3, random.Random(0))
+    assert said == [1, 1, 1, 0, 0, 0]
+
+
+# -- with real scripts ------------------------------------------------------------------------------
+
+
+def arms(*words: str) -> tuple[Arm, Arm]:
+    first, second = (
+        Arm(name=name, command=(sys.executable, "train.py", each), folder=HERE)
+        for name, each in zip("ab", words, strict=True)
+    )
+    return first, second
+
+
+@pytest.mark.slow
+def test_stopped_scripts_measure_what_they_take_when_they_run():
+    found = one_round(arms("0.004", "0.002"), random.Random(0), 4)
+    assert [len(each.windows) for each in found] == [4, 4]
+    assert 0.4 < log_ratio(found) < 0.8
+    starts = sorted((w.start_s, w.start_s + w.seconds) for each in found for w in each.windows)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(starts))
+    # Each has its own memory, though one process watches both.
+    assert all(each.telemetry["tree_mem_gib"].p95 < 1.0 for each in found)
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing_running():
+    code = (
+        "import random, sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_alternating import arms\n"
+        "from sweeper.judging.speed import one_round\n"
+        "print('begun', flush=True)\n"
+        "one_round(arms('0.004', '0.004'), random.Random(0), 1000)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(HERE)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    deadline = time.monotonic() + 60
+    while len(scripts(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = scripts(process.pid)
+    assert len(left) == 2
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    process.stdout.close()
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert alive == []
+
+
+def scripts(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children(recursive=True)
+    return [each for each in children if "train.py" in " ".join(each.cmdline())]
