@@ -31,6 +31,8 @@ USUAL_VARIANCE, USUAL_ROUNDS = 0.03**2, 4
 """Of the logarithm of the ratio of two equal processes; and for how many rounds this guess counts."""
 START_SLICES = 6
 """Slices that take as long as the start of a process."""
+LONG_SECONDS = 2 * SLICE_SECONDS
+"""A slice that takes longer is a few steps, of which each stop loses one."""
 WARMUP_SECONDS = 2.0
 """At most, in a round."""
 MIN_ROUNDS = 4
@@ -168,15 +170,26 @@ def slices_of_next(rounds: Sequence[Round]) -> int:
 
     Processes do differ, by where their memory happens to lie: some networks by a tenth and more.
     """
+    if rounds and any(_is_long(each) for each in rounds[-1]):
+        return 1
     if len(rounds) < MIN_ROUNDS:
         return FEW_SLICES
     slices = [_log_ratios(each) for each in rounds]
-    within = statistics.fmean(statistics.variance(each) for each in slices if len(each) > 1)
+    variances = [statistics.variance(each) for each in slices if len(each) > 1]
+    if not variances:
+        # The training is shorter than two of them.
+        return FEW_SLICES
+    within = statistics.fmean(variances)
     means = [statistics.fmean(each) for each in slices]
     found = statistics.variance(means) - within * statistics.fmean(1 / len(each) for each in slices)
     freedom = len(rounds) - 1
     between = (USUAL_ROUNDS * USUAL_VARIANCE + freedom * max(0.0, found)) / (USUAL_ROUNDS + freedom)
     return min(max(FEW_SLICES, round(math.sqrt(START_SLICES * within / between))), MANY_SLICES)
+
+
+def _is_long(version: Measurement) -> bool:
+    """Returns whether its steps, or its reports of them, are longer than slices."""
+    return statistics.fmean(each.seconds for each in version.windows) > LONG_SECONDS
 
 
 def log_ratio(found: Round) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import random
 import signal
 import subprocess
@@ -84,7 +86,24 @@ def arms(*words: str) -> tuple[Arm, Arm]:
 
 @pytest.mark.slow
 def test_stopped_scripts_measure_what_they_take_when_they_run():
-    found = one_round(arms("0.004", "0.002"), random.Random(0), 4)
+    stopped: list[int] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.05):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                states = [each.status() for each in scripts(os.getpid())]
+                if len(states) == 2:
+                    stopped.append(states.count(psutil.STATUS_STOPPED))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        found = one_round(arms("0.004", "0.002"), random.Random(0), 4)
+    finally:
+        is_over.set()
+        looking.join()
+    assert stopped.count(1) > 0.8 * len(stopped) > 10
     assert [len(each.windows) for each in found] == [4, 4]
     assert 0.4 < log_ratio(found) < 0.8
     starts = sorted((w.start_s, w.start_s + w.seconds) for each in found for w in each.windows)

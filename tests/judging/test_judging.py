@@ -139,6 +139,24 @@ def test_slices_are_many_where_processes_are_alike():
     assert slices_of_next(rounds_of(0.0, 0.1)[: MIN_ROUNDS - 1]) == FEW_SLICES
 
 
+def with_windows(found: Round, count: int, seconds: float = 1.0) -> Round:
+    first, second = (
+        dataclasses.replace(
+            each, windows=tuple(dataclasses.replace(w, seconds=seconds) for w in each.windows[:count])
+        )
+        for each in found
+    )
+    return first, second
+
+
+def test_a_training_that_is_over_within_a_slice_has_few():
+    assert slices_of_next([with_windows(each, 1) for each in rounds_of(0.01, 0.1)]) == FEW_SLICES
+
+
+def test_steps_longer_than_a_slice_are_not_stopped_in_the_midst():
+    assert slices_of_next([with_windows(each, 3, 10.0) for each in rounds_of(0.01, 0.1)]) == 1
+
+
 # -- the versions -----------------------------------------------------------------------------------
 
 

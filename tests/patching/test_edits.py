@@ -15,7 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from sweeper.inject.batches import flat_kind
-from sweeper.patching.edits import COLLATED, GATHERING, IN_BFLOAT16, Made, Sources, written
+from sweeper.patching.code import COLLATED, GATHERING, IN_BFLOAT16
+from sweeper.patching.edits import Made, Sources, written
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
 
