@@ -354,7 +354,7 @@ def _in_turns(
     os.environ.update(env)
     try:
         deadline_s = time.monotonic() + 60 * LATER_MINUTES
-        found = compare(commands(command, other, folder), deadline_s, lambda _: None)
+        found = compare(commands(command, other, folder), deadline_s, lambda _: None, random.Random(0))
     finally:
         os.environ.clear()
         os.environ.update(own)
