@@ -1,11 +1,13 @@
 """How fast a search finds a configuration near the best, on recorded surfaces.
 
-python benchmarks/search.py [bars samplers resume]     writes benchmarks/results/<device>/search.json
+python benchmarks/search.py [bars samplers resume warm]     writes benchmarks/results/<device>/search.json
 
 bars       our search against a shuffled grid and Optuna's TPE as it comes: measuring seconds to a
            configuration within 5 % of the best that fits, share of the best for a tenth of the grid,
            trials that ran out of memory, and what the memory model wrongly kept from being run
 samplers   the same for every sampler of `search.sampler`, each within our own search
+warm       searches that start from an earlier sweep in which one thing was otherwise, or misleading, against
+           the same without one
 resume     sweeps that are cut off in the middle, against the same uninterrupted
 
 Whole sweeps run, supervisor and all, on a launcher that answers from the recorded surface with recorded
@@ -23,9 +25,10 @@ import random
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 from common import Figure, chosen, publish, spread
@@ -39,11 +42,13 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.recorded import RecordedSurface, cells_of, noise_of
+from sweeper.testing.recorded import Cell, RecordedSurface, cells_of, noise_of
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 SEEDS = 20
+PAST_TRIALS = 24
+"""Of an earlier sweep."""
 NEAR = 0.95
 FINALISTS = 3
 ROUNDS = 8
@@ -65,10 +70,29 @@ class Step:
 class Problem:
     """A recorded surface with a memory budget."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(
+        self, name: str, folder: Path, change: Change | None = None, batches: Sequence[int] = ()
+    ) -> None:
+        """Reads a recorded surface.
+
+        Args:
+            change: Makes other speeds of the recorded ones.
+            batches: The sizes in its space; none for those that were recorded.
+        """
         self.name = name
         self.spec = surface_of(name)
+        if batches:
+            tree = self.spec.to_dict()
+            tree["space"]["batch_size"]["choices"] = list(batches)
+            self.spec = SweepSpec.from_dict(tree)
         self.cells = cells_of(folder / f"{name}.csv")
+        if change is not None:
+            flats = {key: self.spec.config(p).flatten() for key, p in combinations(surface_of(name)).items()}
+            speeds = change({key: flats[key] for key in self.cells if key in flats}, self.cells)
+            self.cells = {
+                key: replace(cell, throughput=speeds.get(key, cell.throughput))
+                for key, cell in self.cells.items()
+            }
         self.noise = noise_of(folder / "noise.csv")
         self.params = {key: p for key, p in combinations(self.spec).items() if key in self.cells}
         peaks = sorted(self.cells[key].peak_gib for key in self.params)
@@ -85,6 +109,9 @@ class Problem:
         """Returns what a cell reaches of the best that fits."""
         return self.cells[key].throughput / self.best
 
+
+Change = Callable[[Mapping[str, Mapping[str, Any]], Mapping[str, Cell]], Mapping[str, float]]
+"""`(configurations by key, cells by key)`: the speeds of those that change."""
 
 Strategy = Callable[[Problem, int, int], list[Step]]
 """`(problem, seed, trials)`: the steps of one search."""
@@ -131,10 +158,10 @@ def _scratch() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def steps_of(home: Path, problem: Problem) -> list[Step]:
-    """Returns the searched trials of the sweep in `home`, less what was passed over."""
+def steps_of(home: Path, problem: Problem, name: str = "") -> list[Step]:
+    """Returns the searched trials of a sweep in `home`, less what was passed over."""
     steps = []
-    for entry in Journal(home / "sweeps" / problem.name).trials():
+    for entry in Journal(home / "sweeps" / (name or problem.name)).trials():
         outcome, plan = entry.outcome, entry.job.plan
         if entry.job.stage != "search" or _is_passed_over(outcome):
             continue
@@ -350,7 +377,100 @@ def _asked(home: Path, problem: Problem) -> list[TrialConfig]:
     return [entry.job.config for entry in Journal(home / "sweeps" / problem.name).trials()]
 
 
-PARTS = {"bars": bars, "samplers": samplers, "resume": resume}
+# -- starting from an earlier sweep ----------------------------------------------------------------
+
+
+def slower_steps(seconds: float) -> Change:
+    """A larger model: each sample takes longer, however it is loaded."""
+    return lambda flats, cells: {key: 1 / (1 / cells[key].throughput + seconds) for key in flats}
+
+
+def times(name: str, value: object, factor: float) -> Change:
+    """A value that makes a training faster or slower than it did."""
+
+    def change(flats: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> Mapping[str, float]:
+        return {key: factor * cells[key].throughput for key, flat in flats.items() if flat[name] == value}
+
+    return change
+
+
+def inverted(flats: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> Mapping[str, float]:
+    """What was fast is slow."""
+    speeds = [cells[key].throughput for key in flats]
+    return {key: max(speeds) * min(speeds) / cells[key].throughput for key in flats}
+
+
+def shuffled(flats: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> Mapping[str, float]:
+    """Speeds have nothing to do with configurations."""
+    speeds = [cells[key].throughput for key in flats]
+    random.Random(0).shuffle(speeds)
+    return dict(zip(flats, speeds, strict=True))
+
+
+def smallest_batch_best(
+    flats: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]
+) -> Mapping[str, float]:
+    """A larger batch is slower."""
+    return {key: cells[key].throughput / flat["batch_size"] ** 1.5 for key, flat in flats.items()}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An earlier sweep and the one that starts from it."""
+
+    title: str
+    past: Problem
+    now: Problem
+    misleads: bool = False
+
+
+def pairs(folder: Path) -> list[Pair]:
+    """Returns pairs in which one thing changed, and those whose past misleads."""
+
+    def of(name: str, **options: Any) -> Problem:
+        return Problem(name, folder, **options)
+
+    return [
+        Pair("larger batches", of("mlp", batches=[64, 128, 256, 512, 1024]), of("mlp")),
+        Pair("smaller batches", of("lstm"), of("lstm", batches=[16, 32, 64, 128, 256])),
+        Pair("larger model", of("mlp"), of("mlp", change=slower_steps(2e-6))),
+        Pair("other data", of("cnn"), of("cnn", change=times("loader.kind", "rows", 0.5))),
+        Pair("other torch", of("lstm"), of("lstm", change=times("precision.amp", "bf16", 1.5))),
+        Pair("other machine", of("cnn"), of("cnn", change=times("device.cpu_threads", 2, 1.5))),
+        Pair("inverted", of("mlp", change=inverted), of("mlp"), misleads=True),
+        Pair("shuffled", of("lstm", change=shuffled), of("lstm"), misleads=True),
+        Pair("smallest batch best", of("cnn", change=smallest_batch_best), of("cnn"), misleads=True),
+    ]
+
+
+def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
+    """Yields the measuring seconds to near the best with an earlier sweep, over those without."""
+    for pair in pairs(recordings()):
+        spent: dict[str, list[float]] = {"off": [], "before": []}
+        for seed in range(SEEDS):
+            with tempfile.TemporaryDirectory(dir=_scratch()) as home:
+                before = _spec(pair.past, seed + SEEDS, PAST_TRIALS, "auto")
+                _run(Path(home), before.model_copy(update={"name": "before"}), pair.past, seed + SEEDS)
+                for start, found in spent.items():
+                    spec = _spec(pair.now, seed, 80, "auto", warm_start=start)
+                    name = f"{pair.now.name}-{start}"
+                    _run(Path(home), spec.model_copy(update={"name": name}), pair.now, seed)
+                    steps = steps_of(Path(home), pair.now, name)
+                    found.append(seconds_to_near(pair.now, steps, seed))
+        for start, found in spent.items():
+            yield _figure(f"{pair.title}: warm_start {start}, seconds to 5 %", found, unit="s")
+        ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
+        yield Figure(
+            figure=f"{pair.title}: warm / cold",
+            value=ratio,
+            low=ratio,
+            high=ratio,
+            bar="<= 1.1" if pair.misleads else "<= 0.5",
+            repeats=SEEDS,
+        )
+
+
+PARTS = {"bars": bars, "samplers": samplers, "warm": warm, "resume": resume}
 
 
 def main() -> None:

@@ -66,32 +66,41 @@ def _other(parameter: Parameter, value: Scalar) -> Scalar:
     return next((each for each in few if each != value), few[0])
 
 
-class Effects:
-    """Log throughput as a sum of a value per choice and a parabola per number, where they act."""
+class Design:
+    """Configurations as rows of numbers: a column per choice, a parabola per number, where they act."""
 
-    def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
-        """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
+    def __init__(self, configs: Iterable[TrialConfig], spec: SweepSpec) -> None:
+        """Finds the columns.
+
+        Args:
+            configs: Those that are known; what they never have gets no column.
+        """
         self._spec, self._idle = spec, Idle(spec)
-        flats = [self._acting(config) for config, _ in trials]
+        self._flats = [self._acting(config) for config in configs]
         self._seen = {
-            name: dict.fromkeys(flat[name] for flat in flats if name in flat) for name in spec.space
+            name: dict.fromkeys(flat[name] for flat in self._flats if name in flat) for name in spec.space
         }
         self._ranges = {name: _range(parameter, self._seen[name]) for name, parameter in spec.space.items()}
-        rows = np.array([self._row(flat) for flat in flats])
-        logs = np.log([throughput for _, throughput in trials])
-        # Centred, so that the mean is not penalised.
-        rows, logs = rows - rows.mean(axis=0), logs - logs.mean()
-        self._effects = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ logs)
+
+    def rows(self) -> NDArray[np.float64]:
+        """Returns the rows of the known configurations."""
+        return np.array([self._row(flat) for flat in self._flats])
+
+    def row(self, config: TrialConfig) -> NDArray[np.float64]:
+        """Returns the row of any configuration."""
+        return self._row(self._acting(config))
 
     def knows(self, name: str, value: Scalar) -> bool:
-        """Returns whether the trials tell about a value: it or, for a number, others were tried."""
+        """Returns whether the configurations tell about a value: it or, for a number, others are there."""
         seen = self._seen[name]
         return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
 
-    def ratio(self, config: TrialConfig, to: TrialConfig) -> float:
-        """Returns the predicted throughput of a configuration over that of another."""
-        there, here = (self._row(self._acting(each)) for each in (config, to))
-        return float(np.exp((there - here) @ self._effects))
+    def num_new(self, config: TrialConfig) -> int:
+        """Returns how many of a configuration's values have no column."""
+        flat = self._acting(config)
+        return sum(
+            self._ranges[name] is None and value not in self._seen[name] for name, value in flat.items()
+        )
 
     def _acting(self, config: TrialConfig) -> dict[str, Scalar]:
         flat = config.canonical().flatten()
@@ -110,6 +119,28 @@ class Effects:
             along = 0.0 if mine is None else (mine - middle) / half
             columns += [along, along**2]
         return np.array(columns)
+
+
+class Effects:
+    """Log throughput as a sum of a value per choice and a parabola per number, where they act."""
+
+    def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
+        """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
+        self._design = Design([config for config, _ in trials], spec)
+        rows = self._design.rows()
+        logs = np.log([throughput for _, throughput in trials])
+        # Centred, so that the mean is not penalised.
+        rows, logs = rows - rows.mean(axis=0), logs - logs.mean()
+        self._effects = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ logs)
+
+    def knows(self, name: str, value: Scalar) -> bool:
+        """Returns whether the trials tell about a value."""
+        return self._design.knows(name, value)
+
+    def ratio(self, config: TrialConfig, to: TrialConfig) -> float:
+        """Returns the predicted throughput of a configuration over that of another."""
+        there, here = (self._design.row(each) for each in (config, to))
+        return float(np.exp((there - here) @ self._effects))
 
 
 def _range(parameter: Parameter, seen: Iterable[Scalar]) -> tuple[float, float] | None:

@@ -6,7 +6,7 @@ import math
 import random
 from bisect import insort
 from collections import deque
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from sweeper.core.config import OPEN_SECTIONS, Scalar
@@ -21,6 +21,10 @@ MAX_BASES = 1000
 """Configurations whose neighbours are tried, best first; skipping that many takes 5 ms."""
 MAX_ALIKE = 100
 """The latest configurations with one different parameter that a new one is compared with."""
+
+
+Expected = Callable[[Params, Params], float]
+"""The expected logarithm of what the second configuration gains over the first."""
 
 
 class Asked(NamedTuple):
@@ -82,7 +86,7 @@ class Climb:
         total[0] += gain
         total[1] += 1
 
-    def ask(self, taken: Container[str], seed: int) -> Asked | None:
+    def ask(self, taken: Container[str], seed: int, expected: Expected | None = None) -> Asked | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
 
         Once all neighbours of the best are known, the next best follows, which may be better but
@@ -90,6 +94,7 @@ class Climb:
 
         Args:
             taken: Keys of the configurations asked for already.
+            expected: What is known of a step besides: parameters, and those one step from them.
         """
         draw = random.Random(seed)
         for _, _, number in self._order[:MAX_BASES]:
@@ -99,7 +104,8 @@ class Climb:
                 # What the best would be without a change is asked at its end (`sweep.phases.ladder`).
                 left = [each for each in left if each.value != self._own.get(each.name)]
             if left:
-                name, value, _ = max(left, key=lambda each: (self._gain(base, each), draw.random()))
+                gain = self._gain if expected is None else _expecting(expected)
+                name, value, _ = max(left, key=lambda each: (gain(base, each), draw.random()))
                 why = f"one step from trial {number}: {name} {base[name]} -> {value}"
                 return Asked({**base, name: value}, why)
         return None
@@ -153,6 +159,10 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
             value = spelled(distribution(parameter), neighbour)
             if spec.config({**params, name: value}).key() != own:
                 yield name, value
+
+
+def _expecting(expected: Expected) -> Callable[[Params, _Neighbour], float]:
+    return lambda base, to: expected(base, {**base, to.name: to.value})
 
 
 def _direction(before: Scalar, after: Scalar) -> object:

@@ -64,6 +64,23 @@ def spelled(of: BaseDistribution, value: Scalar) -> Scalar:
     return exact
 
 
+def placed(parameter: Parameter, value: Scalar) -> Scalar:
+    """Returns a value of a parameter: this one, the nearest to it, or the first."""
+    if value is not None and parameter.contains(value):
+        return parameter.like(value)
+    return nearest(parameter, value) if isinstance(value, int | float) else parameter.first()
+
+
+def nearest(parameter: Parameter, value: float) -> Scalar:
+    """Returns the value of a parameter that is nearest to a number."""
+    if isinstance(parameter, CategoricalParameter):
+        numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
+        return min(numbers, key=lambda each: abs(each - value)) if numbers else parameter.first()
+    value = min(max(value, parameter.low), parameter.high)
+    steps = round((value - parameter.low) / parameter.step) if parameter.step else 0
+    return parameter.like(min(parameter.low + steps * (parameter.step or 1), parameter.high))
+
+
 def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
     """Returns a random value of a distribution, evenly over its range (or the range's logarithm)."""
     if isinstance(of, IntDistribution | FloatDistribution) and of.log:

@@ -26,6 +26,9 @@ MATTERS = (
 FIXED, WEIGHTS, SAMPLE = range(3)
 """The parts of a peak: context, framework and data; the model; each sample."""
 
+SWEEP = "in the sweep"
+"""The name by which peaks are told from those of an earlier sweep."""
+
 ENOUGH = 3
 """Peaks needed before anything is predicted."""
 
@@ -49,10 +52,16 @@ ITERATIONS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A trial so far: its configuration and its peak in GiB; None if it ran out of memory."""
+    """A trial so far.
+
+    Attributes:
+        peak_gib: Its peak; None if it ran out of memory.
+        sweep: The earlier sweep that it is of; empty for this one.
+    """
 
     config: TrialConfig
     peak_gib: float | None
+    sweep: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +84,7 @@ class MemoryModel:
 
     def __init__(self, seen: Sequence[Seen], limit_gib: float) -> None:
         self._limit = limit_gib
-        self._seen = [(_flat(trial.config), trial.config.batch_size, trial.peak_gib) for trial in seen]
+        self._seen = [(_flat(trial.config, trial.sweep), trial.config.batch_size, trial.peak_gib) for trial in seen]
         self._enough = sum(peak is not None for _, _, peak in self._seen) >= ENOUGH
         if self._enough:
             self._encode()
@@ -222,10 +231,11 @@ def _effect(name: str, part: int) -> float:
     return 0.5 if name in ("precision.amp", "compile.mode", "optimizer.name") else 0.15
 
 
-def _flat(config: TrialConfig) -> Flat:
+def _flat(config: TrialConfig, sweep: str = "") -> Flat:
     flat = config.canonical().flatten()
-    # Any of a script's own names may matter.
-    return {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
+    # Any of a script's own names may matter. Another sweep's peaks may all be off by a factor.
+    found = {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
+    return {**found, SWEEP: sweep}
 
 
 def _is_number(value: Scalar) -> TypeGuard[int | float]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
+from sweeper.core.past import PastSweep
 from sweeper.core.loaders import BEST_FIRST, RESIDENT, STREAM, WORKERS
+from sweeper.search.distributions import nearest, placed
 from sweeper.search.guidance import preset_for, size_of, workers_for
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 
@@ -61,11 +63,13 @@ class Hints:
         device: The GPU's or CPU's name.
         cores: Cores that a trial may use; 0 if unknown.
         samples: Training samples; 0 if unknown.
+        past: An earlier sweep of the same training; None without one.
     """
 
     device: str = ""
     cores: int = 0
     samples: int = 0
+    past: PastSweep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +114,11 @@ def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
     if "batch_size" not in spec.space:
         return
     own = spec.baseline_config()
-    base = {name: _kept(parameter, own.flatten().get(name)) for name, parameter in spec.space.items()}
+    base = {name: placed(parameter, own.flatten().get(name)) for name, parameter in spec.space.items()}
     sooner = spec.trained_sooner(own).flatten()
     base = {name: sooner.get(name, value) for name, value in base.items()}
     for factor in (1, *BATCH_FACTORS):
-        size = _nearest(spec.space["batch_size"], factor * own.batch_size)
+        size = nearest(spec.space["batch_size"], factor * own.batch_size)
         yield {**base, "batch_size": size}, f"your baseline with batches of {size}, gathered if they can be"
 
 
@@ -124,7 +128,7 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
         return []
     own = spec.baseline_config().flatten()
     # The baseline may lie outside of the space: more workers than this machine has cores.
-    base = {name: _kept(parameter, own.get(name)) for name, parameter in spec.space.items()}
+    base = {name: placed(parameter, own.get(name)) for name, parameter in spec.space.items()}
     found: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
         if name == "batch_size" or name.partition(".")[0] in OPEN_SECTIONS:
@@ -162,7 +166,7 @@ def _filled(
     assert isinstance(batch, int)
     most = size_of(hints.samples).most_workers
     count = workers_for(hints.cores, batch, most)
-    params["loader.num_workers"] = _nearest(workers, count)
+    params["loader.num_workers"] = nearest(workers, count)
     formula = f"{count} workers = min({hints.cores} cores / 2, {most}, {batch} / 32)"
     return params, f"{why}; {formula}"
 
@@ -177,7 +181,7 @@ def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | No
         "model.hidden_size": preset.hidden_size,
         "loader.num_workers": min(preset.num_workers, max(1, hints.cores)),
     }
-    fixed = {name: _nearest(spec.space[name], value) for name, value in known.items() if name in spec.space}
+    fixed = {name: nearest(spec.space[name], value) for name, value in known.items() if name in spec.space}
     said = ", ".join(f"{name} {value}" for name, value in fixed.items())
     data = f" and {size.title}" if size.title else ""
     return _filled(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {said}")
@@ -209,27 +213,10 @@ def _chosen(
     return parameter.first()
 
 
-def _kept(parameter: Parameter, value: Scalar) -> Scalar:
-    """Returns a value of the parameter: this one, or the nearest to it."""
-    if value is not None and parameter.contains(value):
-        return parameter.like(value)
-    return _nearest(parameter, value) if isinstance(value, int | float) else parameter.first()
-
-
 def _at(parameter: Parameter, share: float) -> Scalar:
     """Returns the value that lies at `share` of the range, on a logarithmic scale."""
     if isinstance(parameter, CategoricalParameter):
         numbers = sorted(choice for choice in parameter.choices if isinstance(choice, int | float))
         return numbers[round(share * (len(numbers) - 1))] if numbers else parameter.first()
     low, high = max(parameter.low, 1), parameter.high
-    return _nearest(parameter, low * (high / low) ** share)
-
-
-def _nearest(parameter: Parameter, value: float) -> Scalar:
-    """Returns the value of the parameter that is nearest to a number."""
-    if isinstance(parameter, CategoricalParameter):
-        numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
-        return min(numbers, key=lambda each: abs(each - value)) if numbers else parameter.first()
-    value = min(max(value, parameter.low), parameter.high)
-    steps = round((value - parameter.low) / parameter.step) if parameter.step else 0
-    return parameter.like(min(parameter.low + steps * (parameter.step or 1), parameter.high))
+    return nearest(parameter, low * (high / low) ** share)

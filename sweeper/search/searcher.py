@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import random
 import warnings
 from collections.abc import Container, Iterator, Mapping
@@ -17,11 +18,12 @@ from sweeper.core.config import Scalar
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
-from sweeper.search.climb import Asked, Climb
+from sweeper.search.climb import Asked, Climb, Params
 from sweeper.search.distributions import combinations, distributions_of, drawn
 from sweeper.search.halves import Halves
 from sweeper.search.history import RUNNING, History, Past
-from sweeper.search.presets import Hints, presets
+from sweeper.search.past import Past
+from sweeper.search.presets import Hints, Start, presets
 from sweeper.search.sampler_process import Helper
 from sweeper.search.samplers import make, mixed
 from sweeper.search.study_file import StudyFile, as_trial
@@ -72,6 +74,7 @@ class Searcher:
         self._distributions = distributions_of(spec)
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
         self._starts = {spec.config(each.params).key(): each for each in starts}
+        self._past = Past.of(hints.past, spec) if hints is not None else None
         self._directions = [objective.direction for objective in spec.objectives]
         self._keeps = SAMPLERS.get(spec.search.sampler).keeps
         self._climb = Climb(spec) if len(self._directions) == 1 else None
@@ -149,6 +152,8 @@ class Searcher:
             self._climb.tell(number, placed)
         if self._halves is not None:
             self._halves.tell(placed)
+        if self._past is not None and placed.values:
+            self._past.tell(number, self._spec.config(placed.params), placed.values[0])
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
         self._history.add(number, trial)
         return trial
@@ -177,9 +182,24 @@ class Searcher:
         return _Next(*asked) if asked is not None else None
 
     def _next_start(self, taken: Container[str]) -> _Next | None:
-        """Returns the first of the usual starts that was not asked for yet."""
-        left = (each for key, each in self._starts.items() if key not in taken)
+        """Returns the first of the starts that was not asked for yet.
+
+        After the first of the usual ones, an earlier sweep's best come before the others. They replace those
+        that do the baseline's work, as long as what is measured agrees with what that sweep found.
+        """
+        usual = {key: each for key, each in self._starts.items() if key not in taken}
+        past = self._past
+        if past is None or len(usual) == len(self._starts) or not past.holds:
+            left = list(usual.values())
+        else:
+            remembered = [Start(*each) for each in past.starts()]
+            left = [each for each in remembered if self._spec.config(each.params).key() not in taken]
+            left += [each for each in usual.values() if not self._does_usual_work(each)]
         return next((_Next(each.params, f"start: {each.why}") for each in left), None)
+
+    def _does_usual_work(self, start: Start) -> bool:
+        spec = self._spec
+        return spec.config(start.params).work_key() == spec.baseline_config().work_key()
 
     def _next_stack(self, taken: Container[str]) -> _Next | None:
         """Returns what gained alone, together, once each of the usual starts has its result."""
@@ -192,8 +212,14 @@ class Searcher:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""
         if self._sampler() != CLIMB or self._climb is None:
             return None
-        asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
+        expected = self._expected if self._past is not None and self._past.holds else None
+        asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number, expected)
         return _Next(*asked) if asked is not None else None
+
+    def _expected(self, base: Params, moved: Params) -> float:
+        assert self._past is not None
+        config = self._spec.config(moved)
+        return -math.inf if self._past.fails(config) else self._past.gain(config, self._spec.config(base))
 
     def _next_suggested(self, number: int, taken: Container[str]) -> _Next | None:
         """Returns the sampler's suggestion; None if it only repeats what was asked for already."""
@@ -208,6 +234,8 @@ class Searcher:
         name = self._spec.search.sampler
         if name != AUTO:
             return name
+        if self._past is not None and self._past.holds:
+            return CLIMB
         return SOBOL if self._num_results < len(self._starts) + SOBOL_POINTS else CLIMB
 
     def _ask_here(self, name: str, number: int, taken: Container[str]) -> _Next | None:

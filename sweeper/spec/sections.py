@@ -19,6 +19,8 @@ from sweeper.spec.space import FiniteFloat, Section, Sparse
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+LATEST, NONE = "auto", "off"
+"""Values of `search.warm_start`."""
 
 
 def _name(value: str) -> str:
@@ -233,6 +235,8 @@ class Search(Section):
         regret: It ends once the best so far is expected to be within this share of the optimum.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
+        warm_start: The earlier sweep of the same training that the search starts from: the latest
+            (`auto`), one by its name or its folder, or none (`off`).
     """
 
     sampler: str = AUTO
@@ -242,6 +246,7 @@ class Search(Section):
     patience: Count | None = None
     regret: Annotated[float, Field(gt=0, lt=1)] | None = None
     memory_headroom: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    warm_start: Annotated[str, Field(min_length=1)] = LATEST
 
 
 class Confirm(Section):

@@ -31,6 +31,7 @@ from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_fo
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.store.past import past_line, remember, remembered
 from sweeper.sweep.store.study_copy import mirror_of
 from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.probe import awake
@@ -85,8 +86,12 @@ def supervised(
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
             observer.line(line)
         if not journal.begun:
+            remember(journal, sweep.home, spec, sweep.fingerprint)
             journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
             failpoint("begun")
+        past = remembered(journal)
+        if past is not None:
+            observer.line(past_line(past))
         info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
         publisher = Publisher(tracker, info, journal.folder)
         publisher.open()
@@ -111,6 +116,7 @@ def supervised(
                     began=began,
                     stopping=stopping,
                     mirror=mirror,
+                    past=past,
                 )
             finally:
                 mirror.finish(0.0)

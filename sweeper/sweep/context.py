@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.analysis.labels import run_name
 from sweeper.core.job import Job
+from sweeper.core.past import PastSweep
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec
@@ -34,6 +35,7 @@ class SweepContext:
             returns the narrower specification to the phases after it.
         template: What the jobs of all trials have in common.
         varied: The names that differ between the trials.
+        past: The earlier sweep that the search starts from; None without one.
         began: When the sweep's time started, by the monotonic clock.
     """
 
@@ -48,6 +50,7 @@ class SweepContext:
     stopping: Stopping
     template: Job
     varied: Sequence[str]
+    past: PastSweep | None
     began: float
 
     @property

@@ -9,12 +9,15 @@ from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import METRICS
+from sweeper.core.past import PastSweep
 from sweeper.search.memory import MemoryModel, Seen
 from sweeper.sweep.setup import Machine
 
 MAX_HALVINGS = 3
 MAX_SEEN = 200
 """Trials in the memory model; the cost of fitting and of asking it grows with their number."""
+MAX_PAST = 50
+"""Trials of an earlier sweep in it."""
 FITS = 32
 """Up to twice this many trials, each one refits the model; later, every 1/32 more do."""
 
@@ -22,8 +25,11 @@ FITS = 32
 class Capacity:
     """Predicts from the trials so far whether a configuration will fit."""
 
-    def __init__(self, table: TrialTable, machine: Machine, headroom: float) -> None:
+    def __init__(
+        self, table: TrialTable, machine: Machine, headroom: float, past: PastSweep | None = None
+    ) -> None:
         self._table = table
+        self._past = [] if past is None or past.kind != machine.devices[0].kind else _largest(past)
         on_gpu = machine.devices[0].kind == "cuda"
         self._metric = "gpu_mem_peak_gib" if on_gpu else "host_mem_peak_gib"
         self._out_of_memory = FailureKind.OOM if on_gpu else FailureKind.HOST_OOM
@@ -76,7 +82,7 @@ class Capacity:
         # Immediately after a trial that did not fit; else, with many, once a few more are known.
         known = max(self._refused_at, count - count % max(1, count // FITS))
         if self._fitted is None or self._fitted[0] != (known, limit):
-            self._fitted = (known, limit), MemoryModel(telling(self._seen[:known]), limit)
+            self._fitted = (known, limit), MemoryModel([*self._past, *telling(self._seen[:known])], limit)
             self._objections.clear()
         return self._fitted[1]
 
@@ -107,6 +113,16 @@ class Capacity:
                 self._seen.append(Seen(config=record.config, peak_gib=peak))
                 self._refused_at = len(self._seen) if refused else self._refused_at
         self._looked_at = len(self._table.ended)
+
+
+def _largest(past: PastSweep) -> list[Seen]:
+    """Returns the largest peaks of an earlier sweep."""
+    seen = [
+        Seen(config=each.config, peak_gib=each.peak_gib, sweep=past.name)
+        for each in past.measured
+        if each.peak_gib
+    ]
+    return heapq.nlargest(MAX_PAST, seen, key=lambda each: each.peak_gib or 0.0)
 
 
 def telling(seen: Sequence[Seen]) -> list[Seen]:

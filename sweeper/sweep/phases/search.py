@@ -11,6 +11,7 @@ from sweeper.analysis.regret import expected_regret
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.past import PastSweep
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
@@ -40,9 +41,9 @@ RECENT = 100
 """Trials from which the remaining gain is estimated; more take longer without a better estimate."""
 
 
-def hints_of(machine: Machine, samples: int = 0) -> Hints:
+def hints_of(machine: Machine, samples: int = 0, past: PastSweep | None = None) -> Hints:
     """Returns the facts for first guesses, which are the same when the search continues."""
-    return Hints(device=machine.devices[0].name, cores=machine.usable_cpus, samples=samples)
+    return Hints(device=machine.devices[0].name, cores=machine.usable_cpus, samples=samples, past=past)
 
 
 class Search:
@@ -77,7 +78,8 @@ class Search:
         self._idle: Idle = {}
         self._searcher = self._new_searcher()
         context.mirror.tell(self._table.results)
-        self._capacity = Capacity(self._table, context.machine, self._whole.search.memory_headroom)
+        headroom = self._whole.search.memory_headroom
+        self._capacity = Capacity(self._table, context.machine, headroom, context.past)
         self._taken = _Taken(self._table, self._capacity)
         self._early = EarlyRounds(context, trials)
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
@@ -112,7 +114,8 @@ class Search:
     def _hints(self) -> Hints:
         base = self._table.yardstick
         measured = base.baseline.measurement if base else None
-        return hints_of(self._context.machine, measured.train_samples if measured else 0)
+        samples = measured.train_samples if measured else 0
+        return hints_of(self._context.machine, samples, self._context.past)
 
     def run(self) -> str:
         """Searches, and returns why it ended."""

@@ -1,0 +1,151 @@
+"""What earlier sweeps of the same training tell a search before it has measured anything.
+
+They are a guess, never a measurement: where to begin, and which change to try next. It is looked at again
+with each trial, and forgotten once the trials here contradict it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from sweeper.analysis.effects import Effects
+from sweeper.analysis.finalists import is_speed
+from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.past import PastSweep, PastTrial
+from sweeper.core.record import BASELINE
+from sweeper.search.distributions import placed
+from sweeper.search.halves import Halves
+from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.spec.neighbours import is_number, place
+
+MAX_OFF = 0.3
+"""Difference of a ratio's logarithm to what was expected that noise explains; half of a larger one, too."""
+
+
+class Past:
+    """What an earlier sweep says of a space.
+
+    Args:
+        spec: The space that is searched now.
+    """
+
+    def __init__(self, sweep: PastSweep, spec: SweepSpec) -> None:
+        self._sweep, self._spec = sweep, spec
+        self._effects = Effects([(each.config, each.throughput) for each in sweep.measured], spec)
+        self._here: dict[int, tuple[TrialConfig, float]] = {}
+        self._moved: Effects | None = None
+
+    @classmethod
+    def of(cls, sweep: PastSweep | None, spec: SweepSpec) -> Past | None:
+        """Returns it for a search for the highest speed; None for others, or without an earlier sweep."""
+        if sweep is None or Halves.suits(spec) or not is_speed(spec):
+            return None
+        return cls(sweep, spec)
+
+    def tell(self, number: int, config: TrialConfig, value: float) -> None:
+        """Records a trial of the sweep that runs, and the value of its objective."""
+        if value > 0:
+            speed = value if self._spec.objectives[0].direction == "maximize" else 1 / value
+            self._here[number] = config, speed
+            self._moved = None
+
+    @property
+    def _measured(self) -> list[tuple[TrialConfig, float]]:
+        return [self._here[number] for number in sorted(self._here)]
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was measured here is as this expects it, but for noise."""
+        if len(self._here) < 2:
+            return False
+        (first, base), *rest = self._measured
+        offs = []
+        for config, speed in rest:
+            found = math.log(speed / base)
+            off = abs(found - math.log(self._effects.ratio(config, first)))
+            offs.append(off / max(MAX_OFF, abs(found) / 2))
+        return statistics.median(offs) <= 1
+
+    def gain(self, config: TrialConfig, to: TrialConfig) -> float:
+        """Returns the expected logarithm of the ratio of two configurations' speeds.
+
+        It is the earlier sweep's, moved by what the trials here differ from it.
+        """
+        expected = math.log(self._effects.ratio(config, to))
+        if len(self._here) < 2:
+            return expected
+        if self._moved is None:
+            measured = self._measured
+            first = measured[0][0]
+            rest = [(each, speed / self._effects.ratio(each, first)) for each, speed in measured]
+            self._moved = Effects(rest, self._spec)
+        return expected + math.log(self._moved.ratio(config, to))
+
+    def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
+        """Yields where to begin: the earlier winner, then what its effects promise most, in this space."""
+        best = self._best()
+        if best is None:
+            return
+        params = self._placed(best.config)
+        yield params, f"the best of `{self._sweep.name}`: its trial {best.number}"
+        if grown := self._grown(best.config, params):
+            yield grown, f"the best of `{self._sweep.name}` was at an end of its range; the end of this one"
+
+    def fails(self, config: TrialConfig) -> bool:
+        """Returns whether a configuration has a choice with which every earlier trial failed."""
+        flat = config.canonical().flatten()
+        return any(flat.get(name) in gone for name, gone in self._failing.items())
+
+    @cached_property
+    def _failing(self) -> Mapping[str, frozenset[Scalar]]:
+        ran: dict[str, set[Scalar]] = {}
+        failed: dict[str, set[Scalar]] = {}
+        for each in self._sweep.trials:
+            flat = each.config.canonical().flatten()
+            for name, parameter in self._spec.space.items():
+                if isinstance(parameter, CategoricalParameter) and name in flat:
+                    into = failed if each.failure else ran
+                    into.setdefault(name, set()).add(flat[name])
+        return {
+            name: frozenset(values - ran.get(name, set()))
+            for name, values in failed.items()
+            if values - ran.get(name, set()) and ran.get(name)
+        }
+
+    def _best(self) -> PastTrial | None:
+        measured = {each.number: each for each in self._sweep.measured}
+        if self._sweep.winner in measured:
+            return measured[self._sweep.winner]
+        others = [each for each in measured.values() if each.number != BASELINE]
+        return max(others, key=lambda each: each.throughput, default=None)
+
+    def _placed(self, config: TrialConfig) -> dict[str, Scalar]:
+        flat = config.flatten()
+        return {name: placed(of, flat.get(name)) for name, of in self._spec.space.items()}
+
+    def _grown(self, config: TrialConfig, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Returns parameters with the numbers at this range's end that the earlier best had at its own."""
+        flat = config.flatten()
+        grown = dict(params)
+        for name, of in self._spec.space.items():
+            mine = place(of, flat.get(name))
+            tried = [place(of, each.config.flatten().get(name)) for each in self._sweep.measured]
+            known = [each for each in tried if each is not None]
+            if mine is None or len(set(known)) < 2:
+                continue
+            low, high = _ends(of)
+            if mine == max(known) and params[name] != high:
+                grown[name] = high
+            elif mine == min(known) and params[name] != low:
+                grown[name] = low
+        return grown if grown != params else {}
+
+
+def _ends(parameter: Parameter) -> tuple[Scalar, Scalar]:
+    if isinstance(parameter, CategoricalParameter):
+        numbers = sorted(choice for choice in parameter.choices if is_number(choice))
+        return numbers[0], numbers[-1]
+    return parameter.low, parameter.high

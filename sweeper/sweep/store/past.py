@@ -1,0 +1,142 @@
+"""Finds an earlier sweep of the same training, and keeps what a new one needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.codec import decode, encode
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.core.metrics import METRICS
+from sweeper.core.past import PastSweep, PastTrial
+from sweeper.core.record import TrialRecord
+from sweeper.errors import UserError
+from sweeper.spec import SweepSpec
+from sweeper.spec.sections import LATEST, NONE
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep
+from sweeper.sweep.store.fingerprint import differences
+from sweeper.sweep.store.journal import Journal
+from sweeper.system.files import ours, read_json, write_json
+
+PAST = "past.json"
+
+MIN_MEASURED = 4
+"""Trials of a sweep from which effects can be told."""
+
+MAX_TRIALS = 200
+"""The fastest of a longer sweep."""
+
+TOLD = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, FailureKind.CRASH})
+"""Failures that are likely to happen again; those of the user's code may have been mended."""
+
+MARKS = ("code", "data", "torch", "device", "space", "fix", "baseline")
+"""What may differ from an earlier sweep, by the keys of a fingerprint."""
+
+
+def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> None:
+    """Keeps what a new sweep starts from, so that it continues from the same.
+
+    Raises:
+        UserError: There is no such sweep as it names.
+    """
+    found = _found(home, spec, fingerprint)
+    if found is not None:
+        write_json(journal.folder / PAST, encode(found))
+
+
+def remembered(journal: Journal) -> PastSweep | None:
+    """Returns what a sweep starts from; None if it starts from nothing.
+
+    Raises:
+        EnvironmentStopError: The file is damaged.
+    """
+    path = journal.folder / PAST
+    if not path.exists():
+        return None
+    with ours(path, "Remove it, and the search goes on without it"):
+        past: PastSweep = decode(PastSweep, read_json(path))
+    return past
+
+
+def past_line(past: PastSweep) -> str:
+    """Returns what a search starts from, in words."""
+    changed = f" (since then, other: {', '.join(past.differs)})" if past.differs else ""
+    return f"Starting from what `{past.name}` measured in {len(past.measured)} trials{changed}."
+
+
+def _found(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastSweep | None:
+    wanted = spec.search.warm_start
+    if wanted == NONE or spec.confirm.ladder:
+        return None
+    if wanted != LATEST:
+        return _past(_named(home, wanted), fingerprint)
+    for journal in all_sweeps(home):
+        if _subject(journal.read()["fingerprint"]) == _subject(fingerprint):
+            past = _past(journal, fingerprint)
+            if len(past.measured) >= MIN_MEASURED:
+                return past
+    return None
+
+
+def _named(home: Path, name: str) -> Journal:
+    folder = Path(name)
+    if folder.name == name:
+        return find_sweep(home, name)
+    journal = Journal(folder)
+    if not journal.begun:
+        raise UserError(
+            f"`search.warm_start` must be `auto`, `off`, a sweep's name or its folder, but {name!r} has no sweep."
+        )
+    return journal
+
+
+def _subject(fingerprint: Mapping[str, Any]) -> object:
+    """Returns what is trained, whatever has changed of it."""
+    command = fingerprint.get("command")
+    if command:
+        return tuple(each for each in command if str(each).endswith(".py"))
+    return fingerprint.get("pipeline")
+
+
+def _past(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
+    document = journal.read()
+    records = [
+        journal.record(entry.number, entry.job, entry.outcome)
+        for entry in journal.trials()
+        if isinstance(entry.outcome, Measurement | Failure)
+    ]
+    trials = sorted(map(_trial, records), key=lambda each: -each.throughput)
+    result = journal.result()
+    kinds = [each.measurement.device.kind for each in records if each.measurement]
+    old = document["fingerprint"]
+    return PastSweep(
+        name=journal.name,
+        trials=tuple(trials[:MAX_TRIALS]),
+        winner=result.confirmation.winner if result is not None else None,
+        kind=kinds[0] if kinds else "",
+        differs=tuple(_changed(old, fingerprint)),
+    )
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in MARKS:
+        if differences({name: old.get(name)}, {name: new.get(name)}):
+            yield name
+
+
+def _trial(record: TrialRecord) -> PastTrial:
+    measured, failure = record.measurement, record.failure
+    if measured is None:
+        assert failure is not None
+        is_told = failure.kind in TOLD
+        return PastTrial(
+            number=record.number, config=record.config, failure=failure.message if is_told else ""
+        )
+    metric = "gpu_mem_peak_gib" if measured.device.kind == "cuda" else "host_mem_peak_gib"
+    return PastTrial(
+        number=record.number,
+        config=record.config,
+        throughput=measured.throughput,
+        peak_gib=METRICS[metric].of(record),
+    )

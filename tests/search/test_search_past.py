@@ -1,0 +1,97 @@
+"""An earlier sweep as a guess: where to begin, what to try next, and when to forget it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replays import spec_of, throughput
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.past import PastSweep, PastTrial
+from sweeper.core.record import SearchResult
+from sweeper.search import Hints, Searcher
+from sweeper.search.memory import MemoryModel, Seen
+from sweeper.search.past import Past
+
+CHOICES = {"batch_size": [64, 256, 1024], "loader.kind": ["workers", "resident"], "precision.amp": ["fp32", "bf16"]}
+SPACE = {name: {"type": "categorical", "choices": choices} for name, choices in CHOICES.items()}
+
+
+def configs() -> list[TrialConfig]:
+    spec = spec_of(space=SPACE)
+    return [
+        spec.config({"batch_size": size, "loader.kind": kind, "precision.amp": amp})
+        for size in CHOICES["batch_size"]
+        for kind in CHOICES["loader.kind"]
+        for amp in CHOICES["precision.amp"]
+    ]
+
+
+def earlier(speed: Any = throughput, **failing: str) -> PastSweep:
+    """A sweep that measured all of `SPACE`; what has a value of `failing` failed."""
+    trials = []
+    for number, config in enumerate(configs(), start=1):
+        why = next((w for name, w in failing.items() if name in map(str, config.flatten().values())), "")
+        trials.append(PastTrial(number=number, config=config, throughput=0.0 if why else speed(config), failure=why))
+    return PastSweep(name="before", trials=tuple(trials), kind="cpu")
+
+
+def asked(folder: Path, past: PastSweep | None, count: int) -> list[tuple[TrialConfig, str]]:
+    """Returns the first configurations of a search, and why each."""
+    spec = spec_of(space=SPACE, search={"trials": 20})
+    searcher = Searcher(folder / "study.log", spec, {}, Hints(past=past))
+    base = SearchResult(params={"batch_size": 64, "loader.kind": "workers", "precision.amp": "fp32"}, values=(128.0,), constraints={})
+    searcher.tell(0, base)
+    taken, found = {spec.config(base.params).key()}, []
+    for number in range(1, count + 1):
+        params, why = searcher.ask(number, taken)
+        config = spec.config(params)
+        taken.add(config.key())
+        found.append((config, why))
+        searcher.tell(number, SearchResult(params=params, values=(throughput(config),), constraints={}))
+    return found
+
+
+def test_the_earlier_best_follows_the_first_start(tmp_path: Path):
+    (first, _), (second, why), *_ = asked(tmp_path, earlier(), 3)
+    assert throughput(second) == max(map(throughput, configs())) or throughput(first) == throughput(second)
+    assert why.startswith("start: the best of `before`: its trial ")
+
+
+def test_what_is_measured_otherwise_is_forgotten(tmp_path: Path):
+    (tmp_path / "cold").mkdir()
+    misled = asked(tmp_path, earlier(lambda config: 1e6 / throughput(config)), 6)
+    assert [config for config, _ in misled] == [config for config, _ in asked(tmp_path / "cold", None, 6)]
+
+
+def test_a_choice_that_always_failed_comes_last(tmp_path: Path):
+    past = Past(earlier(bf16="no such kernel"), spec_of(space=SPACE))
+    assert {config.precision.amp for config in configs() if past.fails(config)} == {"bf16"}
+    found = asked(tmp_path, earlier(bf16="no such kernel"), 8)
+    tried = [config.precision.amp for config, why in found[1:] if not why.startswith("start: what")]
+    assert tried == sorted(tried, reverse=True)
+
+
+def test_effects_are_moved_by_what_is_measured_here():
+    spec = spec_of(space=SPACE)
+    past = Past(earlier(), spec)
+    small, large = (spec.config({"batch_size": n, "loader.kind": "resident", "precision.amp": "fp32"}) for n in (64, 1024))
+    before = past.gain(large, small)
+    assert before == pytest.approx(2.77, abs=0.1)
+    for number, config in enumerate(configs()):
+        # Batches bring less than they did.
+        past.tell(number, config, throughput(config) / config.batch_size**0.5)
+    assert past.gain(large, small) == pytest.approx(1.39, abs=0.2)
+
+
+def test_earlier_peaks_tell_what_fits_before_any_trial():
+    peaks = [Seen(config=each, peak_gib=0.01 * each.batch_size, sweep="before") for each in configs()]
+    model = MemoryModel(peaks, limit_gib=6.0)
+    assert [model.fits(each) for each in configs()] == [each.batch_size <= 256 for each in configs()]
+    # Those measured here count more.
+    own = [Seen(config=each, peak_gib=0.015 * each.batch_size) for each in configs()[:6]]
+    expected = MemoryModel([*peaks, *own], limit_gib=50.0).predict(configs()[-1])
+    assert expected is not None
+    assert expected.gib == pytest.approx(15.4, rel=0.1)

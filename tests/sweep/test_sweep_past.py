@@ -1,0 +1,59 @@
+"""A sweep that starts from what an earlier one of the same training measured."""
+
+from __future__ import annotations
+
+import pytest
+from replays import Bench, spec_of, surface, throughput
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.errors import UserError
+from sweeper.testing.noop import made_up
+
+
+def origins(bench: Bench) -> list[str]:
+    return [job.origin for job in bench.launcher.jobs if job.plan.repeats and job.stage == "search"]
+
+
+def test_a_second_sweep_starts_from_the_first(bench: Bench):
+    bench.run(spec_of(name="first"))
+    assert not any(line.startswith("Starting from") for line in bench.watcher.lines)
+    bench.run(spec_of(name="second", constraints={}))
+    (said,) = [line for line in bench.watcher.lines if line.startswith("Starting from")]
+    assert said.startswith("Starting from what `first` measured in ")
+    assert any("the best of `first`" in why for why in origins(bench))
+    again = bench.run(spec_of(name="second", constraints={}), extend=2)
+    assert not again.stopped
+    bench.run(spec_of(name="third", search={"warm_start": "off"}))
+    assert not any("the best of" in why for why in origins(bench))
+
+
+def test_an_earlier_sweep_that_is_named_must_exist(bench: Bench):
+    for name in ("no-such", "/no/such/folder"):
+        with pytest.raises(UserError, match="no sweep"):
+            bench.run(spec_of(search={"warm_start": name}))
+    assert not (bench.home / "sweeps" / "toy").exists()
+
+
+def test_its_baseline_and_its_winner_are_measured_anew(bench: Bench):
+    bench.run(spec_of(name="first"))
+
+    def slower(config: TrialConfig) -> Measurement | Failure:
+        return made_up(throughput(config) / 3)
+
+    ran = bench.run(spec_of(name="second"), slower)
+    for each in ran.sweep.summary.records:
+        assert each.measurement is not None
+        assert each.measurement.throughput == pytest.approx(throughput(each.config) / 3)
+
+
+def test_failures_are_remembered_with_their_reason(bench: Bench):
+    def no_bf16(config: TrialConfig) -> Measurement | Failure:
+        if config.precision.amp == "bf16":
+            return Failure(kind=FailureKind.UNSUPPORTED, message="no bf16 here")
+        return surface(config)
+
+    bench.run(spec_of(name="first"), no_bf16)
+    ran = bench.run(spec_of(name="second"), no_bf16)
+    past = ran.sweep.journal.folder / "past.json"
+    assert "no bf16 here" in past.read_text()
