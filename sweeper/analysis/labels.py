@@ -17,6 +17,10 @@ _OF_WORKERS = (
     "loader.persistent_workers",
 )
 DEFAULT = "default"
+_SAID: Mapping[tuple[str, Scalar], str] = {
+    ("loader.in_order", False): "unordered",
+    ("compile.dynamic", "auto"): "dynamic-auto",
+}
 _PREFIXES = {
     "accumulate_steps": "acc",
     "batch_size": "bs",
@@ -66,8 +70,10 @@ def _part(name: str, flat: Mapping[str, Scalar], *, is_script: bool) -> str:
         return _MODES.get(str(value), "")
     if name == "precision.tf32":
         return "tf32" if value is True else ""
-    if value in (DEFAULT, OWN) and name not in FIELDS:
+    if value in (DEFAULT, OWN) and (name not in FIELDS or name == "loader.start_method"):
         return ""
+    if (name, value) in _SAID:
+        return _SAID[name, value]
     if name == "device.malloc":
         # A script has its own default.
         usual = DEFAULT if is_script else FIELDS[name].default

@@ -44,6 +44,10 @@ class LoaderConfig:
         drop_last: Drops a ragged last batch, so that shapes are static.
         buckets: Number of static lengths that samples of varying length are padded to; 1 pads all
             to the longest. Batches are drawn within a bucket, so this affects the loss.
+        in_order: Batches come in the order in which they were asked for. Without it, a slow one does
+            not hold up the others, and two runs differ.
+        start_method: How workers start: torch's way, or `fork`, `forkserver`, `spawn`, of which the
+            latter two need a data set that can be pickled.
     """
 
     kind: str = field(default=loaders.RESIDENT, metadata={"registry": loaders.KINDS})
@@ -53,6 +57,8 @@ class LoaderConfig:
     persistent_workers: bool = True
     drop_last: bool = True
     buckets: int = 1
+    in_order: bool = True
+    start_method: Literal["default", "fork", "forkserver", "spawn"] = "default"
 
     def __post_init__(self) -> None:
         _require(self.num_workers >= 0, "`loader.num_workers >= 0` must hold", self.num_workers)
@@ -85,10 +91,14 @@ class CompileConfig:
     Attributes:
         mode: `eager` leaves the model as it is, `graph` captures the whole step (gather, forward,
             backward, optimiser) as a CUDA graph, the others are modes of torch.compile.
+        dynamic: Whether sizes may vary in compiled code; `auto` finds out, and compiles again.
+        regional: Compiles the block that a model repeats, once, instead of the whole model.
     """
 
     mode: Literal["eager", "default", "reduce-overhead", "max-autotune", "graph"] = "eager"
     cudnn_benchmark: bool = False
+    dynamic: Literal[False, True, "auto"] = False
+    regional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +151,15 @@ class DeviceConfig:
         cpu_threads: Threads of an operation; 0 takes all usable cores.
         malloc: `retain` keeps freed host memory for the next step instead of returning it to the
             kernel, which must clear it again; `default` is what a plain script gets.
+        expandable_segments: The GPU's allocator grows its blocks instead of adding others, so that
+            sizes that vary leave fewer gaps.
     """
 
     count: int = 1
     memory_fraction: float = 0.0
     cpu_threads: int = 0
     malloc: Literal["retain", "default"] = "retain"
+    expandable_segments: bool = False
 
     def __post_init__(self) -> None:
         _require(self.count >= 1, "`device.count >= 1` must hold", self.count)
@@ -156,6 +169,21 @@ class DeviceConfig:
             self.memory_fraction,
         )
         _require(self.cpu_threads >= 0, "`device.cpu_threads >= 0` must hold", self.cpu_threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpConfig:
+    """How devices that train together exchange gradients (DistributedDataParallel).
+
+    Attributes:
+        static_graph: Promises that every step uses the same parameters in the same order.
+        gradient_as_bucket_view: Gradients are parts of the buckets that are exchanged, not copies.
+        broadcast_buffers: The first device's buffers (a batch norm's) reach the others in each step.
+    """
+
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+    broadcast_buffers: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +204,7 @@ class TrialConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    ddp: DdpConfig = field(default_factory=DdpConfig)
     model: Mapping[str, Scalar] = field(default_factory=dict)
     data: Mapping[str, Scalar] = field(default_factory=dict)
     args: Mapping[str, Scalar] | None = None
@@ -248,26 +277,34 @@ class TrialConfig:
                 loader,
                 prefetch_factor=FIELDS["loader.prefetch_factor"].default,
                 persistent_workers=FIELDS["loader.persistent_workers"].default,
+                in_order=FIELDS["loader.in_order"].default,
+                start_method=FIELDS["loader.start_method"].default,
             )
         optimizer = self.optimizer
         if optimizer.lr_rule == "none":
             optimizer = dataclasses.replace(optimizer, lr_batch_size=0)
-        if loader == self.loader and optimizer == self.optimizer:
+        compiled, ddp = self.compile, self.ddp
+        if compiled.mode in ("eager", "graph"):
+            compiled = CompileConfig(mode=compiled.mode, cudnn_benchmark=compiled.cudnn_benchmark)
+        if self.device.count == 1:
+            ddp = DdpConfig()
+        found = {"loader": loader, "optimizer": optimizer, "compile": compiled, "ddp": ddp}
+        if all(getattr(self, name) == each for name, each in found.items()):
             return self
-        return dataclasses.replace(self, loader=loader, optimizer=optimizer)
+        return dataclasses.replace(self, **found)  # type: ignore[arg-type]
 
     def key(self) -> str:
         """Returns a digest of the canonical configuration."""
-        return _digest(self.canonical().flatten())
+        return _digest(_as_before(self.canonical().flatten()))
 
     def quality_key(self) -> str:
         """Returns a digest of what the loss depends on: numerics, not the way data is loaded."""
-        flat = self.canonical().flatten()
+        flat = _as_before(self.canonical().flatten())
         kept = {
             name: value
             for name, value in flat.items()
             if name == "loader.buckets"
-            or (not name.startswith(("loader.", "device.")) and name != "compile.cudnn_benchmark")
+            or (not name.startswith(("loader.", "device.", "ddp.")) and name != "compile.cudnn_benchmark")
         }
         if self.compile.mode == "graph":
             # The same kernels, launched differently.
@@ -338,6 +375,15 @@ def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
 FIELDS: Mapping[str, Field] = _fields_of(TrialConfig)
 """Every closed field of TrialConfig by its dotted name; `model.*` and `data.*` are open."""
 
+LATER = frozenset(
+    {
+        *("loader.in_order", "loader.start_method", "compile.dynamic", "compile.regional"),
+        *("device.expandable_segments", "ddp.static_graph", "ddp.gradient_as_bucket_view"),
+        "ddp.broadcast_buffers",
+    }
+)
+"""Fields that were added: at their defaults, they are no part of a digest, and older results keep theirs."""
+
 _all_fields = operator.attrgetter(*FIELDS)
 
 
@@ -402,6 +448,10 @@ def in_type(name: str, value: Scalar) -> Scalar:
 
 def _article(kind: type) -> str:
     return {int: "an integer", float: "a number", bool: "true or false"}.get(kind, "a string")
+
+
+def _as_before(flat: dict[str, Scalar]) -> dict[str, Scalar]:
+    return {n: value for n, value in flat.items() if n not in LATER or value != FIELDS[n].default}
 
 
 def _digest(value: object) -> str:

@@ -41,10 +41,17 @@ _NOTHING_ASKED: Mapping[str, Scalar] = {
     "device.memory_fraction": 0.0,
     "device.cpu_threads": 0,
     "precision.tf32": "default",
+    "loader.in_order": True,
+    "loader.start_method": "default",
+    "compile.dynamic": False,
+    "ddp.broadcast_buffers": True,
 }
 """Values at which a setting does nothing and needs no flag."""
 
-_OF_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers")
+_OF_WORKERS = (
+    *("loader.prefetch_factor", "loader.persistent_workers"),
+    *("loader.in_order", "loader.start_method"),
+)
 _OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
 
 

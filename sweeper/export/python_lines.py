@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sweeper.core.config import Scalar
+from sweeper.core.config import FIELDS, Scalar
 from sweeper.core.loaders import traits
 from sweeper.core.template import shown
 from sweeper.errors import UserError
@@ -15,6 +15,8 @@ from sweeper.export.description import origin, promise
 from sweeper.export.flags import effective
 
 WIDTH = 100
+DDP = ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")
+"""Options of DistributedDataParallel."""
 YOURS = "# Your `dataset`, `model` and `loss_of(model, batch)` go here."
 """Marks where the user's own parts go."""
 
@@ -116,6 +118,10 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
         if setting
         else "",
         "compile.mode": _MODES[str(settings["compile.mode"])],
+        "compile.regional": "the repeated block is compiled once" if setting else "",
+        "device.expandable_segments": "blocks of the allocator grow, so that sizes that vary leave fewer gaps"
+        if setting
+        else "",
         "optimizer.fused": "one kernel for all parameters" if setting else "",
         "memory_format": "the image layout that tensor cores use" if setting == "channels_last" else "",
         "device.malloc": "freed host memory is kept for the next step instead of being returned to the system"
@@ -176,13 +182,22 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
     yield 'device = torch.device("cuda")'
     if settings["device.memory_fraction"]:
         yield f"torch.cuda.set_per_process_memory_fraction({settings['device.memory_fraction']})"
+    if settings["device.expandable_segments"]:
+        yield from writer.because("device.expandable_segments")
+        yield 'torch.cuda.memory._set_allocator_settings("expandable_segments:True")'
     if count != 1:
         yield from _comment(
             f"device.count {count}: run this with `torchrun --nproc-per-node {count}`, wrap the model in "
-            "DistributedDataParallel, and give each process its own share of the samples."
+            f"DistributedDataParallel({_ddp(settings)}), and give each process its own share of the samples."
         )
     yield from _tf32(settings, writer)
     yield f"torch.backends.cudnn.benchmark = {settings['compile.cudnn_benchmark']}"
+
+
+def _ddp(settings: Mapping[str, Scalar]) -> str:
+    options = {name: settings[f"ddp.{name}"] for name in DDP}
+    given = [f"{name}={value}" for name, value in options.items() if value != FIELDS[f"ddp.{name}"].default]
+    return ", ".join(["model", *given])
 
 
 def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
@@ -220,9 +235,14 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         yield from writer.because("memory_format")
         yield "model = model.to(memory_format=torch.channels_last)"
     yield from writer.because("compile.mode")
-    mode = settings["compile.mode"]
+    mode, dynamic = settings["compile.mode"], settings["compile.dynamic"]
+    how = "" if mode == "default" else f'mode="{mode}", '
+    how += f"dynamic={None if dynamic == 'auto' else dynamic}"
     if mode in ("eager", "graph"):
         yield "compiled = model"
+    elif settings["compile.regional"]:
+        yield from writer.because("compile.regional")
+        yield "compiled = model"
+        yield f"for block in BLOCKS:  # The list of layers that your model repeats.\n    block.compile({how})"
     else:
-        how = "" if mode == "default" else f'mode="{mode}", '
-        yield f"compiled = torch.compile(model, {how}dynamic=False)"
+        yield f"compiled = torch.compile(model, {how})"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
@@ -12,6 +16,7 @@ from sweeper.core.template import shown
 from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BATCH = "batch_size"
 WORKERS = "loader.num_workers"
 PREFETCH = "loader.prefetch_factor"
@@ -166,7 +171,23 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
             Dimension(name="spinning", value="default", choices=("default", "short")),
             {"GOMP_SPINCOUNT": "{spinning: short -> 1000}"},
         )
+    if facts.get("device", "cpu") == "cpu" and has_huge_pages():
+        found["pages"] = (
+            Dimension(name="pages", value="default", choices=("default", "huge")),
+            {"GLIBC_TUNABLES": "{pages: huge -> glibc.malloc.hugetlb=1}"},
+        )
     return found
+
+
+def has_huge_pages() -> bool:
+    """Returns whether the C library may ask for huge pages that it does not get anyway."""
+    try:
+        is_asked_for = "[madvise]" in HUGE_PAGES.read_text(encoding="ascii")
+    except OSError:
+        return False
+    name, version = platform.libc_ver()
+    known = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    return is_asked_for and name == "glibc" and known >= (2, 35) and "GLIBC_TUNABLES" not in os.environ
 
 
 def joined(first: Dimension, second: Dimension) -> Dimension | None:

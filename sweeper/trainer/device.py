@@ -56,6 +56,8 @@ def apply(config: TrialConfig, device: torch.device) -> None:
     if config.precision.tf32 != "default":
         _attempt("precision.tf32", lambda: _set_tf32(config.precision.tf32 is True))
     _attempt("compile.cudnn_benchmark", lambda: _set_cudnn_benchmark(config.compile.cudnn_benchmark))
+    if config.device.expandable_segments:
+        _attempt("device.expandable_segments", _expand_segments)
     if fraction:
         _attempt(
             "device.memory_fraction", lambda: torch.cuda.set_per_process_memory_fraction(fraction, device)
@@ -81,6 +83,11 @@ def _set_tf32(on: bool) -> None:
 
 def _set_cudnn_benchmark(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
+
+
+def _expand_segments() -> None:
+    # The environment's setting is read when torch is imported.
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
 
 
 # Names and numbers of mallopt(3).
@@ -115,6 +122,7 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
         "loader.pin_memory": config.loader.pin_memory,
         "compile.cudnn_benchmark": config.compile.cudnn_benchmark,
         "device.memory_fraction": config.device.memory_fraction,
+        "device.expandable_segments": config.device.expandable_segments,
     }
     return {**found, **{name: "without effect: no GPU" for name, on in asked.items() if on}}
 

@@ -7,7 +7,9 @@ data ─► h2d ─► forward ─► backward ─► [unscale, clip] optimiser,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +53,20 @@ def make_optimizer(
         for parameter in parameters:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """Returns the layers of a list in which all are of one class of the model's own, the longest such list."""
+    found: list[nn.Module] = []
+    for each in model.modules():
+        if not isinstance(each, nn.ModuleList | nn.Sequential) or len(each) < 2:
+            continue
+        kinds = Counter(type(block) for block in each)
+        (kind, count), *rest = kinds.most_common()
+        is_block = not rest and any(True for _ in next(iter(each)).children())
+        if is_block and count > len(found) and kind is not nn.Sequential:
+            found = list(each)
+    return found
 
 
 class Stepper:
@@ -106,9 +122,17 @@ class Stepper:
         mode = self.config.compile.mode
         if mode in ("eager", "graph"):
             return model
-        compiled: nn.Module = torch.compile(  # type: ignore[assignment]
-            model, mode=None if mode == "default" else mode, dynamic=False
-        )
+        options = {
+            "mode": None if mode == "default" else mode,
+            "dynamic": None if self.config.compile.dynamic == "auto" else self.config.compile.dynamic,
+        }
+        if self.config.compile.regional and (blocks := repeated_blocks(model)):
+            for block in blocks:
+                block.compile(**options)
+            return model
+        if self.config.compile.regional:
+            self.refused["compile.regional"] = "false: no block of the model is repeated"
+        compiled: nn.Module = torch.compile(model, **options)  # type: ignore[assignment]
         return compiled
 
     def join(self, rank: int) -> None:
@@ -116,7 +140,8 @@ class Stepper:
         # Each rank drops out different units.
         torch.manual_seed(self.config.seed + rank)
         gpu = [self.device.index] if self.device.type == "cuda" else None
-        self.compiled = self._compile(DistributedDataParallel(self.model, device_ids=gpu))
+        options = dataclasses.asdict(self.config.ddp)
+        self.compiled = self._compile(DistributedDataParallel(self.model, device_ids=gpu, **options))
 
     def part(self) -> None:
         """Continues alone, accumulating gradients in place of the other ranks."""
@@ -194,7 +219,12 @@ class Stepper:
             clock.mark(GRAPH)
             return size
         batch = loader.materialise(batch, length)
-        self.train(batch, clock, self.compiled if whole else self.model)
+        if whole or self.compiled is not self.model or not self._compiles:
+            self.train(batch, clock, self.compiled if whole else self.model)
+            return size
+        # Blocks are compiled in place.
+        with torch.compiler.set_stance("force_eager"):
+            self._run(batch, clock, self.model, self._next())
         return size
 
     def replay(self, handed: Handed) -> None:

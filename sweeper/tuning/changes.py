@@ -16,10 +16,11 @@ from sweeper.scaffold.known_options import of_environment
 MIN_GAIN = 1.02
 """What cannot bring that much, however good it is, is not tried."""
 
-_KINDS = {"device.malloc": EXACT, "spinning": EXACT, "threads": CLOSE}
+_KINDS = {"device.malloc": EXACT, "spinning": EXACT, "pages": EXACT, "threads": CLOSE}
 _WHY = {
     "device.malloc": "host memory is kept from step to step instead of given back",
     "spinning": "idle threads stop to wait actively, and leave their core to others",
+    "pages": "host memory in huge pages, which are found faster, and lie as well in each process",
     "threads": "fewer threads: small operations wait less for each other",
 }
 

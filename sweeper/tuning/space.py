@@ -141,7 +141,7 @@ def name_of(script: str) -> str:
 
 
 def _is_of_environment(found: Dimension) -> bool:
-    return found.name in ("device.malloc", "threads", "spinning")
+    return found.name in ("device.malloc", "threads", "spinning", "pages")
 
 
 def _dimension(found: Dimension) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sweeper.core.config import LoaderConfig
 from sweeper.core.loaders import traits
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.data.order import Order, epoch_seed
 from sweeper.trainer.data.protocol import Handed
 from sweeper.trainer.pipeline import Batch, Samples
@@ -58,6 +61,16 @@ class _Whole(Dataset[Batch]):
         return self.samples.read(self.samples.tensors, *picked)
 
 
+def _of_workers(config: LoaderConfig) -> dict[str, Any]:
+    """Returns what is asked of workers beyond torch's defaults."""
+    if not config.num_workers:
+        return {}
+    found: dict[str, Any] = {} if config.in_order else {"in_order": False}
+    if config.start_method != "default":
+        found["multiprocessing_context"] = config.start_method
+    return found
+
+
 class WorkerLoader:
     """`rows` and `workers`: torch's DataLoader, with or without worker processes."""
 
@@ -81,7 +94,9 @@ class WorkerLoader:
             prefetch_factor=config.prefetch_factor if in_workers else None,
             persistent_workers=config.persistent_workers and in_workers,
             generator=self._random,
+            **_of_workers(config),
         )
+        self._start_method = config.start_method
         self.drain_steps = max(1, config.num_workers * config.prefetch_factor)
         self._epoch: Iterator[Batch] = iter(())
         self._stream = self._handed()
@@ -96,8 +111,21 @@ class WorkerLoader:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 
     def start(self) -> None:
-        """Starts the workers and waits for the first batch."""
-        self._stream = itertools.chain([next(self._stream)], self._stream)
+        """Starts the workers and waits for the first batch.
+
+        Raises:
+            TrialFailedError: The data set cannot be sent to workers that are started in this way.
+        """
+        try:
+            first = next(self._stream)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            if self._start_method not in ("forkserver", "spawn"):
+                raise
+            raise TrialFailedError(
+                FailureKind.UNSUPPORTED,
+                f"`loader.start_method: {self._start_method}` needs a data set that can be pickled, but {error}",
+            ) from error
+        self._stream = itertools.chain([first], self._stream)
 
     def next(self) -> Handed:
         """Returns the next batch, on the host."""

@@ -1,0 +1,182 @@
+"""Options of loaders, compiling and gradient exchange: each has the effect that it names, or says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sweeper.core.config import LATER, DdpConfig, LoaderConfig, TrialConfig
+from sweeper.core.measurement import FailureKind
+from sweeper.core.progress import TrialFailedError
+from sweeper.trainer import device as devices
+from sweeper.trainer import step as steps
+from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.workers import WorkerLoader
+from sweeper.trainer.pipeline import Pipeline, Samples
+from sweeper.trainer.step import Stepper, repeated_blocks
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+SAMPLES = Samples(tensors={"x": torch.arange(64.0)[:, None]}, length=64)
+CPU = torch.device("cpu")
+
+
+def loader(samples: Samples = SAMPLES, **options: Any) -> WorkerLoader:
+    config = LoaderConfig(kind="workers", num_workers=1, **options)
+    return WorkerLoader(samples, Order(64, 8, 0, drop_last=True), config, CPU)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x))
+
+
+class Repeating(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(1, 4)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def stepper(model: nn.Module, **changes: Any) -> Stepper:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        found: torch.Tensor = model(batch["x"]).square().mean()
+        return found
+
+    pipeline = Pipeline(model=model, train=SAMPLES, val=SAMPLES, loss=loss)
+    return Stepper(pipeline, TrialConfig().replace(changes), CPU)
+
+
+def test_batches_may_come_out_of_order():
+    unordered = loader(in_order=False)
+    assert unordered._loader is not None
+    assert not unordered._loader.in_order
+    assert loader()._loader.in_order  # type: ignore[union-attr]
+    unordered.start()
+    assert len(unordered.next().batch["x"]) == 8
+    unordered.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_start_as_asked(method: str):
+    found = loader(start_method=method)
+    assert found._loader is not None
+    assert found._loader.multiprocessing_context.get_start_method() == method
+
+
+def test_a_data_set_that_cannot_be_sent_is_no_fault_of_the_users():
+    unsendable = Samples(tensors=SAMPLES.tensors, length=64, row=lambda index: {"x": torch.zeros(1)})
+    found = WorkerLoader(
+        unsendable,
+        Order(64, 8, 0, drop_last=True),
+        LoaderConfig(kind="rows", num_workers=1, start_method="spawn"),
+        CPU,
+    )
+    with pytest.raises(TrialFailedError, match="needs a data set that can be pickled") as raised:
+        found.start()
+    assert raised.value.kind == FailureKind.UNSUPPORTED
+
+
+def test_the_repeated_block_is_found():
+    model = Repeating()
+    assert repeated_blocks(model) == list(model.blocks)
+    assert repeated_blocks(nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))) == []
+
+
+def test_the_repeated_block_is_compiled_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    compiled: list[tuple[nn.Module, dict[str, Any]]] = []
+    monkeypatch.setattr(Block, "compile", lambda self, **options: compiled.append((self, options)))
+    model = Repeating()
+    found = stepper(model, **{"compile.mode": "default", "compile.regional": True, "compile.dynamic": True})
+    assert [block for block, _ in compiled] == list(model.blocks)
+    assert compiled[0][1] == {"mode": None, "dynamic": True}
+    assert found.compiled is model
+    assert "compile.regional" not in found.refused
+
+
+def test_a_model_without_a_repeated_block_says_so():
+    found = stepper(nn.Linear(1, 1), **{"compile.mode": "default", "compile.regional": True})
+    assert found.refused["compile.regional"].startswith("false: ")
+
+
+@pytest.mark.parametrize(("dynamic", "expected"), [(False, False), (True, True), ("auto", None)])
+def test_sizes_may_vary_in_compiled_code(
+    dynamic: Any, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[Any] = []
+
+    def compile(model: nn.Module, **options: Any) -> nn.Module:
+        asked.append(options["dynamic"])
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile)
+    stepper(nn.Linear(1, 1), **{"compile.mode": "default", "compile.dynamic": dynamic})
+    assert asked == [expected]
+
+
+def test_gradients_are_exchanged_as_asked(monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict[str, Any]] = []
+
+    def exchanging(model: nn.Module, **options: Any) -> nn.Module:
+        asked.append(options)
+        return model
+
+    monkeypatch.setattr(steps, "DistributedDataParallel", exchanging)
+    changes = {"ddp.static_graph": True, "ddp.gradient_as_bucket_view": True, "ddp.broadcast_buffers": False}
+    stepper(nn.Linear(1, 1), **changes).join(0)
+    assert asked == [
+        {
+            "device_ids": None,
+            "static_graph": True,
+            "gradient_as_bucket_view": True,
+            "broadcast_buffers": False,
+        }
+    ]
+
+
+def test_segments_that_grow_need_a_gpu():
+    found = devices.without_effect(TrialConfig().replace({"device.expandable_segments": True}), CPU)
+    assert found["device.expandable_segments"] == "without effect: no GPU"
+
+
+def test_options_that_came_later_leave_older_results_their_keys():
+    config = TrialConfig()
+    assert config.key() == OLDER_KEY
+    changed = {
+        "loader.in_order": False,
+        "loader.start_method": "spawn",
+        "compile.dynamic": True,
+        "compile.regional": True,
+        "device.expandable_segments": True,
+        "ddp.static_graph": True,
+        "ddp.gradient_as_bucket_view": True,
+        "ddp.broadcast_buffers": False,
+    }
+    assert changed.keys() == LATER
+    acting = {"loader.kind": "workers", "loader.num_workers": 2, "compile.mode": "default", "device.count": 2}
+    usual = config.replace(acting)
+    for name, value in changed.items():
+        assert usual.replace({name: value}).key() != usual.key()
+
+
+def test_what_has_no_effect_is_no_other_configuration():
+    eager = TrialConfig()
+    for name in ("loader.in_order", "compile.regional", "ddp.static_graph"):
+        other = eager.replace({name: name != "loader.in_order"})
+        assert other.key() == eager.key()
+    assert eager.canonical().ddp == DdpConfig()
+
+
+OLDER_KEY = "KEY"
