@@ -37,7 +37,7 @@ from sweeper.analysis.projection import samples_to_loss
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.execution.local import LocalLauncher
-from sweeper.testing.recorded import rounds_of
+from sweeper.testing.recorded import read
 
 ROOT = Path(__file__).parents[1]
 DRAWS = 2000
@@ -65,7 +65,11 @@ PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seco
 
 def recorded() -> Iterator[Figure]:
     """Yields the share of confirmations of one configuration against itself that see a difference."""
-    rounds = rounds_of(recordings() / "noise.csv")
+    own = (read(path).rounds for path in recordings())
+    rounds = [
+        {key: speed for each in together for key, speed in each.items()}
+        for together in zip(*own, strict=True)
+    ]
     draw = random.Random(0)
     keys = sorted(rounds[0])
     false, widths, counts = 0, [], []
@@ -326,7 +330,7 @@ PARTS = {"recorded": recorded, "live": live, "winners": winners, "to_loss": to_l
 
 def main() -> None:
     for name, part in chosen(PARTS).items():
-        device = recordings().name if part is recorded else None
+        device = recordings()[0].parent.name if part is recorded else None
         with contextlib.chdir(ROOT):
             figures = list(part())
         publish("confirm", figures, f"python benchmarks/confirm.py {name}", device=device)

@@ -80,6 +80,7 @@ class Bench:
         self.count = itertools.count()
         found = self._run(Job(uid="probe", runner=PROBE_RUNNER, device="auto")).values
         self.canary_ms = float(found["canary_ms"])
+        self.torch = str(found["versions"].get("torch", ""))
         self.device = str(found["devices"][0]["uuid"]) or "cpu"
 
     def _run(self, job: Job) -> Any:

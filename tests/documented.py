@@ -90,7 +90,7 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "scale": replace_parts,
     "search": lambda module: [
         replace_parts(module),
-        replace(module, SEEDS=1, NAMES=("mlp",)),
+        replace(module, SEEDS=1, MAX_SURFACES=1),
         once(module, "bars"),
     ],
     "surfaces": lambda module: replace(module, measure=numbers, repeat=numbers),

@@ -17,6 +17,7 @@ from verdicts import Bench
 from gpu_day.alive import PIPELINES
 from gpu_day.steps import Day
 from sweeper.core.job import MeasurePlan
+from sweeper.testing.recorded import CORRECT, processes_of
 
 SEARCH = {"minutes": 0.75, "patience": 15, "trials": 60, "seed": 0}
 MEASURE = {
@@ -104,6 +105,6 @@ def surface(day: Day) -> str:
         bench = Bench(Path(folder))
         with contextlib.closing(bench.launcher):
             surfaces.measure(bench, day.out, SURFACE, 1)
-    cells = surfaces.rows_of(day.out / f"{SURFACE}.csv")
-    measured = sum(cell["outcome"] == "measured" for cell in cells)
+    cells = list(processes_of(day.out / f"{SURFACE}.jsonl"))
+    measured = sum(cell.invalidity == CORRECT for cell in cells)
     return f"{measured} of {len(cells)} cells were measured"

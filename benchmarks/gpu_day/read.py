@@ -60,7 +60,7 @@ def read(folder: Path, into: Path, commit: str = "") -> int:
     for device in devices:
         for path in _write(device, into):
             print(path)
-        for surface in folder.rglob("lstm.csv") if SURFACE_CALL in device.calls else ():
+        for surface in folder.rglob("lstm.jsonl") if SURFACE_CALL in device.calls else ():
             text = surface.read_text(encoding="utf-8")
             print(_text(into / "benchmarks" / "surfaces" / device.slug / surface.name, text))
     for home in sorted(folder.rglob("call-2-home.tar.gz")):

@@ -84,7 +84,9 @@ class MemoryModel:
 
     def __init__(self, seen: Sequence[Seen], limit_gib: float) -> None:
         self._limit = limit_gib
-        self._seen = [(_flat(trial.config, trial.sweep), trial.config.batch_size, trial.peak_gib) for trial in seen]
+        self._seen = [
+            (_flat(trial.config, trial.sweep), trial.config.batch_size, trial.peak_gib) for trial in seen
+        ]
         self._enough = sum(peak is not None for _, _, peak in self._seen) >= ENOUGH
         if self._enough:
             self._encode()

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
-from sweeper.core.past import PastSweep
 from sweeper.core.loaders import BEST_FIRST, RESIDENT, STREAM, WORKERS
+from sweeper.core.past import PastSweep
 from sweeper.search.distributions import nearest, placed
 from sweeper.search.guidance import preset_for, size_of, workers_for
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec

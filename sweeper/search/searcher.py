@@ -22,8 +22,8 @@ from sweeper.search.climb import Asked, Climb, Params
 from sweeper.search.distributions import combinations, distributions_of, drawn
 from sweeper.search.halves import Halves
 from sweeper.search.history import RUNNING, History, Past
-from sweeper.search.past import Past
 from sweeper.search.presets import Hints, Start, presets
+from sweeper.search.prior import Prior
 from sweeper.search.sampler_process import Helper
 from sweeper.search.samplers import make, mixed
 from sweeper.search.study_file import StudyFile, as_trial
@@ -74,7 +74,7 @@ class Searcher:
         self._distributions = distributions_of(spec)
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
         self._starts = {spec.config(each.params).key(): each for each in starts}
-        self._past = Past.of(hints.past, spec) if hints is not None else None
+        self._prior = Prior.of(hints.past, spec) if hints is not None else None
         self._directions = [objective.direction for objective in spec.objectives]
         self._keeps = SAMPLERS.get(spec.search.sampler).keeps
         self._climb = Climb(spec) if len(self._directions) == 1 else None
@@ -152,8 +152,8 @@ class Searcher:
             self._climb.tell(number, placed)
         if self._halves is not None:
             self._halves.tell(placed)
-        if self._past is not None and placed.values:
-            self._past.tell(number, self._spec.config(placed.params), placed.values[0])
+        if self._prior is not None and placed.values:
+            self._prior.tell(number, self._spec.config(placed.params), placed.values[0])
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
         self._history.add(number, trial)
         return trial
@@ -188,11 +188,11 @@ class Searcher:
         that do the baseline's work, as long as what is measured agrees with what that sweep found.
         """
         usual = {key: each for key, each in self._starts.items() if key not in taken}
-        past = self._past
-        if past is None or len(usual) == len(self._starts) or not past.holds:
+        prior = self._prior
+        if prior is None or len(usual) == len(self._starts) or not prior.holds:
             left = list(usual.values())
         else:
-            remembered = [Start(*each) for each in past.starts()]
+            remembered = [Start(*each) for each in prior.starts()]
             left = [each for each in remembered if self._spec.config(each.params).key() not in taken]
             left += [each for each in usual.values() if not self._does_usual_work(each)]
         return next((_Next(each.params, f"start: {each.why}") for each in left), None)
@@ -212,14 +212,14 @@ class Searcher:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""
         if self._sampler() != CLIMB or self._climb is None:
             return None
-        expected = self._expected if self._past is not None and self._past.holds else None
+        expected = self._expected if self._prior is not None and self._prior.holds else None
         asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number, expected)
         return _Next(*asked) if asked is not None else None
 
     def _expected(self, base: Params, moved: Params) -> float:
-        assert self._past is not None
+        assert self._prior is not None
         config = self._spec.config(moved)
-        return -math.inf if self._past.fails(config) else self._past.gain(config, self._spec.config(base))
+        return -math.inf if self._prior.fails(config) else self._prior.gain(config, self._spec.config(base))
 
     def _next_suggested(self, number: int, taken: Container[str]) -> _Next | None:
         """Returns the sampler's suggestion; None if it only repeats what was asked for already."""
@@ -234,7 +234,7 @@ class Searcher:
         name = self._spec.search.sampler
         if name != AUTO:
             return name
-        if self._past is not None and self._past.holds:
+        if self._prior is not None and self._prior.holds:
             return CLIMB
         return SOBOL if self._num_results < len(self._starts) + SOBOL_POINTS else CLIMB
 

@@ -1,26 +1,98 @@
 """A search space that was measured completely, so that any strategy can replay it in milliseconds.
 
-A surface is a file with a line per process (`benchmarks/surfaces.py` writes it); the noise is how much
-repeated processes of a few of its configurations differed.
+A surface is a file of lines, each a JSON object: the first says what was measured, and on what (`Head`); each
+other one is a process (`Process`). `docs/surfaces.md` describes them.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
+import json
 import math
+import os
 import random
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sweeper.core.config import TrialConfig
+from sweeper.core.codec import DecodeError, decode, encode
+from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Window
+from sweeper.errors import UserError
+from sweeper.spec import SweepSpec
 from sweeper.testing.noop import made_up
 
+SCHEMA, LICENCE = "sweeper-surface/1", "CC-BY-4.0"
+CORRECT = "correct"
+"""`invalidity` of a process that was measured."""
+
 OUT_OF_MEMORY_SECONDS = 0.5
-"""Time that a trial takes to run out of memory, beyond its start-up."""
+"""Time that a trial takes to fail, beyond its start-up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The first line of a surface.
+
+    Attributes:
+        device: The model of the GPU, or of the processor.
+        torch: Its version.
+        space: The specification, as `sweeper run` reads it.
+    """
+
+    schema: str = SCHEMA
+    licence: str = LICENCE
+    name: str
+    device: str
+    torch: str = ""
+    space: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process, which measured one configuration.
+
+    Attributes:
+        configuration: The values of the parameters that are searched.
+        baseline: It is the baseline, which may lie outside of the space.
+        round: Every configuration runs once in a round, in random order.
+        repeated: Its round is of a few configurations only, to show how much processes differ.
+        invalidity: `correct`, or why there is no measurement, by `sweeper.core.measurement.FailureKind`.
+        throughput: Samples per second of each window.
+        startup_seconds: From the start of the process to its first step.
+        warmup_seconds: From there to the first window.
+        peak_gib: Peak memory: of the GPU, or of the process.
+        loss: Validation loss after the samples of the space's `measure.quality_samples`; None where it was
+            not measured.
+        disturbed: What else ran on the machine, in words.
+        timestamp: When it ended, in seconds since 1970.
+    """
+
+    configuration: Mapping[str, Scalar]
+    baseline: bool = False
+    round: int
+    repeated: bool = False
+    invalidity: str = CORRECT
+    throughput: tuple[float, ...] = ()
+    startup_seconds: float = 0.0
+    first_step_seconds: float = 0.0
+    warmup_seconds: float = 0.0
+    peak_gib: float | None = None
+    loss: float | None = None
+    disturbed: tuple[str, ...] = ()
+    timestamp: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Samples per second over its windows."""
+        return statistics.fmean(self.throughput)
+
+    def config(self, spec: SweepSpec) -> TrialConfig:
+        """Returns the whole configuration."""
+        return spec.baseline_config() if self.baseline else spec.config(self.configuration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,60 +100,128 @@ class Cell:
     """A configuration as it was recorded.
 
     Attributes:
-        throughput: Samples per second, over all processes.
+        throughput: Samples per second, over all processes; 0 if none was measured.
         start_seconds: From the start of the process to the first window.
         peak_gib: Peak memory.
+        failure: How it failed; empty if it was measured.
     """
 
-    throughput: float
-    start_seconds: float
-    peak_gib: float
+    throughput: float = 0.0
+    start_seconds: float = 0.0
+    peak_gib: float = 0.0
+    failure: str = ""
 
 
-def cells_of(path: Path) -> dict[str, Cell]:
-    """Returns the recorded cells by configuration key; disturbed rows count only if there are no others."""
-    rows: dict[str, list[Mapping[str, str]]] = {}
-    for row in _rows(path):
-        rows.setdefault(row["key"], []).append(row)
-    found = {}
-    for key, each in rows.items():
-        clean = [row for row in each if not row["flags"]] or each
-        found[key] = Cell(
-            throughput=statistics.fmean(_speed(row) for row in clean),
-            start_seconds=statistics.fmean(float(row["startup_s"]) + float(row["warmup_s"]) for row in clean),
-            peak_gib=statistics.median(float(row["memory_gib"]) for row in each),
-        )
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A surface that was read.
+
+    Attributes:
+        cells: By the key of their configuration; what was disturbed counts only if there is nothing else.
+        rounds: The repeated processes, round by round: samples per second by key.
+    """
+
+    device: str
+    spec: SweepSpec
+    cells: Mapping[str, Cell]
+    rounds: Sequence[Mapping[str, float]]
+
+    @property
+    def noise(self) -> list[float]:
+        """The logarithms of the ratios of repeated processes to their configuration's median."""
+        speeds: dict[str, list[float]] = {}
+        for each in self.rounds:
+            for key, speed in each.items():
+                speeds.setdefault(key, []).append(speed)
+        return [math.log(speed / statistics.median(each)) for each in speeds.values() for speed in each]
 
 
-def noise_of(path: Path) -> list[float]:
-    """Returns the log ratios of repeated processes to their configuration's median."""
-    speeds: dict[str, list[float]] = {}
-    for row in _rows(path):
-        speeds.setdefault(row["key"], []).append(_speed(row))
-    return [
-        math.log(speed / middle)
-        for each in speeds.values()
-        if (middle := statistics.median(each))
-        for speed in each
-    ]
+def read(path: Path) -> Recording:
+    """Returns the surface of a file.
+
+    Raises:
+        UserError: The file is not one.
+    """
+    head, processes = head_of(path), list(processes_of(path))
+    spec = SweepSpec.from_dict(dict(head.space))
+    found: dict[str, list[Process]] = {}
+    rounds: dict[int, dict[str, float]] = {}
+    for each in processes:
+        key = each.config(spec).key()
+        if not each.repeated:
+            found.setdefault(key, []).append(each)
+        elif each.throughput:
+            rounds.setdefault(each.round, {})[key] = each.speed
+    return Recording(
+        device=head.device,
+        spec=spec,
+        cells={key: _cell(each) for key, each in found.items()},
+        rounds=[rounds[index] for index in sorted(rounds)],
+    )
 
 
-def rounds_of(path: Path) -> list[dict[str, float]]:
-    """Returns the repeated processes round by round: samples per second by configuration key."""
-    rounds: dict[str, dict[str, float]] = {}
-    for row in _rows(path):
-        rounds.setdefault(row["pass"], {})[row["key"]] = _speed(row)
-    return list(rounds.values())
+def _cell(processes: Sequence[Process]) -> Cell:
+    measured = [each for each in processes if each.throughput]
+    if not measured:
+        ((failure, _),) = Counter(each.invalidity for each in processes).most_common(1)
+        return Cell(failure=failure)
+    clean = [each for each in measured if not each.disturbed] or measured
+    return Cell(
+        throughput=statistics.fmean(each.speed for each in clean),
+        start_seconds=statistics.fmean(each.startup_seconds + each.warmup_seconds for each in clean),
+        peak_gib=statistics.median(each.peak_gib or 0.0 for each in measured),
+    )
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from (row for row in csv.DictReader(file) if row["outcome"] == "measured")
+def head_of(path: Path) -> Head:
+    """Returns the first line of a surface.
+
+    Raises:
+        UserError: The file is not one.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = decode(Head, json.loads(file.readline()))
+    except (OSError, ValueError, DecodeError) as error:
+        raise UserError(
+            f"A surface must be a file as docs/surfaces.md has it, but {path}: {error}"
+        ) from error
+    if head.schema != SCHEMA:
+        raise UserError(f"The `schema` of a surface must be {SCHEMA!r}, but {path} has {head.schema!r}.")
+    return head
 
 
-def _speed(row: Mapping[str, str]) -> float:
-    return statistics.fmean(float(each) for each in row["windows"].split())
+def processes_of(path: Path) -> Iterator[Process]:
+    """Yields the processes of a surface; half a line at the end, of one that was cut off, is left out."""
+    with path.open(encoding="utf-8") as file:
+        next(file)
+        for line in file:
+            if line.endswith("\n"):
+                yield decode(Process, json.loads(line))
+
+
+def begin(path: Path, head: Head) -> None:
+    """Writes the first line of a new surface, or cuts off half a line of one that is there."""
+    if path.exists():
+        text = path.read_bytes()
+        os.truncate(path, text.rfind(b"\n") + 1)
+    if not path.exists() or not path.stat().st_size:
+        path.write_text(_line(head), encoding="utf-8")
+
+
+def add(path: Path, process: Process) -> None:
+    """Adds a line to a surface."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(_line(process))
+
+
+def _line(value: Head | Process) -> str:
+    tree = encode(value)
+    if isinstance(value, Process):
+        # A line says what is particular about it.
+        usual = {each.name: each.default for each in dataclasses.fields(Process)}
+        tree = {name: each for name, each in tree.items() if each not in (usual[name], [])}
+    return json.dumps(tree, allow_nan=False) + "\n"
 
 
 class RecordedSurface:
@@ -119,6 +259,9 @@ class RecordedSurface:
     def __call__(self, config: TrialConfig) -> Measurement | Failure:
         """Returns a trial's outcome. Its first window is a short one, the second the rest."""
         cell = self.cell(config)
+        if cell.failure:
+            kind = FailureKind(cell.failure)
+            return Failure(kind=kind, message=cell.failure, seconds=OUT_OF_MEMORY_SECONDS)
         if cell.peak_gib > self.limit_gib:
             return Failure(kind=FailureKind.OOM, message="out of memory", seconds=OUT_OF_MEMORY_SECONDS)
         key = config.key()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,16 +55,14 @@ def make_optimizer(
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the layers of a list in which all are of one class of the model's own, the longest such list."""
+    """Returns the longest list of layers in a model that are all of one class, and have parts themselves."""
     found: list[nn.Module] = []
     for each in model.modules():
-        if not isinstance(each, nn.ModuleList | nn.Sequential) or len(each) < 2:
-            continue
-        kinds = Counter(type(block) for block in each)
-        (kind, count), *rest = kinds.most_common()
-        is_block = not rest and any(True for _ in next(iter(each)).children())
-        if is_block and count > len(found) and kind is not nn.Sequential:
-            found = list(each)
+        if isinstance(each, nn.ModuleList | nn.Sequential) and len(each) > max(1, len(found)):
+            first, *rest = each
+            has_parts = next(first.children(), None) is not None and not isinstance(first, nn.Sequential)
+            if has_parts and all(type(block) is type(first) for block in rest):
+                found = [first, *rest]
     return found
 
 
@@ -219,8 +216,8 @@ class Stepper:
             clock.mark(GRAPH)
             return size
         batch = loader.materialise(batch, length)
-        if whole or self.compiled is not self.model or not self._compiles:
-            self.train(batch, clock, self.compiled if whole else self.model)
+        if whole or not self._compiles:
+            self.train(batch, clock, self.compiled)
             return size
         # Blocks are compiled in place.
         with torch.compiler.set_stance("force_eager"):

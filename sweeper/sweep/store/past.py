@@ -86,7 +86,8 @@ def _named(home: Path, name: str) -> Journal:
     journal = Journal(folder)
     if not journal.begun:
         raise UserError(
-            f"`search.warm_start` must be `auto`, `off`, a sweep's name or its folder, but {name!r} has no sweep."
+            f"`search.warm_start` must be `auto`, `off`, a sweep's name or its folder, but {name!r} has "
+            "no sweep."
         )
     return journal
 

@@ -123,7 +123,8 @@ class WorkerLoader:
                 raise
             raise TrialFailedError(
                 FailureKind.UNSUPPORTED,
-                f"`loader.start_method: {self._start_method}` needs a data set that can be pickled, but {error}",
+                f"`loader.start_method: {self._start_method}` needs a data set that can be pickled, but "
+                f"{error}",
             ) from error
         self._stream = itertools.chain([first], self._stream)
 

@@ -25,7 +25,7 @@ MAX_OFF = 0.3
 """Difference of a ratio's logarithm to what was expected that noise explains; half of a larger one, too."""
 
 
-class Past:
+class Prior:
     """What an earlier sweep says of a space.
 
     Args:
@@ -39,7 +39,7 @@ class Past:
         self._moved: Effects | None = None
 
     @classmethod
-    def of(cls, sweep: PastSweep | None, spec: SweepSpec) -> Past | None:
+    def of(cls, sweep: PastSweep | None, spec: SweepSpec) -> Prior | None:
         """Returns it for a search for the highest speed; None for others, or without an earlier sweep."""
         if sweep is None or Halves.suits(spec) or not is_speed(spec):
             return None

@@ -13,9 +13,13 @@ from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import SearchResult
 from sweeper.search import Hints, Searcher
 from sweeper.search.memory import MemoryModel, Seen
-from sweeper.search.past import Past
+from sweeper.search.prior import Prior
 
-CHOICES = {"batch_size": [64, 256, 1024], "loader.kind": ["workers", "resident"], "precision.amp": ["fp32", "bf16"]}
+CHOICES = {
+    "batch_size": [64, 256, 1024],
+    "loader.kind": ["workers", "resident"],
+    "precision.amp": ["fp32", "bf16"],
+}
 SPACE = {name: {"type": "categorical", "choices": choices} for name, choices in CHOICES.items()}
 
 
@@ -34,7 +38,9 @@ def earlier(speed: Any = throughput, **failing: str) -> PastSweep:
     trials = []
     for number, config in enumerate(configs(), start=1):
         why = next((w for name, w in failing.items() if name in map(str, config.flatten().values())), "")
-        trials.append(PastTrial(number=number, config=config, throughput=0.0 if why else speed(config), failure=why))
+        trials.append(
+            PastTrial(number=number, config=config, throughput=0.0 if why else speed(config), failure=why)
+        )
     return PastSweep(name="before", trials=tuple(trials), kind="cpu")
 
 
@@ -42,7 +48,11 @@ def asked(folder: Path, past: PastSweep | None, count: int) -> list[tuple[TrialC
     """Returns the first configurations of a search, and why each."""
     spec = spec_of(space=SPACE, search={"trials": 20})
     searcher = Searcher(folder / "study.log", spec, {}, Hints(past=past))
-    base = SearchResult(params={"batch_size": 64, "loader.kind": "workers", "precision.amp": "fp32"}, values=(128.0,), constraints={})
+    base = SearchResult(
+        params={"batch_size": 64, "loader.kind": "workers", "precision.amp": "fp32"},
+        values=(128.0,),
+        constraints={},
+    )
     searcher.tell(0, base)
     taken, found = {spec.config(base.params).key()}, []
     for number in range(1, count + 1):
@@ -67,8 +77,8 @@ def test_what_is_measured_otherwise_is_forgotten(tmp_path: Path):
 
 
 def test_a_choice_that_always_failed_comes_last(tmp_path: Path):
-    past = Past(earlier(bf16="no such kernel"), spec_of(space=SPACE))
-    assert {config.precision.amp for config in configs() if past.fails(config)} == {"bf16"}
+    prior = Prior(earlier(bf16="no such kernel"), spec_of(space=SPACE))
+    assert {config.precision.amp for config in configs() if prior.fails(config)} == {"bf16"}
     found = asked(tmp_path, earlier(bf16="no such kernel"), 8)
     tried = [config.precision.amp for config, why in found[1:] if not why.startswith("start: what")]
     assert tried == sorted(tried, reverse=True)
@@ -76,14 +86,16 @@ def test_a_choice_that_always_failed_comes_last(tmp_path: Path):
 
 def test_effects_are_moved_by_what_is_measured_here():
     spec = spec_of(space=SPACE)
-    past = Past(earlier(), spec)
-    small, large = (spec.config({"batch_size": n, "loader.kind": "resident", "precision.amp": "fp32"}) for n in (64, 1024))
-    before = past.gain(large, small)
+    prior = Prior(earlier(), spec)
+    small, large = (
+        spec.config({"batch_size": n, "loader.kind": "resident", "precision.amp": "fp32"}) for n in (64, 1024)
+    )
+    before = prior.gain(large, small)
     assert before == pytest.approx(2.77, abs=0.1)
     for number, config in enumerate(configs()):
         # Batches bring less than they did.
-        past.tell(number, config, throughput(config) / config.batch_size**0.5)
-    assert past.gain(large, small) == pytest.approx(1.39, abs=0.2)
+        prior.tell(number, config, throughput(config) / config.batch_size**0.5)
+    assert prior.gain(large, small) == pytest.approx(1.39, abs=0.2)
 
 
 def test_earlier_peaks_tell_what_fits_before_any_trial():
