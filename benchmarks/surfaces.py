@@ -62,8 +62,7 @@ class Recorder:
     def __init__(self, bench: Bench, path: Path, spec: SweepSpec) -> None:
         self._bench, self._path, self._spec = bench, path, spec
         self._template = bench.prepared(spec.pipeline, dict(spec.data))
-        head = Head(name=spec.name, device=device_model(Execution()), torch=bench.torch, space=spec.to_dict())
-        begin(path, head)
+        begin(path, Head.of(spec, device_model(Execution()), bench.torch))
         self.processes = list(processes_of(path))
         self._losses = {each.config(spec).quality_key() for each in self.processes if each.loss is not None}
 

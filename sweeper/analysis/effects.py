@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -66,48 +67,38 @@ def _other(parameter: Parameter, value: Scalar) -> Scalar:
     return next((each for each in few if each != value), few[0])
 
 
-class Design:
-    """Configurations as rows of numbers: a column per choice, a parabola per number, where they act."""
+Flat = Mapping[str, Scalar]
+"""The values of the searched parameters that have an effect on a configuration, by name."""
 
-    def __init__(self, configs: Iterable[TrialConfig], spec: SweepSpec) -> None:
-        """Finds the columns.
 
-        Args:
-            configs: Those that are known; what they never have gets no column.
-        """
+class Acting:
+    """Reduces configurations of one space to what has an effect on them."""
+
+    def __init__(self, spec: SweepSpec) -> None:
         self._spec, self._idle = spec, Idle(spec)
-        self._flats = [self._acting(config) for config in configs]
-        self._seen = {
-            name: dict.fromkeys(flat[name] for flat in self._flats if name in flat) for name in spec.space
-        }
-        self._ranges = {name: _range(parameter, self._seen[name]) for name, parameter in spec.space.items()}
 
-    def rows(self) -> NDArray[np.float64]:
-        """Returns the rows of the known configurations."""
-        return np.array([self._row(flat) for flat in self._flats])
-
-    def row(self, config: TrialConfig) -> NDArray[np.float64]:
-        """Returns the row of any configuration."""
-        return self._row(self._acting(config))
-
-    def knows(self, name: str, value: Scalar) -> bool:
-        """Returns whether the configurations tell about a value: it or, for a number, others are there."""
-        seen = self._seen[name]
-        return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
-
-    def num_new(self, config: TrialConfig) -> int:
-        """Returns how many of a configuration's values have no column."""
-        flat = self._acting(config)
-        return sum(
-            self._ranges[name] is None and value not in self._seen[name] for name, value in flat.items()
-        )
-
-    def _acting(self, config: TrialConfig) -> dict[str, Scalar]:
+    def __call__(self, config: TrialConfig) -> Flat:
+        """Returns the values that act."""
         flat = config.canonical().flatten()
         without = self._idle(config, flat)
         return {name: flat.get(name) for name in self._spec.space if name not in without}
 
-    def _row(self, flat: Mapping[str, Scalar]) -> NDArray[np.float64]:
+
+class Design:
+    """Configurations as rows of numbers: a column per choice, a parabola per number, where they act."""
+
+    def __init__(self, known: Sequence[Flat], spec: SweepSpec) -> None:
+        """Finds the columns: what the known configurations never have gets none."""
+        self._spec = spec
+        self._seen = {
+            name: dict.fromkeys(flat[name] for flat in known if name in flat) for name in spec.space
+        }
+        self._ranges = {name: _range(parameter, self._seen[name]) for name, parameter in spec.space.items()}
+        self.rows = np.array([self.row(flat) for flat in known])
+        """The rows of the known configurations."""
+
+    def row(self, flat: Flat) -> NDArray[np.float64]:
+        """Returns the row of any configuration."""
         columns: list[float] = []
         for name, parameter in self._spec.space.items():
             across = self._ranges[name]
@@ -120,17 +111,28 @@ class Design:
             columns += [along, along**2]
         return np.array(columns)
 
+    def knows(self, name: str, value: Scalar) -> bool:
+        """Returns whether the configurations tell about a value: it or, for a number, others are there."""
+        seen = self._seen[name]
+        return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
+
+    def num_new(self, flat: Flat) -> int:
+        """Returns how many of a configuration's values have no column."""
+        return sum(
+            self._ranges[name] is None and value not in self._seen[name] for name, value in flat.items()
+        )
+
 
 class Effects:
     """Log throughput as a sum of a value per choice and a parabola per number, where they act."""
 
     def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
-        self._design = Design([config for config, _ in trials], spec)
-        rows = self._design.rows()
+        self._acting = Acting(spec)
+        self._design = Design([self._acting(config) for config, _ in trials], spec)
         logs = np.log([throughput for _, throughput in trials])
         # Centred, so that the mean is not penalised.
-        rows, logs = rows - rows.mean(axis=0), logs - logs.mean()
+        rows, logs = self._design.rows - self._design.rows.mean(axis=0), logs - logs.mean()
         self._effects = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ logs)
 
     def knows(self, name: str, value: Scalar) -> bool:
@@ -139,8 +141,11 @@ class Effects:
 
     def ratio(self, config: TrialConfig, to: TrialConfig) -> float:
         """Returns the predicted throughput of a configuration over that of another."""
-        there, here = (self._design.row(each) for each in (config, to))
-        return float(np.exp((there - here) @ self._effects))
+        return math.exp(self.gain(self._acting(config), self._acting(to)))
+
+    def gain(self, flat: Flat, over: Flat) -> float:
+        """Returns the logarithm of the predicted ratio of two configurations' throughput."""
+        return float((self._design.row(flat) - self._design.row(over)) @ self._effects)
 
 
 def _range(parameter: Parameter, seen: Iterable[Scalar]) -> tuple[float, float] | None:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from bisect import insort
-from collections import deque
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
-from sweeper.core.config import OPEN_SECTIONS, Scalar
+from sweeper.analysis.effects import Acting, Flat
+from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, spelled
+from sweeper.search.local_model import LocalModel
+from sweeper.search.prior import Prior
 from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import is_number, neighbours
+from sweeper.spec.neighbours import neighbours
 
 Params = dict[str, Scalar]
 
 MAX_BASES = 1000
 """Configurations whose neighbours are tried, best first; skipping that many takes 5 ms."""
-MAX_ALIKE = 100
-"""The latest configurations with one different parameter that a new one is compared with."""
-
-
-Expected = Callable[[Params, Params], float]
-"""The expected logarithm of what the second configuration gains over the first."""
+MAX_KNOWN = 60
+"""The best trials, from which is told what a change brings; more take longer, and tell little more."""
+MIN_KNOWN = 4
+"""Trials from which is told what is left to gain."""
 
 
 class Asked(NamedTuple):
@@ -37,26 +38,32 @@ class Asked(NamedTuple):
 class _Neighbour(NamedTuple):
     name: str
     value: Scalar
+    config: TrialConfig
     key: str
+    flat: Flat
 
 
 class Climb:
-    """Ranks the feasible configurations and keeps what changing one parameter has gained.
+    """Ranks the feasible configurations, and tries the neighbour of the best that promises most.
 
-    The work is done when a result is told, so that an ask costs the same after ten thousand trials.
+    An ask costs the same after ten thousand trials.
     """
 
-    def __init__(self, spec: SweepSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: SweepSpec, prior: Prior | None = None) -> None:
+        """Knows no trial yet.
+
+        Args:
+            prior: What an earlier sweep says; None without one.
+        """
+        self._spec, self._prior = spec, prior
         self._sign = 1 if spec.objectives[0].direction == "maximize" else -1
         self._own = spec.baseline_config().flatten()
         self._work = spec.baseline_config().work_key()
-        self._names = [name for name in spec.space if name.partition(".")[0] not in OPEN_SECTIONS]
+        self._acting = Acting(spec)
         self._params: dict[int, Params] = {}
+        self._known: dict[int, tuple[Flat, float]] = {}
         self._order: list[tuple[bool, float, int]] = []
         self._nearby: dict[int, list[_Neighbour]] = {}
-        self._alike: dict[Hashable, deque[tuple[Scalar, float]]] = {}
-        self._gains: dict[tuple[str, object], list[float]] = {}
 
     def tell(self, number: int, result: SearchResult) -> None:
         """Records the result of a trial; infeasible trials are ignored.
@@ -66,49 +73,61 @@ class Climb:
         """
         if not result.values or any(violation > 0 for violation in result.constraints.values()):
             return
-        value = result.values[0]
-        other_work = self._spec.config(result.params).work_key() != self._work
+        value, config = result.values[0], self._spec.config(result.params)
         self._params[number] = dict(result.params)
-        insort(self._order, (other_work, -self._sign * value, number))
-        for name in self._names:
-            rest = (name, *(result.params[other] for other in self._spec.space if other != name))
-            alike = self._alike.setdefault(rest, deque(maxlen=MAX_ALIKE))
-            mine = result.params[name]
-            for theirs, reached in alike:
-                if theirs != mine:
-                    gain = self._sign * math.log(max(value, 1e-300) / max(reached, 1e-300))
-                    self._add(name, theirs, mine, gain)
-                    self._add(name, mine, theirs, -gain)
-            alike.append((mine, value))
+        self._known[number] = self._acting(config), self._sign * math.log(max(value, 1e-300))
+        insort(self._order, (config.work_key() != self._work, -self._sign * value, number))
 
-    def _add(self, name: str, before: Scalar, after: Scalar, gain: float) -> None:
-        total = self._gains.setdefault((name, _direction(before, after)), [0.0, 0.0])
-        total[0] += gain
-        total[1] += 1
-
-    def ask(self, taken: Container[str], seed: int, expected: Expected | None = None) -> Asked | None:
+    def ask(self, taken: Container[str], seed: int) -> Asked | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
 
         Once all neighbours of the best are known, the next best follows, which may be better but
-        for noise. The parameter and the direction that have gained most come first.
+        for noise. The change that promises most comes first.
 
         Args:
             taken: Keys of the configurations asked for already.
-            expected: What is known of a step besides: parameters, and those one step from them.
         """
         draw = random.Random(seed)
+        model = self._model()
         for _, _, number in self._order[:MAX_BASES]:
-            base = self._params[number]
-            left = [each for each in self._neighbours(number) if each.key not in taken]
-            if self._spec.confirm.ladder:
-                # What the best would be without a change is asked at its end (`sweep.phases.ladder`).
-                left = [each for each in left if each.value != self._own.get(each.name)]
-            if left:
-                gain = self._gain if expected is None else _expecting(expected)
-                name, value, _ = max(left, key=lambda each: (gain(base, each), draw.random()))
+            left = self._left(number, taken)
+            if left and model is not None:
+                gains = [
+                    (not self._fails(each), model.improvement(each.flat), draw.random()) for each in left
+                ]
+                name, value, *_ = left[gains.index(max(gains))]
+                base = self._params[number]
                 why = f"one step from trial {number}: {name} {base[name]} -> {value}"
                 return Asked({**base, name: value}, why)
         return None
+
+    def expected_gain(self, taken: Container[str]) -> float | None:
+        """Returns what the most promising untried neighbour of the best is expected to gain over it.
+
+        As the logarithm of a ratio; None as long as too little is known.
+        """
+        model = self._model()
+        if model is None or len(self._known) < MIN_KNOWN:
+            return None
+        left = self._left(self._order[0][2], taken)
+        return max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
+
+    def _model(self) -> LocalModel | None:
+        if not self._order:
+            return None
+        other_work = self._order[0][0]
+        alike = itertools.takewhile(lambda each: each[0] == other_work, self._order)
+        known = [self._known[number] for _, _, number in itertools.islice(alike, MAX_KNOWN)]
+        prior = self._prior
+        earlier = prior.gain if prior is not None and prior.holds else None
+        return LocalModel(known, self._spec, earlier)
+
+    def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
+        left = [each for each in self._neighbours(number) if each.key not in taken]
+        if self._spec.confirm.ladder:
+            # What the best would be without a change is asked at its end (`sweep.phases.ladder`).
+            left = [each for each in left if each.value != self._own.get(each.name)]
+        return left
 
     def stacked(self, taken: Container[str]) -> Asked | None:
         """Returns all that gained alone, together; None if that is less than two, or was asked for.
@@ -136,14 +155,16 @@ class Climb:
         if number not in self._nearby:
             base = self._params[number]
             self._nearby[number] = [
-                _Neighbour(name, value, self._spec.config({**base, name: value}).key())
-                for name, value in changes(self._spec, base)
+                self._neighbour(base, name, value) for name, value in changes(self._spec, base)
             ]
         return self._nearby[number]
 
-    def _gain(self, base: Params, to: _Neighbour) -> float:
-        total, count = self._gains.get((to.name, _direction(base[to.name], to.value)), (0.0, 1.0))
-        return total / count
+    def _neighbour(self, base: Params, name: str, value: Scalar) -> _Neighbour:
+        config = self._spec.config({**base, name: value})
+        return _Neighbour(name, value, config, config.key(), self._acting(config))
+
+    def _fails(self, to: _Neighbour) -> bool:
+        return self._prior is not None and self._prior.fails(to.config)
 
 
 def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar]]:
@@ -159,14 +180,3 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
             value = spelled(distribution(parameter), neighbour)
             if spec.config({**params, name: value}).key() != own:
                 yield name, value
-
-
-def _expecting(expected: Expected) -> Callable[[Params, _Neighbour], float]:
-    return lambda base, to: expected(base, {**base, to.name: to.value})
-
-
-def _direction(before: Scalar, after: Scalar) -> object:
-    """Returns which way a number went, or which choice was made."""
-    if is_number(before) and is_number(after):
-        return math.copysign(1, after - before)
-    return after

@@ -63,12 +63,14 @@ class Hints:
         device: The GPU's or CPU's name.
         cores: Cores that a trial may use; 0 if unknown.
         samples: Training samples; 0 if unknown.
+        baseline: The objective's value for the baseline; 0 if unknown.
         past: An earlier sweep of the same training; None without one.
     """
 
     device: str = ""
     cores: int = 0
     samples: int = 0
+    baseline: float = 0.0
     past: PastSweep | None = None
 
 

@@ -11,13 +11,12 @@ import statistics
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from sweeper.analysis.effects import Effects
+from sweeper.analysis.effects import Effects, Flat
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import BASELINE
 from sweeper.search.distributions import placed
-from sweeper.search.halves import Halves
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.neighbours import is_number, place
 
@@ -35,54 +34,45 @@ class Prior:
     def __init__(self, sweep: PastSweep, spec: SweepSpec) -> None:
         self._sweep, self._spec = sweep, spec
         self._effects = Effects([(each.config, each.throughput) for each in sweep.measured], spec)
-        self._here: dict[int, tuple[TrialConfig, float]] = {}
-        self._moved: Effects | None = None
+        self._first: tuple[TrialConfig, float] | None = None
+        self._offs: list[float] = []
+        self._ran: dict[str, set[Scalar]] = {}
 
     @classmethod
-    def of(cls, sweep: PastSweep | None, spec: SweepSpec) -> Prior | None:
-        """Returns it for a search for the highest speed; None for others, or without an earlier sweep."""
-        if sweep is None or Halves.suits(spec) or not is_speed(spec):
+    def of(cls, sweep: PastSweep | None, spec: SweepSpec, baseline: float) -> Prior | None:
+        """Returns it for a search for the highest speed; None for others, or without an earlier sweep.
+
+        Args:
+            baseline: The objective's value for the baseline; 0 if that is not known.
+        """
+        if sweep is None or not is_speed(spec):
             return None
-        return cls(sweep, spec)
+        prior = cls(sweep, spec)
+        prior.tell(spec.baseline_config(), baseline)
+        return prior
 
-    def tell(self, number: int, config: TrialConfig, value: float) -> None:
-        """Records a trial of the sweep that runs, and the value of its objective."""
-        if value > 0:
-            speed = value if self._spec.objectives[0].direction == "maximize" else 1 / value
-            self._here[number] = config, speed
-            self._moved = None
-
-    @property
-    def _measured(self) -> list[tuple[TrialConfig, float]]:
-        return [self._here[number] for number in sorted(self._here)]
+    def tell(self, config: TrialConfig, value: float) -> None:
+        """Records a trial of this sweep, the baseline first, and the value of its objective."""
+        if value <= 0:
+            return
+        for name, each in config.canonical().flatten().items():
+            self._ran.setdefault(name, set()).add(each)
+        speed = value if self._spec.objectives[0].direction == "maximize" else 1 / value
+        first, base = self._first = self._first or (config, speed)
+        if config.key() == first.key():
+            return
+        found = math.log(speed / base)
+        off = abs(found - math.log(self._effects.ratio(config, first)))
+        self._offs.append(off / max(MAX_OFF, abs(found) / 2))
 
     @property
     def holds(self) -> bool:
         """Whether what was measured here is as this expects it, but for noise."""
-        if len(self._here) < 2:
-            return False
-        (first, base), *rest = self._measured
-        offs = []
-        for config, speed in rest:
-            found = math.log(speed / base)
-            off = abs(found - math.log(self._effects.ratio(config, first)))
-            offs.append(off / max(MAX_OFF, abs(found) / 2))
-        return statistics.median(offs) <= 1
+        return not self._offs or statistics.median(self._offs) <= 1
 
-    def gain(self, config: TrialConfig, to: TrialConfig) -> float:
-        """Returns the expected logarithm of the ratio of two configurations' speeds.
-
-        It is the earlier sweep's, moved by what the trials here differ from it.
-        """
-        expected = math.log(self._effects.ratio(config, to))
-        if len(self._here) < 2:
-            return expected
-        if self._moved is None:
-            measured = self._measured
-            first = measured[0][0]
-            rest = [(each, speed / self._effects.ratio(each, first)) for each, speed in measured]
-            self._moved = Effects(rest, self._spec)
-        return expected + math.log(self._moved.ratio(config, to))
+    def gain(self, flat: Flat, over: Flat) -> float:
+        """Returns the logarithm of the ratio of two configurations' speeds in the earlier sweep."""
+        return self._effects.gain(flat, over)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
         """Yields where to begin: the earlier winner, then what its effects promise most, in this space."""
@@ -95,9 +85,11 @@ class Prior:
             yield grown, f"the best of `{self._sweep.name}` was at an end of its range; the end of this one"
 
     def fails(self, config: TrialConfig) -> bool:
-        """Returns whether a configuration has a choice with which every earlier trial failed."""
+        """Returns whether a configuration has a choice with which all trials failed, here as in the past."""
         flat = config.canonical().flatten()
-        return any(flat.get(name) in gone for name, gone in self._failing.items())
+        return any(
+            flat.get(name) in gone - self._ran.get(name, set()) for name, gone in self._failing.items()
+        )
 
     @cached_property
     def _failing(self) -> Mapping[str, frozenset[Scalar]]:

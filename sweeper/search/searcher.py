@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import random
 import warnings
 from collections.abc import Container, Iterator, Mapping
@@ -18,7 +17,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
-from sweeper.search.climb import Asked, Climb, Params
+from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distributions_of, drawn
 from sweeper.search.halves import Halves
 from sweeper.search.history import RUNNING, History, Past
@@ -74,11 +73,12 @@ class Searcher:
         self._distributions = distributions_of(spec)
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
         self._starts = {spec.config(each.params).key(): each for each in starts}
-        self._prior = Prior.of(hints.past, spec) if hints is not None else None
+        self._halves = Halves(spec) if Halves.suits(spec) else None
+        guess = hints if hints is not None and self._halves is None else Hints()
+        self._prior = Prior.of(guess.past, spec, guess.baseline)
         self._directions = [objective.direction for objective in spec.objectives]
         self._keeps = SAMPLERS.get(spec.search.sampler).keeps
-        self._climb = Climb(spec) if len(self._directions) == 1 else None
-        self._halves = Halves(spec) if Halves.suits(spec) else None
+        self._climb = Climb(spec, self._prior) if len(self._directions) == 1 else None
         self._history = History(self._directions)
         self._num_results = 0
         self._running: dict[int, FrozenTrial] = {}
@@ -91,6 +91,15 @@ class Searcher:
         attributes = self._study.attributes()
         for number, each in sorted(results.items()):
             self._learn(number, each, attributes.get(number, {}))
+
+    def expected_gain(self, taken: Container[str]) -> float | None:
+        """Returns what one more step from the best is expected to gain, as the logarithm of a ratio.
+
+        None with several objectives, or as long as too little is known.
+        """
+        if self._climb is None or any(key not in taken for key in self._starts):
+            return None
+        return self._climb.expected_gain(taken)
 
     def close(self) -> None:
         """Ends the sampler's process, if it has one."""
@@ -153,7 +162,7 @@ class Searcher:
         if self._halves is not None:
             self._halves.tell(placed)
         if self._prior is not None and placed.values:
-            self._prior.tell(number, self._spec.config(placed.params), placed.values[0])
+            self._prior.tell(self._spec.config(placed.params), placed.values[0])
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
         self._history.add(number, trial)
         return trial
@@ -195,6 +204,7 @@ class Searcher:
             remembered = [Start(*each) for each in prior.starts()]
             left = [each for each in remembered if self._spec.config(each.params).key() not in taken]
             left += [each for each in usual.values() if not self._does_usual_work(each)]
+            left = [each for each in left if not prior.fails(self._spec.config(each.params))]
         return next((_Next(each.params, f"start: {each.why}") for each in left), None)
 
     def _does_usual_work(self, start: Start) -> bool:
@@ -212,14 +222,8 @@ class Searcher:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""
         if self._sampler() != CLIMB or self._climb is None:
             return None
-        expected = self._expected if self._prior is not None and self._prior.holds else None
-        asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number, expected)
+        asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
         return _Next(*asked) if asked is not None else None
-
-    def _expected(self, base: Params, moved: Params) -> float:
-        assert self._prior is not None
-        config = self._spec.config(moved)
-        return -math.inf if self._prior.fails(config) else self._prior.gain(config, self._spec.config(base))
 
     def _next_suggested(self, number: int, taken: Container[str]) -> _Next | None:
         """Returns the sampler's suggestion; None if it only repeats what was asked for already."""

@@ -29,6 +29,9 @@ SCHEMA, LICENCE = "sweeper-surface/1", "CC-BY-4.0"
 CORRECT = "correct"
 """`invalidity` of a process that was measured."""
 
+ABOUT_THE_SPACE = ("name", "pipeline", "data", "space", "fix", "baseline")
+"""Keys of a specification that say what was measured."""
+
 OUT_OF_MEMORY_SECONDS = 0.5
 """Time that a trial takes to fail, beyond its start-up."""
 
@@ -49,6 +52,14 @@ class Head:
     device: str
     torch: str = ""
     space: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, spec: SweepSpec, device: str, torch: str = "") -> Head:
+        """Returns the head of a surface."""
+        tree = spec.to_dict()
+        space = {name: tree[name] for name in ABOUT_THE_SPACE}
+        space["measure"] = {"quality_samples": tree["measure"]["quality_samples"]}
+        return cls(name=spec.name, device=device, torch=torch, space=space)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ class Stepper:
         mode = self.config.compile.mode
         if mode in ("eager", "graph"):
             return model
-        options = {
+        options: dict[str, Any] = {
             "mode": None if mode == "default" else mode,
             "dynamic": None if self.config.compile.dynamic == "auto" else self.config.compile.dynamic,
         }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from replays import spec_of, throughput
 
+from sweeper.analysis.effects import Acting
 from sweeper.core.config import TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import SearchResult
 from sweeper.search import Hints, Searcher
+from sweeper.search.local_model import LocalModel
 from sweeper.search.memory import MemoryModel, Seen
 from sweeper.search.prior import Prior
 
@@ -44,7 +47,7 @@ def earlier(speed: Any = throughput, **failing: str) -> PastSweep:
     return PastSweep(name="before", trials=tuple(trials), kind="cpu")
 
 
-def asked(folder: Path, past: PastSweep | None, count: int) -> list[tuple[TrialConfig, str]]:
+def asked(folder: Path, past: PastSweep | None, count: int, *fails: str) -> list[tuple[TrialConfig, str]]:
     """Returns the first configurations of a search, and why each."""
     spec = spec_of(space=SPACE, search={"trials": 20})
     searcher = Searcher(folder / "study.log", spec, {}, Hints(past=past))
@@ -60,7 +63,8 @@ def asked(folder: Path, past: PastSweep | None, count: int) -> list[tuple[TrialC
         config = spec.config(params)
         taken.add(config.key())
         found.append((config, why))
-        searcher.tell(number, SearchResult(params=params, values=(throughput(config),), constraints={}))
+        values = None if config.precision.amp in fails else (throughput(config),)
+        searcher.tell(number, SearchResult(params=params, values=values, constraints={}))
     return found
 
 
@@ -79,23 +83,29 @@ def test_what_is_measured_otherwise_is_forgotten(tmp_path: Path):
 def test_a_choice_that_always_failed_comes_last(tmp_path: Path):
     prior = Prior(earlier(bf16="no such kernel"), spec_of(space=SPACE))
     assert {config.precision.amp for config in configs() if prior.fails(config)} == {"bf16"}
-    found = asked(tmp_path, earlier(bf16="no such kernel"), 8)
-    tried = [config.precision.amp for config, why in found[1:] if not why.startswith("start: what")]
-    assert tried == sorted(tried, reverse=True)
+    found = asked(tmp_path, earlier(bf16="no such kernel"), 8, "bf16")
+    # The first is a usual start, before anything is known here.
+    tried = [config.precision.amp for config, _ in found[1:]]
+    assert tried[:3] == ["fp32"] * 3
+    assert "bf16" in tried
 
 
 def test_effects_are_moved_by_what_is_measured_here():
     spec = spec_of(space=SPACE)
-    prior = Prior(earlier(), spec)
-    small, large = (
-        spec.config({"batch_size": n, "loader.kind": "resident", "precision.amp": "fp32"}) for n in (64, 1024)
-    )
-    before = prior.gain(large, small)
-    assert before == pytest.approx(2.77, abs=0.1)
-    for number, config in enumerate(configs()):
+    acting, prior = Acting(spec), Prior(earlier(), spec)
+    known = sorted(
         # Batches bring less than they did.
-        prior.tell(number, config, throughput(config) / config.batch_size**0.5)
-    assert prior.gain(large, small) == pytest.approx(1.39, abs=0.2)
+        ((acting(each), math.log(throughput(each)) - math.log(each.batch_size) / 2) for each in configs()),
+        key=lambda each: -each[1],
+    )
+    small, large = (
+        acting(spec.config({"batch_size": n, "loader.kind": "resident", "precision.amp": "fp32"}))
+        for n in (64, 1024)
+    )
+    assert prior.gain(large, small) == pytest.approx(2.77, abs=0.1)
+    left = [each for each in known if each[0]["batch_size"] != 1024]
+    assert LocalModel(left[:2], spec, prior.gain).improvement(large) > 1
+    assert 0.6 < LocalModel(left, spec, prior.gain).improvement(large) < 1.1
 
 
 def test_earlier_peaks_tell_what_fits_before_any_trial():

@@ -17,6 +17,7 @@ SPEC = SweepSpec.from_dict(
         "name": "toy",
         "pipeline": "pipelines.tabular",
         "space": {"batch_size": {"type": "categorical", "choices": [64, 128, 256]}},
+        "baseline": {"batch_size": 64},
     }
 )
 SMALL, LARGE, BROKEN = (SPEC.config({"batch_size": size}) for size in (64, 128, 256))

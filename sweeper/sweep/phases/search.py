@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Container, Iterable, Iterator
 
 from sweeper.analysis.confirmation import changes
-from sweeper.analysis.regret import expected_regret
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.past import PastSweep
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
@@ -37,13 +36,11 @@ MAX_OFFERS = 3
 """How often a smaller batch runs instead of one that would not fit."""
 SAME_ERROR_STOPS = 3
 """Trials that fail with one error before any is measured: then the code is broken, not a trial."""
-RECENT = 100
-"""Trials from which the remaining gain is estimated; more take longer without a better estimate."""
 
 
-def hints_of(machine: Machine, samples: int = 0, past: PastSweep | None = None) -> Hints:
+def hints_of(machine: Machine) -> Hints:
     """Returns the facts for first guesses, which are the same when the search continues."""
-    return Hints(device=machine.devices[0].name, cores=machine.usable_cpus, samples=samples, past=past)
+    return Hints(device=machine.devices[0].name, cores=machine.usable_cpus)
 
 
 class Search:
@@ -114,8 +111,13 @@ class Search:
     def _hints(self) -> Hints:
         base = self._table.yardstick
         measured = base.baseline.measurement if base else None
-        samples = measured.train_samples if measured else 0
-        return hints_of(self._context.machine, samples, self._context.past)
+        reached = base.baseline.metric(self._whole.objectives[0].metric) if base else None
+        return dataclasses.replace(
+            hints_of(self._context.machine),
+            samples=measured.train_samples if measured else 0,
+            baseline=reached or 0.0,
+            past=self._context.past,
+        )
 
     def run(self) -> str:
         """Searches, and returns why it ended."""
@@ -233,7 +235,9 @@ class Search:
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
         if search.regret is not None:
-            expected = self._expected_regret()
+            # The gain of running trials is not known yet.
+            taken = _Taken(self._table, self._capacity, ended=True)
+            expected = self._searcher.expected_gain(taken)
             if expected is not None and expected <= search.regret:
                 return f"the expected gain was at most {100 * expected:.2g}% after {count} trials"
         return ""
@@ -255,18 +259,6 @@ class Search:
             number += len(rest)
             seconds = self._trials.budget.usual_seconds * sum(each.key() not in known for each in rest)
         return seconds + confirm_seconds(self._trials, self._spec, [best] * number)
-
-    def _expected_regret(self) -> float | None:
-        """Returns the gain that can still be expected, from the best trial and the latest ones."""
-        table, best = self._table, self._table.best()
-        if best is None or best.stage != "search":
-            return None
-        work = best.config.work_key()
-        recent = (table.records[number] for number in reversed(table.ended) if number != best.number)
-        alike = (each for each in recent if each.stage == "search" and each.config.work_key() == work)
-        seen = sorted([best, *itertools.islice(alike, RECENT - 1)], key=lambda each: each.number)
-        # The gain of running trials is not known yet.
-        return expected_regret(best, seen, self._spec, _Taken(table, self._capacity, ended=True))
 
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether the last `patience` searched trials that ended were no better.

@@ -1,0 +1,59 @@
+"""What a search may still gain, by the neighbours of its best that were not tried."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from replays import spec_of
+
+from sweeper.core.record import SearchResult
+from sweeper.search.climb import Climb
+
+SPACE = {
+    "batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]},
+    "loader.prefetch_factor": {"type": "categorical", "choices": [2, 4, 8]},
+    "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+}
+SPEC = spec_of(space=SPACE, fix={"loader.kind": "workers", "loader.num_workers": 2}, also_try=[])
+GRID = [
+    dict(zip(SPACE, combination, strict=True))
+    for combination in itertools.product(*(each["choices"] for each in SPACE.values()))
+]
+
+
+def told(known: list[dict]) -> tuple[Climb, set[str]]:
+    climb, taken = Climb(SPEC), set()
+    for number, params in enumerate(known):
+        speed = params["batch_size"] ** 0.5 * (1.2 if params["precision.amp"] == "bf16" else 1.0)
+        climb.tell(number, SearchResult(params=params, values=(speed,), constraints={}))
+        taken.add(SPEC.config(params).key())
+    return climb, taken
+
+
+def gain(known: list[dict]) -> float | None:
+    climb, taken = told(known)
+    return climb.expected_gain(taken)
+
+
+def test_too_few_trials_say_nothing():
+    assert gain(GRID[:3]) is None
+
+
+def test_where_every_neighbour_is_known_nothing_is_to_be_gained():
+    assert gain(GRID) == 0.0
+
+
+def test_a_direction_that_gains_is_expected_to_gain_and_tried():
+    small = [params for params in GRID if params["batch_size"] <= 256]
+    # The next batch size up is 1.41 times as fast.
+    assert gain(small) == pytest.approx(0.35, abs=0.1)
+    climb, taken = told(small)
+    asked = climb.ask(taken, seed=0)
+    assert asked is not None
+    assert asked.params["batch_size"] == 512
+
+
+def test_little_is_to_be_gained_where_only_what_does_not_matter_is_left():
+    known = [p for p in GRID if (p["batch_size"], p["loader.prefetch_factor"]) != (512, 4)]
+    assert gain(known) == pytest.approx(0.0, abs=0.02)
