@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from sweeper.dataframe import load
     from sweeper.errors import UserError
     from sweeper.trainer.pipeline import Pipeline, Prepared, Samples, Source
+    from sweeper.trainer.sources import ParquetSource, ShardSource
 
 __all__ = [
     "Meter",
+    "ParquetSource",
     "Pipeline",
     "Prepared",
     "Samples",
+    "ShardSource",
     "Source",
     "Sweep",
     "TrialConfig",
@@ -35,9 +38,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ParquetSource": "sweeper.trainer.sources",
     "Pipeline": "sweeper.trainer.pipeline",
     "Prepared": "sweeper.trainer.pipeline",
     "Samples": "sweeper.trainer.pipeline",
+    "ShardSource": "sweeper.trainer.sources",
     "Source": "sweeper.trainer.pipeline",
     "Sweep": "sweeper.api",
     "TrialConfig": "sweeper.core.config",

@@ -110,6 +110,7 @@ class Job:
         script: The script to run instead of a pipeline; None for a pipeline.
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
+        cold_cache: Whether nothing of its data is in the kernel's memory when it begins.
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
         training: Options of a production run; None for all other jobs.
@@ -142,6 +143,7 @@ class Job:
     data: Mapping[str, Any] = field(default_factory=dict)
     plan: MeasurePlan = field(default_factory=MeasurePlan)
     prepared: str = ""
+    cold_cache: bool = False
     cache: str = ""
     trace: str = ""
     training: Training | None = None

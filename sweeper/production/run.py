@@ -23,6 +23,7 @@ from sweeper.production.promise import Judgement, judged
 from sweeper.production.publish import RunPublisher
 from sweeper.production.request import Wanted
 from sweeper.production.watch import Watch, Watcher
+from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
@@ -169,7 +170,7 @@ def _prepared(
         runner=TRAINING_RUNNER,
         pipeline=module_of(wanted.pipeline),
         import_paths=import_paths(),
-        data=wanted.data,
+        data=on_this_machine(wanted.data, watcher.line),
         prepared=str(prepared),
         config=wanted.config,
         training=dataclasses.replace(wanted.training, folder=str(folder.path.resolve())),

@@ -19,6 +19,7 @@ from sweeper.core.loaders import BEST_FIRST
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, surveyed, template_of
 from sweeper.sweep.job_runner import JobRunner
@@ -103,6 +104,7 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
         EnvironmentStopError: The device cannot be probed, or the state folder cannot be written.
     """
     prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"])
+    spec = spec.model_copy(update={"data": on_this_machine(spec.data, lambda line: None)})
     try:
         prepared.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from sweeper.errors import UserError
+from sweeper.system.remote_data import is_remote, local_copy
 
 
 def existing(given: str) -> Path:
@@ -22,3 +25,16 @@ def existing(given: str) -> Path:
             "Correct it, or pass `--set data.path=...`."
         )
     return path
+
+
+def on_this_machine(data: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Returns a data section whose `path` is on this machine: what lies elsewhere is copied once.
+
+    Args:
+        say: Takes a line for the user.
+
+    Raises:
+        UserError: It cannot be copied.
+    """
+    path = str(data.get("path", ""))
+    return {**data, "path": str(local_copy(path, say))} if is_remote(path) else dict(data)

@@ -215,6 +215,8 @@ class Measure(Section):
         reference_cap_seconds: Measuring time after which a reference trial begins no further
             window.
         trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
+        cold_cache: Whether each trial reads its data from the disk, as the first epoch of a training does,
+            instead of from the kernel's memory.
     """
 
     window_seconds: Positive = 3.0
@@ -223,6 +225,7 @@ class Measure(Section):
     warmup_cap_seconds: Positive = 20.0
     reference_cap_seconds: Positive = 60.0
     trace: bool = True
+    cold_cache: bool = False
 
 
 class Search(Section):

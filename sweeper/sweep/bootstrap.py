@@ -18,6 +18,7 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import end_leftovers, own_environment
 from sweeper.spec import SweepSpec
+from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.experiment import info_of, provenance
@@ -76,13 +77,14 @@ def supervised(
     began = time.monotonic()
     end_earlier_run(journal.folder)
     prepared = prepared_folder(sweep.home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
+    here = spec.model_copy(update={"data": on_this_machine(spec.data, observer.line)})
     launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
     with contextlib.closing(launcher):
-        machine, data = surveyed(launcher, journal.setup_folder(""), spec, prepared)
+        machine, data = surveyed(launcher, journal.setup_folder(""), here, prepared)
         if spec.execution.is_remote:
             # The time in the queue for the first worker does not count as the sweep's.
             began = time.monotonic()
-        possible, left = setup.restricted(spec, machine, data)
+        possible, left = setup.restricted(here, machine, data)
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
             observer.line(line)
         if not journal.begun:
@@ -159,6 +161,7 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
         env=own_environment() if spec.command else {},
         import_paths=import_paths(),
         data=encode(spec.data),
+        cold_cache=spec.measure.cold_cache,
     )
 
 

@@ -16,7 +16,9 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.errors import UserError
+from sweeper.system import page_cache
 from sweeper.system.files import read_json, write_json
+from sweeper.system.remote_data import data_cache
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 
 META = "prepared.json"
@@ -98,10 +100,13 @@ def load(job: Job) -> Prepared | Source:
     """Returns the prepared data of `job`, or the source that its `prepare` opens.
 
     Arrays are mapped privately: no other trial sees writes. They are faulted in if they fit into
-    the free memory, so that no timed step waits for a disk.
+    the free memory, so that no timed step waits for a disk, unless the job begins with a cold cache.
     """
     folder = Path(job.prepared)
     about = read_json(folder / META)
+    if job.cold_cache:
+        for place in (folder, data_cache(), Path(str(job.data.get("path") or folder)).expanduser()):
+            page_cache.forget(place)
     if about.get("source"):
         source = load_module(job).prepare(dict(job.data))
         assert isinstance(source, Source)
@@ -109,7 +114,8 @@ def load(job: Job) -> Prepared | Source:
     arrays = {
         name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in about["arrays"]
     }
-    if sum(array.nbytes for array in arrays.values()) <= FAULT_IN_SHARE * psutil.virtual_memory().available:
+    room = FAULT_IN_SHARE * psutil.virtual_memory().available
+    if not job.cold_cache and sum(array.nbytes for array in arrays.values()) <= room:
         for array in arrays.values():
             _fault_in(array)
     return Prepared(arrays=arrays, meta=about["meta"], synthetic=about["synthetic"], notes=about["notes"])

@@ -17,6 +17,7 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.data_path import existing
 from sweeper.spec.sections import Measure, ScriptOptions
 from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
+from sweeper.system import remote_data
 
 MAX_BYTES_OF_CODE = 1024 * 1024
 _DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
@@ -127,10 +128,12 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     """Returns a digest of the names, sizes and change times of the files under `data.path`.
 
     Raises:
-        UserError: The path does not exist.
+        UserError: The path does not exist, or cannot be reached.
     """
     if "path" not in data:
         return ""
+    if remote_data.is_remote(str(data["path"])):
+        return remote_data.digest(str(data["path"]))
     root = existing(str(data["path"]))
     files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
     listed = []

@@ -1,0 +1,22 @@
+"""The kernel's copies of files in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def forget(root: Path) -> None:
+    """Drops a file, or all files of a folder, from memory, so that they are read from the disk again.
+
+    What another process has mapped stays, as does what was not written yet.
+    """
+    files = (path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    for path in files:
+        with contextlib.suppress(OSError):
+            number = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(number)

@@ -1,0 +1,230 @@
+"""Data that lies elsewhere (s3, gs, hf, http and what else fsspec knows), copied to this machine once."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.errors import UserError
+from sweeper.system.files import write_json
+
+CACHE = "SWEEPER_DATA_CACHE"
+"""Environment variable: the folder of the copies."""
+CHUNK = 8 * 2**20
+AT_ONCE = 8
+ABOUT = "copied.json"
+MARKS = ("ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "mtime", "updated", "sha256")
+"""What file systems tell of a file's content or change, the most telling first."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file that lies elsewhere.
+
+    Attributes:
+        path: As its file system spells it.
+        name: Below the address that was given, as a relative path.
+        mark: Changes with its content, as far as its file system tells.
+    """
+
+    path: str
+    name: str
+    size: int
+    mark: str
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What is at an address: a file, or those below it, by a file system that opens them."""
+
+    system: Any
+    is_file: bool
+    files: list[Remote]
+
+
+def is_remote(given: str) -> bool:
+    """Returns whether a path is an address."""
+    return "://" in given
+
+
+def digest(address: str) -> str:
+    """Returns a digest of the names, sizes and marks of the files at an address.
+
+    Raises:
+        UserError: There is nothing, or it cannot be reached.
+    """
+    return _digest(address, _listed(address).files)
+
+
+def local_copy(address: str, say: Say) -> Path:
+    """Returns the copy of an address on this machine, made on the first call.
+
+    What is there of a copy that was cut off is kept. A file changed at its address gets another copy.
+
+    Args:
+        say: Takes a line for the user.
+
+    Raises:
+        UserError: There is nothing, it cannot be reached, or there is no room for it.
+    """
+    found = _listed(address)
+    folder = data_cache() / _digest(address, found.files)
+    place = folder / "data"
+    if not (folder / ABOUT).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            if not (folder / ABOUT).exists():
+                _copy(found, place, _shown(address), say)
+    return place / found.files[0].name if found.is_file else place
+
+
+def data_cache() -> Path:
+    """Returns the folder of what is kept of data, for all state folders of this machine."""
+    given = os.environ.get(CACHE)
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweeper" / "data"
+    return Path(given) if given else usual
+
+
+def _shown(address: str) -> str:
+    """Returns an address without what may be secret."""
+    return re.sub(r"(://)[^/\s]*@|\?.*", r"\1", address)
+
+
+def _listed(address: str) -> _Listing:
+    # Slow to import, and of no use to those whose data is here.
+    import fsspec
+
+    kind = address.partition("://")[0]
+    try:
+        system, root = fsspec.core.url_to_fs(address)
+        is_file = system.isfile(root)
+        found: Mapping[str, Mapping[str, Any]]
+        found = {root: system.info(root)} if is_file else system.find(root, detail=True)
+    except ImportError as error:
+        raise UserError(
+            f"`data.path` {_shown(address)!r} needs a package that is not installed ({error}). "
+            "Install it with `pip install 'sweeper[remote]'`."
+        ) from error
+    except ValueError as error:
+        raise UserError(
+            f"`data.path` must be a path or an address that fsspec knows, but {kind}:// is none ({error})."
+        ) from error
+    except Exception as error:
+        # Each file system has errors of its own.
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"`data.path` {_shown(address)!r} cannot be reached: {why}. Check the address, the network "
+            "and your credentials, or copy the data yourself and give its folder."
+        ) from error
+    files = [
+        Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
+        for path, info in sorted(found.items())
+        if info.get("type", "file") == "file"
+    ]
+    if not files:
+        raise UserError(f"`data.path` must have data, but there is nothing at {_shown(address)!r}.")
+    return _Listing(system, is_file, files)
+
+
+def _name(path: str, root: str) -> str:
+    """Returns a file's path below the address; of a single file, its name."""
+    if path == root:
+        return path.rstrip("/").rpartition("/")[2].partition("?")[0] or "data"
+    return path.removeprefix(root).lstrip("/")
+
+
+def _mark(info: Mapping[str, Any]) -> str:
+    return next((str(info[name]) for name in MARKS if info.get(name)), "")
+
+
+def _digest(address: str, files: list[Remote]) -> str:
+    listed = [address, [(file.name, file.size, file.mark) for file in files]]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lets one process at a time copy into a folder; the lock ends with it, however it ends."""
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
+    # Slow to import.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    files = found.files
+    total = sum(file.size for file in files)
+    _check_room(place.parent, total, address)
+    say(f"Copying {_gib(total)} in {len(files):,} file{'s'[: len(files) > 1]} from {address}, once.")
+    began = time.monotonic()
+    columns = (TextColumn("  copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar, ThreadPoolExecutor(AT_ONCE) as pool:
+        task = bar.add_task("", total=total)
+
+        def one(file: Remote) -> str:
+            return _copy_file(found.system, file, place / file.name, lambda count: bar.advance(task, count))
+
+        try:
+            digests = list(pool.map(one, files))
+        except OSError as error:
+            pool.shutdown(cancel_futures=True)
+            raise UserError(
+                f"copying {address} failed: {error}. The same command goes on from there."
+            ) from error
+    seconds = time.monotonic() - began
+    about = [{**asdict(file), "sha256": each} for file, each in zip(files, digests, strict=True)]
+    write_json(place.parent / ABOUT, {"address": address, "files": about})
+    say(f"Copied to {place} in {seconds:.0f} s.")
+
+
+def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], None]) -> str:
+    """Copies a file and returns its digest; one that is there is only read."""
+    found = hashlib.sha256()
+    if to.exists():
+        with to.open("rb") as known:
+            while chunk := known.read(CHUNK):
+                found.update(chunk)
+        advance(file.size)
+        return found.hexdigest()
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f".{to.name}.part")
+    with system.open(file.path, "rb") as there, part.open("wb") as here:
+        while chunk := there.read(CHUNK):
+            found.update(chunk)
+            here.write(chunk)
+            advance(len(chunk))
+    if file.size and part.stat().st_size != file.size:
+        raise OSError(f"{file.path} has {file.size:,} bytes, but {part.stat().st_size:,} came")
+    os.replace(part, to)
+    return found.hexdigest()
+
+
+def _check_room(folder: Path, needed: int, address: str) -> None:
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    if needed > free:
+        raise UserError(
+            f"{address} has {_gib(needed)}, but {folder} has room for {_gib(free)}. "
+            f"Name another folder in ${CACHE}."
+        )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,144 @@
+"""Data that lies elsewhere: copied once, continued where it was cut off, copied again once it has changed."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from sweeper.errors import UserError
+from sweeper.system import remote_data
+from sweeper.system.remote_data import digest, is_remote, local_copy
+
+ROWS = b"a,b\n1,2\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEPER_DATA_CACHE", str(tmp_path / "copies"))
+    return tmp_path / "copies"
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    system = fsspec.filesystem("memory")
+    system.pipe({"/bucket/rows/a.csv": ROWS, "/bucket/rows/deep/b.csv": 1000 * ROWS})
+    yield "memory://bucket/rows"
+    system.rm("/bucket", recursive=True)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "rows.csv").write_bytes(ROWS)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "served")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/rows.csv"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_path_is_no_address():
+    assert is_remote("s3://bucket/rows")
+    assert not is_remote("/data/rows")
+    assert not is_remote("rows.csv")
+
+
+def test_a_folder_is_copied_once(bucket: str):
+    said: list[str] = []
+    place = local_copy(bucket, said.append)
+    assert (place / "a.csv").read_bytes() == ROWS
+    assert (place / "deep" / "b.csv").read_bytes() == 1000 * ROWS
+    assert said[0] == "Copying 0.0 MiB in 2 files from memory://bucket/rows, once."
+    said.clear()
+    assert local_copy(bucket, said.append) == place
+    assert said == []
+
+
+def test_a_file_is_copied_by_its_name(served: str):
+    place = local_copy(served, lambda line: None)
+    assert place.name == "rows.csv"
+    assert place.read_bytes() == ROWS
+
+
+def test_what_was_copied_before_a_cut_is_kept(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    whole = remote_data._copy_file
+
+    def cut(system: object, file: remote_data.Remote, *others: object) -> str:
+        if file.name != "a.csv":
+            raise OSError("the line went dead")
+        return whole(system, file, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(remote_data, "_copy_file", cut)
+    with pytest.raises(UserError, match=r"copying memory://bucket/rows failed: the line went dead\."):
+        local_copy(bucket, lambda line: None)
+    monkeypatch.setattr(remote_data, "_copy_file", whole)
+    (kept,) = (path for path in remote_data.data_cache().rglob("*.csv"))
+    before = kept.stat().st_mtime_ns
+    place = local_copy(bucket, lambda line: None)
+    assert (place / "a.csv").stat().st_mtime_ns == before
+    about = json.loads((place.parent / "copied.json").read_text())
+    assert [each["name"] for each in about["files"]] == ["a.csv", "deep/b.csv"]
+    assert all(len(each["sha256"]) == 64 for each in about["files"])
+
+
+def test_a_file_that_came_short_is_no_copy(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    memory = type(fsspec.filesystem("memory"))
+    listed = memory.find
+
+    def longer(self: object, path: str, **options: object) -> object:
+        found = listed(self, path, **options)
+        return {name: {**info, "size": info["size"] + 1} for name, info in found.items()}
+
+    monkeypatch.setattr(memory, "find", longer)
+    with pytest.raises(UserError, match="has 9 bytes, but 8 came"):
+        local_copy(bucket, lambda line: None)
+
+
+def test_what_has_changed_is_copied_again(bucket: str):
+    before, first = digest(bucket), local_copy(bucket, lambda line: None)
+    fsspec.filesystem("memory").pipe("/bucket/rows/a.csv", ROWS + ROWS)
+    assert digest(bucket) != before
+    second = local_copy(bucket, lambda line: None)
+    assert second != first
+    assert (second / "a.csv").read_bytes() == ROWS + ROWS
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("memory://bucket/nothing", "there is nothing at 'memory://bucket/nothing'"),
+        ("nosuch://x", "an address that fsspec knows, but nosuch:// is none"),
+        ("http://127.0.0.1:9/rows?sig=secret", r"'http://127.0.0.1:9/rows' cannot be reached"),
+    ],
+)
+def test_what_cannot_be_had_is_said_with_a_remedy(address: str, said: str):
+    with pytest.raises(UserError, match=said) as raised:
+        local_copy(address, lambda line: None)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
+    def missing(address: str) -> object:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(UserError, match=r"not installed \(Install s3fs .* `pip install 'sweeper\[remote\]'`"):
+        local_copy("s3://bucket/rows", lambda line: None)
+
+
+def test_there_must_be_room(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    class Full:
+        f_bavail, f_frsize = 1, 1
+
+    monkeypatch.setattr(remote_data.os, "statvfs", lambda folder: Full)
+    with pytest.raises(UserError, match=r"has room for 0.0 MiB. Name another folder in \$SWEEPER_DATA_CACHE"):
+        local_copy(bucket, lambda line: None)

@@ -1,0 +1,115 @@
+"""Sources for data larger than memory: parquet files and tar files, read in any order."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from sweeper import ParquetSource, Samples, ShardSource, Source, UserError
+
+COLUMNS = {"x": ["a", "b"], "y": ["c"]}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEPER_DATA_CACHE", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    for part in range(2):
+        rows = [part * 100 + row for row in range(100)]
+        frame = pd.DataFrame({"a": rows, "b": [-each for each in rows], "c": [2 * each for each in rows]})
+        frame.to_parquet(tmp_path / f"{part}.parquet", row_group_size=30)
+    return tmp_path
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    for part in range(2):
+        with tarfile.open(tmp_path / f"{part}.tar", "w") as tar:
+            for number in range(5):
+                for extension, content in (("cls", part * 5 + number), ("x.txt", 10 * number)):
+                    member = tarfile.TarInfo(f"folder/{number:03}.{extension}")
+                    text = str(content).encode()
+                    member.size = len(text)
+                    tar.addfile(member, io.BytesIO(text))
+    return tmp_path
+
+
+def decode(files: Mapping[str, bytes]) -> Mapping[str, Tensor]:
+    return {"x": torch.tensor([float(files["x.txt"])]), "y": torch.tensor(int(files["cls"]))}
+
+
+def test_rows_of_several_files_are_read_in_any_order(tables: Path):
+    source = ParquetSource(tables, COLUMNS)
+    assert isinstance(source, Source)
+    assert len(source) == 200
+    found = source.read(torch.tensor([150, 3]))
+    assert found["x"].tolist() == [[150.0, -150.0], [3.0, -3.0]]
+    assert found["y"].tolist() == [[300.0], [6.0]]
+    assert Samples.of(source).length == 200
+
+
+def test_rows_are_written_once_until_the_files_change(tables: Path, cache: Path):
+    ParquetSource(tables, COLUMNS)
+    (kept,) = cache.iterdir()
+    before = (kept / "x.npy").stat().st_mtime_ns
+    assert len(ParquetSource(tables, COLUMNS)) == 200
+    assert (kept / "x.npy").stat().st_mtime_ns == before
+    pd.DataFrame({"a": [1], "b": [2], "c": [3]}).to_parquet(tables / "2.parquet")
+    assert len(ParquetSource(tables, COLUMNS)) == 201
+
+
+def test_a_column_that_is_not_there_is_named(tables: Path, cache: Path):
+    with pytest.raises(UserError, match=r"0.parquet must have the column 'z', but it has none"):
+        ParquetSource(tables, {"x": ["z"]})
+    assert list(cache.iterdir()) == []
+
+
+def test_words_are_no_numbers(tmp_path: Path):
+    pd.DataFrame({"a": ["one"]}).to_parquet(tmp_path / "words.parquet")
+    with pytest.raises(UserError, match="must have parquet files of numbers, but"):
+        ParquetSource(tmp_path / "words.parquet", {"x": ["a"]})
+
+
+def test_samples_of_several_tar_files_are_read_in_any_order(shards: Path):
+    source = ShardSource(shards, decode)
+    assert isinstance(source, Source)
+    assert len(source) == 10
+    found = source.read(torch.tensor([7, 0, 9]))
+    assert found["y"].tolist() == [7, 0, 9]
+    assert found["x"].tolist() == [[20.0], [0.0], [40.0]]
+
+
+def test_workers_read_from_tar_files_of_their_own(shards: Path):
+    source = ShardSource(shards, decode)
+    source.read(torch.tensor([0]))
+    loader = torch.utils.data.DataLoader(
+        range(10),  # type: ignore[arg-type]
+        batch_size=5,
+        num_workers=2,
+        collate_fn=lambda index: source.read(torch.tensor(index)),
+    )
+    assert [batch["y"].tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+def test_a_compressed_tar_file_is_refused_with_a_remedy(tmp_path: Path):
+    with tarfile.open(tmp_path / "a.tar", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("x"))
+    with pytest.raises(UserError, match="must be a tar file that is not compressed"):
+        ShardSource(tmp_path, decode)
+
+
+@pytest.mark.parametrize("kind", [ParquetSource, ShardSource])
+def test_a_folder_without_data_is_named(kind: type, tmp_path: Path):
+    with pytest.raises(UserError, match=r"`data.path` must have \.(parquet|tar) files, but got"):
+        kind(tmp_path / "none", {})
