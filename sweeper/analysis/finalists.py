@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
+from sweeper.analysis.confirmation import TIE, simplicity
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
@@ -56,8 +58,14 @@ def finalists(
     for _, record in sorted(scored, key=lambda pair: -pair[0]):
         if len(chosen) == most:
             break
-        if not any(alike(record.config, other.config) for other in chosen):
+        if any(alike(record.config, other.config) for other in chosen):
+            continue
+        twin = next((i for i, other in enumerate(chosen) if _loads_as_fast(record, other)), None)
+        if twin is None:
             chosen.append(record)
+        elif simplicity(record.config) < simplicity(chosen[twin].config):
+            # Rounds would not tell them apart, and the simpler one would win.
+            chosen[twin] = record
     return chosen
 
 
@@ -73,6 +81,16 @@ def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
 def is_speed(spec: SweepSpec) -> bool:
     """Returns whether speed is the only objective, so that confirmation rounds decide it."""
     return len(spec.objectives) == 1 and spec.objectives[0].metric in SPEEDS
+
+
+def _loads_as_fast(record: TrialRecord, other: TrialRecord) -> bool:
+    """Returns whether two trials differ in how they load data alone, and hardly in speed."""
+    mine, its = (each.metric("throughput") for each in (record, other))
+    same = record.config.replace(
+        {name: value for name, value in other.config.flatten().items() if name.startswith("loader.")}
+    )
+    is_near = mine and its and abs(math.log(mine / its)) <= TIE
+    return bool(is_near) and same.key() == other.config.key()
 
 
 def alike(one: TrialConfig, other: TrialConfig) -> bool:

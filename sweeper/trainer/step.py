@@ -21,6 +21,7 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, Silent, TrialFailedError
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.data.protocol import Handed, Loader
+from sweeper.trainer.fused import FusedStep
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 
@@ -158,6 +159,7 @@ class Stepper:
         # A graph reads the rate from the device; a later assignment on the host would not reach it.
         lr = torch.tensor(self.peak_lr, device=self.device) if captured else self.peak_lr
         self.optimizer = make_optimizer(self.config.optimizer, lr, self.parameters, captured=captured)
+        self._step = FusedStep(self.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type) if self.config.precision.amp == "fp16" else None
         self.micro_steps = 0
         self.updates = 0
@@ -316,6 +318,8 @@ class Stepper:
             for found in scaler._found_inf_per_device(optimizer).values():
                 self.skipped += found
             scaler.update()
+        elif self.captured is None:
+            self._step()
         else:
             optimizer.step()
         if self._held_gradients:

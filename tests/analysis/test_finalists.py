@@ -103,3 +103,18 @@ def test_with_several_objectives_the_picked_one_takes_part():
     )
     assert chosen(spec, record(1, 150.0, 0.505), record(2, 500.0, 0.9), record(3, 120.0, 0.5)) == [1]
     assert chosen(spec, record(1, 50.0, 2.0)) == []
+
+
+def test_of_loaders_that_are_as_fast_the_simplest_takes_part():
+    spec = spec_of(confirm={"top": 3})
+    same = {"batch_size": 64}
+    workers = {"loader__kind": "workers", "loader__num_workers": 2}
+    records = [
+        record(1, 203.0, **same, **workers),
+        record(2, 200.0, **same, loader__kind="resident"),
+        record(3, 150.0, **same, **workers, precision__amp="bf16"),
+        record(4, 149.0),
+    ]
+    assert chosen(spec, *records) == [2, 3, 4]
+    # What is clearly slower is another candidate.
+    assert chosen(spec, *records[1:], record(5, 160.0, **same, **workers)) == [2, 5, 3]
