@@ -12,6 +12,7 @@ import sweeper
 NAMES = {
     *("Pipeline", "Prepared", "Samples", "Source", "TrialConfig", "UserError"),
     *("Meter", "Sweep", "__version__", "judge", "load", "meter", "run"),
+    *("ParquetSource", "ShardSource"),
 }
 
 

@@ -20,6 +20,10 @@ DEFAULT = "default"
 _SAID: Mapping[tuple[str, Scalar], str] = {
     ("loader.in_order", False): "unordered",
     ("compile.dynamic", "auto"): "dynamic-auto",
+    ("activation_checkpointing", True): "ckpt",
+    ("activation_checkpointing", False): "",
+    ("device.numa", "near"): "numa",
+    ("device.numa", "default"): "",
 }
 _PREFIXES = {
     "accumulate_steps": "acc",

@@ -153,6 +153,7 @@ class DeviceConfig:
             kernel, which must clear it again; `default` is what a plain script gets.
         expandable_segments: The GPU's allocator grows its blocks instead of adding others, so that
             sizes that vary leave fewer gaps.
+        numa: `near` keeps the trial on the cores and the memory next to its GPU, or on one node.
     """
 
     count: int = 1
@@ -160,6 +161,7 @@ class DeviceConfig:
     cpu_threads: int = 0
     malloc: Literal["retain", "default"] = "retain"
     expandable_segments: bool = False
+    numa: Literal["default", "near"] = "default"
 
     def __post_init__(self) -> None:
         _require(self.count >= 1, "`device.count >= 1` must hold", self.count)
@@ -203,6 +205,7 @@ class TrialConfig:
     compile: CompileConfig = field(default_factory=CompileConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    activation_checkpointing: bool = False
     device: DeviceConfig = field(default_factory=DeviceConfig)
     ddp: DdpConfig = field(default_factory=DdpConfig)
     model: Mapping[str, Scalar] = field(default_factory=dict)
@@ -304,7 +307,7 @@ class TrialConfig:
             name: value
             for name, value in flat.items()
             if name == "loader.buckets"
-            or (not name.startswith(("loader.", "device.", "ddp.")) and name != "compile.cudnn_benchmark")
+            or (not name.startswith(("loader.", "device.", "ddp.")) and name not in _SAME_LOSS)
         }
         if self.compile.mode == "graph":
             # The same kernels, launched differently.
@@ -378,11 +381,14 @@ FIELDS: Mapping[str, Field] = _fields_of(TrialConfig)
 LATER = frozenset(
     {
         *("loader.in_order", "loader.start_method", "compile.dynamic", "compile.regional"),
-        *("device.expandable_segments", "ddp.static_graph", "ddp.gradient_as_bucket_view"),
-        "ddp.broadcast_buffers",
+        *("device.expandable_segments", "device.numa", "activation_checkpointing"),
+        *("ddp.static_graph", "ddp.gradient_as_bucket_view", "ddp.broadcast_buffers"),
     }
 )
 """Fields that were added: at their defaults, they are no part of a digest, and older results keep theirs."""
+
+_SAME_LOSS = frozenset({"compile.cudnn_benchmark", "activation_checkpointing"})
+"""Fields besides those of loaders and devices that leave the loss as it is."""
 
 _all_fields = operator.attrgetter(*FIELDS)
 

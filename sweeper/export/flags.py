@@ -45,6 +45,8 @@ _NOTHING_ASKED: Mapping[str, Scalar] = {
     "loader.start_method": "default",
     "compile.dynamic": False,
     "ddp.broadcast_buffers": True,
+    "device.numa": "default",
+    "activation_checkpointing": False,
 }
 """Values at which a setting does nothing and needs no flag."""
 

@@ -122,6 +122,9 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
         "device.expandable_segments": "blocks of the allocator grow, so that sizes that vary leave fewer gaps"
         if setting
         else "",
+        "activation_checkpointing": "activations of the repeated blocks are computed again instead of kept"
+        if setting
+        else "",
         "optimizer.fused": "one kernel for all parameters" if setting else "",
         "memory_format": "the image layout that tensor cores use" if setting == "channels_last" else "",
         "device.malloc": "freed host memory is kept for the next step instead of being returned to the system"
@@ -155,6 +158,8 @@ def _head(value: Mapping[str, Any]) -> Iterator[str]:
 def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
     if settings["device.malloc"] == "retain":
         yield "import ctypes"
+    if settings["activation_checkpointing"]:
+        yield "import functools"
     if settings["accumulate_steps"] != 1:
         yield "import itertools"
     if not settings["device.cpu_threads"]:
@@ -165,6 +170,8 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
     yield ""
     yield "import numpy"
     yield "import torch"
+    if settings["activation_checkpointing"]:
+        yield "import torch.utils.checkpoint"
 
 
 def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
@@ -173,6 +180,11 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
     if settings["device.malloc"] == "retain":
         yield from writer.because("device.malloc")
         yield _MALLOC
+    if settings["device.numa"] == "near":
+        yield from _comment(
+            "device.numa near: run this with `numactl --cpunodebind=NODE --preferred=NODE`. NODE is the "
+            "one that your GPU is attached to (`nvidia-smi topo -m`), or any one without a GPU."
+        )
     share = "" if count == 1 else f" // {count}"
     threads = settings["device.cpu_threads"] or f"len(os.sched_getaffinity(0)){share}"
     yield f"torch.set_num_threads({threads})"
@@ -234,6 +246,12 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     if settings["memory_format"] == "channels_last":
         yield from writer.because("memory_format")
         yield "model = model.to(memory_format=torch.channels_last)"
+    if settings["activation_checkpointing"]:
+        yield from writer.because("activation_checkpointing")
+        yield "for block in BLOCKS:  # The list of layers that your model repeats."
+        yield "    block.forward = functools.partial("
+        yield "        torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False"
+        yield "    )"
     yield from writer.because("compile.mode")
     mode, dynamic = settings["compile.mode"], settings["compile.dynamic"]
     how = "" if mode == "default" else f'mode="{mode}", '

@@ -18,7 +18,7 @@ Flat = Mapping[str, Scalar]
 OPEN = ("model.", "data.")
 STATE = ("model.", "optimizer.", "precision.")
 MATTERS = (
-    *("loader.", "precision.", "compile.", "memory_format", "device.", *OPEN),
+    *("loader.", "precision.", "compile.", "memory_format", "activation_", "device.", *OPEN),
     *("optimizer.name", "optimizer.fused", "optimizer.clip_norm"),
 )
 """Prefixes of the names that memory may depend on, besides `batch_size`."""

@@ -25,6 +25,7 @@ _USUAL: Mapping[str, Sequence[Scalar]] = {
     "device.malloc": ("retain",),
     "memory_format": ("channels_last",),
     "accumulate_steps": (1,),
+    "activation_checkpointing": (False,),
 }
 """Best first, from the guides and their measurements on GPUs and CPUs."""
 

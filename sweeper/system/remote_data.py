@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +112,11 @@ def _listed(address: str) -> _Listing:
         is_file = system.isfile(root)
         found: Mapping[str, Mapping[str, Any]]
         found = {root: system.info(root)} if is_file else system.find(root, detail=True)
+        if not found:
+            # Some find nothing where they cannot look.
+            system.info(root)
+    except FileNotFoundError:
+        found = {}
     except ImportError as error:
         raise UserError(
             f"`data.path` {_shown(address)!r} needs a package that is not installed ({error}). "
@@ -158,28 +162,25 @@ def _digest(address: str, files: list[Remote]) -> str:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Lets one process at a time copy into a folder; the lock ends with it, however it ends."""
-    with open(folder / "lock", "w") as file:
+    with open(folder / "lock", "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
     # Slow to import.
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from tqdm import tqdm
 
     files = found.files
     total = sum(file.size for file in files)
     _check_room(place.parent, total, address)
     say(f"Copying {_gib(total)} in {len(files):,} file{'s'[: len(files) > 1]} from {address}, once.")
     began = time.monotonic()
-    columns = (TextColumn("  copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, leave=False, disable=None)
     with bar, ThreadPoolExecutor(AT_ONCE) as pool:
-        task = bar.add_task("", total=total)
 
         def one(file: Remote) -> str:
-            return _copy_file(found.system, file, place / file.name, lambda count: bar.advance(task, count))
+            return _copy_file(found.system, file, place / file.name, bar.update)
 
         try:
             digests = list(pool.map(one, files))
@@ -194,7 +195,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
     say(f"Copied to {place} in {seconds:.0f} s.")
 
 
-def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], None]) -> str:
+def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], object]) -> str:
     """Copies a file and returns its digest; one that is there is only read."""
     found = hashlib.sha256()
     if to.exists():

@@ -10,12 +10,14 @@ import resource
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo
+from sweeper.system import numa
 from sweeper.system.cpu import cpu_name, usable_cpus
 
 GIB = 1024**3
@@ -44,12 +46,14 @@ def apply(config: TrialConfig, device: torch.device) -> None:
 
     A setting that the device refuses stays unchanged, and `without_effect` reports it.
     """
+    _refused.clear()
+    if config.device.numa == "near":
+        _attempt("device.numa", lambda: _stay_near(device))
     torch.set_num_threads(config.device.cpu_threads or max(1, usable_cpus() // config.device.count))
     if config.device.malloc == "retain":
         retain_memory()
     if device.type != "cuda":
         return
-    _refused.clear()
     # First and separately: an unusable device is not the same as a refused setting.
     torch.cuda.init()
     fraction = config.device.memory_fraction
@@ -69,6 +73,23 @@ def _attempt(name: str, setting: Callable[[], None]) -> None:
         setting()
     except (RuntimeError, ValueError) as error:
         _refused[name] = f"refused by the device: {str(error).partition(chr(10))[0]}"
+    except OSError as error:
+        _refused[name] = f"without effect: {error.strerror}"
+
+
+def _stay_near(device: torch.device) -> None:
+    among = numa.nodes()
+    if len(among) < 2:
+        raise OSError(0, "this machine has one node")
+    node = numa.own_node(among)
+    if device.type == "cuda":
+        about: Any = torch.cuda.get_device_properties(device)
+        bus = f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
+        found = numa.node_of_gpu(bus)
+        if found is None:
+            raise OSError(0, "the GPU's node is unknown")
+        node = found
+    numa.bind(node, among)
 
 
 def _set_tf32(on: bool) -> None:
@@ -124,7 +145,7 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
         "device.memory_fraction": config.device.memory_fraction,
         "device.expandable_segments": config.device.expandable_segments,
     }
-    return {**found, **{name: "without effect: no GPU" for name, on in asked.items() if on}}
+    return {**found, **_refused, **{name: "without effect: no GPU" for name, on in asked.items() if on}}
 
 
 def describe(device: torch.device) -> DeviceInfo:

@@ -52,7 +52,8 @@ class ParquetSource:
         if not folder.exists():
             _write_rows(files, columns, dtype, folder)
         self._arrays = {
-            name: torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in columns
+            name: torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
+            for name in columns
         }
 
     def __len__(self) -> int:
@@ -104,15 +105,15 @@ class ShardSource:
         for sample in wanted:
             for shard, _, offset, size in sample:
                 # The disk reads ahead while the first are decoded.
-                os.posix_fadvise(self._opening(shard), offset, size, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(self._descriptor(shard), offset, size, os.POSIX_FADV_WILLNEED)
         rows = [self._decode(dict(self._contents(sample))) for sample in wanted]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _contents(self, sample: Sequence[Sequence[Any]]) -> Iterator[tuple[str, bytes]]:
         for shard, extension, offset, size in sample:
-            yield extension, os.pread(self._opening(shard), size, offset)
+            yield extension, os.pread(self._descriptor(shard), size, offset)
 
-    def _opening(self, shard: int) -> int:
+    def _descriptor(self, shard: int) -> int:
         if shard not in self._opened:
             self._opened[shard] = os.open(self._files[shard], os.O_RDONLY)
         return self._opened[shard]
@@ -148,7 +149,7 @@ def _write_rows(
                 raise UserError(f"{path} must have the column {lacking[0]!r}, but it has none of this name.")
         count = sum(file.metadata.num_rows for file in opened)
         arrays = {
-            name: np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+            name: np.lib.format.open_memmap(
                 temporary / f"{name}.npy", mode="w+", dtype=dtype, shape=(count, len(names))
             )
             for name, names in columns.items()

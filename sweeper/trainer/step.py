@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
-from sweeper.core.config import OptimizerConfig, TrialConfig
+from sweeper.core.config import DdpConfig, OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, Silent, TrialFailedError
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
@@ -25,6 +28,8 @@ from sweeper.trainer.fused import FusedStep
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 
+NEW_BUFFERS = "forward_sync_buffers"
+"""What torch 2.14 calls `broadcast_buffers`."""
 _NOTHING = contextlib.nullcontext()
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -67,6 +72,15 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     return found
 
 
+def _ddp_options(config: DdpConfig) -> dict[str, bool]:
+    """Returns the options of DistributedDataParallel that are not as it comes."""
+    usual = dataclasses.asdict(DdpConfig())
+    asked = {name: each for name, each in dataclasses.asdict(config).items() if each != usual[name]}
+    if "broadcast_buffers" in asked and NEW_BUFFERS in inspect.signature(DistributedDataParallel).parameters:
+        asked[NEW_BUFFERS] = asked.pop("broadcast_buffers")
+    return asked
+
+
 class Stepper:
     """Owns a trial's model, optimiser and scaler, and takes training steps.
 
@@ -91,6 +105,8 @@ class Stepper:
         self.model = pipeline.model.to(device)
         self.refused: dict[str, str] = {}
         self._channels_last = config.memory_format == "channels_last" and self._set_channels_last()
+        if config.activation_checkpointing:
+            self._checkpoint()
         self.compiled = self._compile(self.model)
         dtype = _AMP.get(config.precision.amp)
         self.autocast: contextlib.AbstractContextManager[Any] = (
@@ -116,6 +132,14 @@ class Stepper:
             return False
         return True
 
+    def _checkpoint(self) -> None:
+        """Makes the repeated blocks compute their activations again in the backward pass."""
+        blocks = repeated_blocks(self.model)
+        for block in blocks:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        if not blocks:
+            self.refused["activation_checkpointing"] = "false: no block of the model is repeated"
+
     def _compile(self, model: nn.Module) -> nn.Module:
         mode = self.config.compile.mode
         if mode in ("eager", "graph"):
@@ -138,8 +162,8 @@ class Stepper:
         # Each rank drops out different units.
         torch.manual_seed(self.config.seed + rank)
         gpu = [self.device.index] if self.device.type == "cuda" else None
-        options = dataclasses.asdict(self.config.ddp)
-        self.compiled = self._compile(DistributedDataParallel(self.model, device_ids=gpu, **options))
+        model = DistributedDataParallel(self.model, device_ids=gpu, **_ddp_options(self.config.ddp))
+        self.compiled = self._compile(model)
 
     def part(self) -> None:
         """Continues alone, accumulating gradients in place of the other ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -148,6 +149,45 @@ def test_gradients_are_exchanged_as_asked(monkeypatch: pytest.MonkeyPatch):
     ]
 
 
+def test_activations_are_computed_again_and_the_gradients_are_the_same(monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+    forward = Block.forward
+    monkeypatch.setattr(Block, "forward", lambda self, x: (calls.append(1), forward(self, x))[1])
+    grads = []
+    for changes in ({}, {"activation_checkpointing": True}):
+        torch.manual_seed(0)
+        found = stepper(Repeating(), **changes)
+        calls.clear()
+        found.pipeline.loss(found.model, SAMPLES.tensors).backward()
+        grads.append([each.grad for each in found.parameters])
+        assert len(calls) == (6 if changes else 3)
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
+def test_without_a_repeated_block_activations_are_kept():
+    found = stepper(nn.Linear(1, 1), activation_checkpointing=True)
+    assert found.refused["activation_checkpointing"] == "false: no block of the model is repeated"
+
+
+def test_one_node_is_near_in_any_case(monkeypatch: pytest.MonkeyPatch):
+    config = TrialConfig().replace({"device.numa": "near"})
+    monkeypatch.setattr(devices.numa, "nodes", lambda: {0: frozenset([0])})
+    devices.apply(config, CPU)
+    found = devices.without_effect(config, CPU)
+    assert found["device.numa"] == "without effect: this machine has one node"
+
+
+def test_a_trial_stays_near_its_memory(monkeypatch: pytest.MonkeyPatch):
+    bound: list[int] = []
+    cores = frozenset(range(os.cpu_count() or 1))
+    monkeypatch.setattr(devices.numa, "nodes", lambda: {0: frozenset(), 1: cores})
+    monkeypatch.setattr(devices.numa, "bind", lambda node, among: bound.append(node))
+    config = TrialConfig().replace({"device.numa": "near"})
+    devices.apply(config, CPU)
+    assert bound == [1]
+    assert "device.numa" not in devices.without_effect(config, CPU)
+
+
 def test_segments_that_grow_need_a_gpu():
     found = devices.without_effect(TrialConfig().replace({"device.expandable_segments": True}), CPU)
     assert found["device.expandable_segments"] == "without effect: no GPU"
@@ -162,6 +202,8 @@ def test_options_that_came_later_leave_older_results_their_keys():
         "compile.dynamic": True,
         "compile.regional": True,
         "device.expandable_segments": True,
+        "device.numa": "near",
+        "activation_checkpointing": True,
         "ddp.static_graph": True,
         "ddp.gradient_as_bucket_view": True,
         "ddp.broadcast_buffers": False,

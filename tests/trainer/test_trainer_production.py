@@ -25,6 +25,7 @@ from sweeper.execution.local import LocalLauncher
 from sweeper.system.files import read_json
 from sweeper.trainer import checkpoint, prepare, production
 from sweeper.trainer.data.order import Order
+from sweeper.trainer.fused import FusedStep
 from sweeper.trainer.quality import validate
 from sweeper.trainer.setup import set_up
 
@@ -374,13 +375,13 @@ def test_the_rate_is_set_on_the_optimiser(
     schedule: Any, accumulate: int, tmp_path: Path, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ):
     used = []
-    step = torch.optim.AdamW.step
+    step = FusedStep.__call__
 
-    def watched(self: Any, *arguments: Any) -> Any:
-        used.append(self.param_groups[0]["lr"])
-        return step(self, *arguments)
+    def watched(self: FusedStep) -> None:
+        used.append(self._optimizer.param_groups[0]["lr"])
+        step(self)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    monkeypatch.setattr(FusedStep, "__call__", watched)
     config = {**MODEL, "accumulate_steps": accumulate, "optimizer.warmup_steps": 5, "optimizer.lr": 0.01}
     Run(tmp_path / "run", make_job(config), schedule=schedule).train()
     updates = 2 * BATCHES // accumulate

@@ -27,7 +27,7 @@ MIN_MEASURED = 4
 MAX_TRIALS = 200
 """The fastest of a longer sweep."""
 
-TOLD = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, FailureKind.CRASH})
+LASTING = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, FailureKind.CRASH})
 """Failures that are likely to happen again; those of the user's code may have been mended."""
 
 MARKS = ("code", "data", "torch", "device", "space", "fix", "baseline")
@@ -130,9 +130,9 @@ def _trial(record: TrialRecord) -> PastTrial:
     measured, failure = record.measurement, record.failure
     if measured is None:
         assert failure is not None
-        is_told = failure.kind in TOLD
+        is_lasting = failure.kind in LASTING
         return PastTrial(
-            number=record.number, config=record.config, failure=failure.message if is_told else ""
+            number=record.number, config=record.config, failure=failure.message if is_lasting else ""
         )
     metric = "gpu_mem_peak_gib" if measured.device.kind == "cuda" else "host_mem_peak_gib"
     return PastTrial(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -118,8 +117,8 @@ class WorkerLoader:
         """
         try:
             first = next(self._stream)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            if self._start_method not in ("forkserver", "spawn"):
+        except Exception as error:
+            if self._start_method not in ("forkserver", "spawn") or not _is_of_pickling(error):
                 raise
             raise TrialFailedError(
                 FailureKind.UNSUPPORTED,
@@ -148,3 +147,7 @@ class WorkerLoader:
         if (shut_down := getattr(self._epoch, "_shutdown_workers", None)) is not None:
             shut_down()
         self._epoch, self._loader = iter(()), None
+
+
+def _is_of_pickling(error: Exception) -> bool:
+    return isinstance(error, AttributeError | TypeError) or type(error).__name__ == "PicklingError"

@@ -28,8 +28,11 @@ WITHOUT_FP16 = "precision.amp: fp16 removed from the space (no fp16)."
 Refuses = Callable[[TrialConfig], Failure | None]
 
 
+COLD = {"warm_start": "off"}
+
+
 def asked(**changes: Any) -> SweepSpec:
-    return spec_of(**{"space": SPACE, "also_try": [], "confirm": {"rounds": 0}, **changes})
+    return spec_of(**{"space": SPACE, "also_try": [], "confirm": {"rounds": 0}, "search": COLD, **changes})
 
 
 def refusing(name: str, *values: Any, kind: FailureKind = FailureKind.UNSUPPORTED) -> Refuses:

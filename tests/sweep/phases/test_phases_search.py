@@ -188,7 +188,7 @@ def test_patience_ends_the_search(bench):
 def test_little_to_gain_ends_the_search(bench):
     bench.run(spec_of(search={"trials": 100, "regret": 0.02}))
     assert "the expected gain was at most" in reason_of(bench)
-    assert 8 <= len(bench.jobs("search")) < 60
+    assert 5 <= len(bench.jobs("search")) < 60
     best = max(entry.outcome.throughput for entry in entries_of(bench))
     assert best == pytest.approx(4 * 1024 * 1.1)
 
@@ -217,4 +217,4 @@ def test_cut_off_in_the_middle_the_same_trials_are_asked(tmp_path, monkeypatch, 
 def test_first_guesses_rest_on_the_cores_that_a_trial_may_use():
     gpus = tuple(DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}") for i in range(2))
     machine = Machine(gpus, 6, {}, tuple(Slot(gpu.uuid) for gpu in gpus))
-    assert hints_of(machine, 5000) == Hints(device="NVIDIA A10", cores=6, samples=5000)
+    assert hints_of(machine) == Hints(device="NVIDIA A10", cores=6)

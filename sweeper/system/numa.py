@@ -1,0 +1,71 @@
+"""Memory nodes: which cores and which memory lie next to each other."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+NODES = Path("/sys/devices/system/node")
+PCI = Path("/sys/bus/pci/devices")
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_PREFERRED = 1
+
+
+def nodes(root: Path = NODES) -> Mapping[int, frozenset[int]]:
+    """Returns the cores of each node that has any."""
+    found = {}
+    for folder in root.glob("node[0-9]*"):
+        cores = _numbers((folder / "cpulist").read_text(encoding="ascii").strip())
+        if cores:
+            found[int(folder.name.removeprefix("node"))] = cores
+    return found
+
+
+def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
+    """Returns the node that a PCI device is attached to; None where that is unknown.
+
+    Args:
+        bus_id: As NVML gives it: `00000000:3B:00.0`.
+    """
+    domain, _, rest = bus_id.lower().partition(":")
+    try:
+        found = int((root / f"{domain[-4:]}:{rest}" / "numa_node").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return found if found >= 0 else None
+
+
+def own_node(among: Mapping[int, frozenset[int]]) -> int:
+    """Returns the node that has most of the cores which this process may use."""
+    mine = os.sched_getaffinity(0)
+    return max(sorted(among), key=lambda node: len(among[node] & mine))
+
+
+def bind(node: int, among: Mapping[int, frozenset[int]]) -> None:
+    """Keeps this process, and those it starts, on a node's cores, and on its memory while there is any.
+
+    Raises:
+        OSError: The kernel does not allow it, or none of the node's cores may be used.
+    """
+    cores = among[node] & os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        return
+    mask = ctypes.c_ulong(1 << node)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, _PREFERRED, ctypes.byref(mask), ctypes.c_ulong(8 * ctypes.sizeof(mask))):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """Returns the numbers of a list such as `0-3,8`."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
