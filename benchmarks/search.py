@@ -1,6 +1,6 @@
 """How fast a search finds a configuration near the best, on recorded surfaces.
 
-python benchmarks/search.py [bars samplers resume warm]     writes benchmarks/results/<device>/search.json
+python benchmarks/search.py [bars samplers warm live resume]    writes benchmarks/results/<device>/search.json
 
 bars       our search against a shuffled grid and Optuna's TPE as it comes: measuring seconds to a
            configuration within 5 % of the best that fits, share of the best for 5 % of the grid's seconds,
@@ -8,6 +8,7 @@ bars       our search against a shuffled grid and Optuna's TPE as it comes: meas
 samplers   the same for every sampler of `search.sampler`, each within our own search
 warm       searches that start from an earlier sweep in which one thing was otherwise, or misleading, against
            the same without one
+live       two of these with sweeps of search_spaces/quick.yaml that really run
 resume     sweeps that are cut off in the middle, against the same uninterrupted
 
 Whole sweeps run, supervisor and all, on a launcher that answers from the recorded surface with recorded
@@ -31,12 +32,16 @@ from common import Figure, chosen, publish, spread
 from surfaces import recordings
 
 from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.spec import SweepSpec, load
+from sweeper.sweep.observer import Quiet
+from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.testing.recorded import Cell, read
 from sweeper.testing.tournament import (
     BUDGET,
+    NEAR,
     OURS_TRIALS,
     STRATEGIES,
     Problem,
@@ -49,12 +54,26 @@ from sweeper.testing.tournament import (
     spec_of,
     steps_of,
 )
+from sweeper.tracking import NullTracker
 
 SEEDS = 20
 MAX_SURFACES: int | None = None
 """All of them."""
 PAST_TRIALS = 24
 """Of an earlier sweep."""
+ROOT = Path(__file__).parents[1]
+LIVE = (
+    "constraints={}",
+    "measure.quality_samples=0",
+    "confirm.rounds=0",
+    "search.minutes=2",
+    "measure.trace=false",
+)
+LIVE_PAIRS = {
+    "larger model": ("fix.model.hidden_size=512",),
+    "other batches": ("space.batch_size.low=16", "space.batch_size.high=512"),
+}
+LIVE_TURNS = 5
 
 
 def bars(problems: Sequence[Problem]) -> Iterator[Figure]:
@@ -290,7 +309,52 @@ def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
         )
 
 
-PARTS = {"bars": bars, "samplers": samplers, "warm": warm, "resume": resume}
+def live(_: Sequence[Problem]) -> Iterator[Figure]:
+    """Yields the same for sweeps that really run, in turns with and without the earlier one."""
+    usual = load(ROOT / "search_spaces" / "quick.yaml", LIVE)
+    for title, changes in LIVE_PAIRS.items():
+        tracks: dict[str, list[list[tuple[float, float]]]] = {"off": [], "before": []}
+        with tempfile.TemporaryDirectory() as home:
+            _really_run(Path(home), "before", usual)
+            for turn in range(LIVE_TURNS):
+                order = list(tracks)
+                random.Random(turn).shuffle(order)
+                for start in order:
+                    overrides = [*LIVE, *changes, f"search.warm_start={start}", f"search.seed={turn}"]
+                    spec = load(ROOT / "search_spaces" / "quick.yaml", overrides)
+                    name = f"{start}-{turn}"
+                    tracks[start].append(list(_really_run(Path(home), name, spec)))
+        best = max(speed for runs in tracks.values() for run in runs for _, speed in run)
+        spent = {
+            start: [next((s for s, speed in run if speed >= NEAR * best), math.inf) for run in runs]
+            for start, runs in tracks.items()
+        }
+        for start, found in spent.items():
+            yield _figure(f"live, {title}: warm_start {start}, seconds to 5 %", found, unit="s")
+        ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
+        yield Figure(
+            figure=f"live, {title}: warm / cold",
+            value=ratio,
+            low=ratio,
+            high=ratio,
+            bar="<= 0.5",
+            repeats=LIVE_TURNS,
+        )
+
+
+def _really_run(home: Path, name: str, spec: SweepSpec) -> Iterator[tuple[float, float]]:
+    """Runs a sweep; returns the seconds that its searched trials took so far, and the speed of each."""
+    run_sweep(home, _named(name, spec), NullTracker(), Quiet())
+    seconds = 0.0
+    for entry in Journal(home / "sweeps" / name).trials():
+        outcome = entry.outcome
+        if entry.job.stage == "search" and isinstance(outcome, Measurement):
+            seconds += outcome.startup_seconds + outcome.warmup_seconds
+            seconds += math.fsum(each.seconds for each in outcome.windows)
+            yield seconds, outcome.throughput
+
+
+PARTS = {"bars": bars, "samplers": samplers, "warm": warm, "live": live, "resume": resume}
 
 
 def main() -> None:

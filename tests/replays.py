@@ -40,7 +40,7 @@ SPEC: Mapping[str, Any] = {
     "also_try": [{"loader.kind": "rows", "loader.num_workers": 8, "batch_size": 256}],
     "constraints": {"val_loss": {"max_ratio_to_baseline": 1.02}},
     "measure": {"quality_samples": 60_000},
-    "search": {"trials": 8, "minutes": None},
+    "search": {"trials": 8, "minutes": None, "regret": None},
     "confirm": {"top": 2, "rounds": 3},
 }
 

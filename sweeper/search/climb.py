@@ -22,6 +22,8 @@ Params = dict[str, Scalar]
 
 MAX_BASES = 1000
 """Configurations whose neighbours are tried, best first; skipping that many takes 5 ms."""
+MAX_NEAR, NEAR = 8, 0.15
+"""How many trials may be the best, and by how much the logarithm of their speed may be lower."""
 MAX_KNOWN = 60
 """The best trials, from which is told what a change brings; more take longer, and tell little more."""
 MIN_KNOWN = 4
@@ -64,6 +66,7 @@ class Climb:
         self._known: dict[int, tuple[Flat, float]] = {}
         self._order: list[tuple[bool, float, int]] = []
         self._nearby: dict[int, list[_Neighbour]] = {}
+        self._fitted: LocalModel | None = None
 
     def tell(self, number: int, result: SearchResult) -> None:
         """Records the result of a trial; infeasible trials are ignored.
@@ -74,6 +77,7 @@ class Climb:
         if not result.values or any(violation > 0 for violation in result.constraints.values()):
             return
         value, config = result.values[0], self._spec.config(result.params)
+        self._fitted = None
         self._params[number] = dict(result.params)
         self._known[number] = self._acting(config), self._sign * math.log(max(value, 1e-300))
         insort(self._order, (config.work_key() != self._work, -self._sign * value, number))
@@ -87,40 +91,60 @@ class Climb:
         Args:
             taken: Keys of the configurations asked for already.
         """
-        draw = random.Random(seed)
         model = self._model()
-        for _, _, number in self._order[:MAX_BASES]:
-            left = self._left(number, taken)
-            if left and model is not None:
-                gains = [
-                    (not self._fails(each), model.improvement(each.flat), draw.random()) for each in left
-                ]
-                name, value, *_ = left[gains.index(max(gains))]
+        if model is None:
+            return None
+        draw = random.Random(seed)
+        near = len(list(self._bases()))
+        numbers = [number for _, _, number in self._order[:MAX_BASES]]
+        for among in (numbers[:near], *([number] for number in numbers[near:])):
+            left = {each.key: (number, each) for number in among for each in self._left(number, taken)}
+            if left:
+                number, (name, value, *_) = max(
+                    left.values(),
+                    key=lambda each: (
+                        not self._fails(each[1]),
+                        model.improvement(each[1].flat),
+                        draw.random(),
+                    ),
+                )
                 base = self._params[number]
                 why = f"one step from trial {number}: {name} {base[name]} -> {value}"
                 return Asked({**base, name: value}, why)
         return None
+
+    def _bases(self) -> Iterator[int]:
+        """Yields the trials that may be the best, but for noise, the best first."""
+        other_work, _, best = self._order[0]
+        for is_other, _, number in self._order[:MAX_NEAR]:
+            if is_other == other_work and self._known[number][1] >= self._known[best][1] - NEAR:
+                yield number
 
     def expected_gain(self, taken: Container[str]) -> float | None:
         """Returns what the most promising untried neighbour of the best is expected to gain over it.
 
         As the logarithm of a ratio; None as long as too little is known.
         """
-        model = self._model()
-        if model is None or len(self._known) < MIN_KNOWN:
+        if not self._order or len(self._known) < MIN_KNOWN:
             return None
-        left = self._left(self._order[0][2], taken)
+        # An earlier sweep is a guess, and no reason to end.
+        model = LocalModel(self._best_known(), self._spec)
+        left = (each for number in self._bases() for each in self._left(number, taken))
         return max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
 
     def _model(self) -> LocalModel | None:
-        if not self._order:
-            return None
-        other_work = self._order[0][0]
-        alike = itertools.takewhile(lambda each: each[0] == other_work, self._order)
-        known = [self._known[number] for _, _, number in itertools.islice(alike, MAX_KNOWN)]
+        if self._fitted is not None or not self._order:
+            return self._fitted
         prior = self._prior
         earlier = prior.gain if prior is not None and prior.holds else None
-        return LocalModel(known, self._spec, earlier)
+        self._fitted = LocalModel(self._best_known(), self._spec, earlier)
+        return self._fitted
+
+    def _best_known(self) -> list[tuple[Flat, float]]:
+        """Returns the best of the work that the best does."""
+        other_work = self._order[0][0]
+        alike = itertools.takewhile(lambda each: each[0] == other_work, self._order)
+        return [self._known[number] for _, _, number in itertools.islice(alike, MAX_KNOWN)]
 
     def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
         left = [each for each in self._neighbours(number) if each.key not in taken]
@@ -155,28 +179,30 @@ class Climb:
         if number not in self._nearby:
             base = self._params[number]
             self._nearby[number] = [
-                self._neighbour(base, name, value) for name, value in changes(self._spec, base)
+                _Neighbour(name, value, config, config.key(), self._acting(config))
+                for name, value, config in changes(self._spec, base)
             ]
         return self._nearby[number]
-
-    def _neighbour(self, base: Params, name: str, value: Scalar) -> _Neighbour:
-        config = self._spec.config({**base, name: value})
-        return _Neighbour(name, value, config, config.key(), self._acting(config))
 
     def _fails(self, to: _Neighbour) -> bool:
         return self._prior is not None and self._prior.fails(to.config)
 
 
-def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar]]:
+def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar, TrialConfig]]:
     """Yields the changes of one parameter that matter: to the next number, or another choice.
 
-    Parameters that change the work are left out.
+    Each with the configuration that it leads to. Parameters that change the work are left out.
     """
     own = spec.config(params).key()
     for name, parameter in spec.space.items():
         if name.partition(".")[0] in OPEN_SECTIONS:
             continue
-        for neighbour in neighbours(parameter, params[name]):
+        found = neighbours(parameter, params[name])
+        if name == "loader.num_workers" and params[name] and parameter.contains(0) and 0 not in found:
+            # Not fewer processes, but another way: the training loads its own data.
+            found.append(0)
+        for neighbour in found:
             value = spelled(distribution(parameter), neighbour)
-            if spec.config({**params, name: value}).key() != own:
-                yield name, value
+            config = spec.config({**params, name: value})
+            if config.key() != own:
+                yield name, value, config

@@ -21,6 +21,9 @@ NOISE, NOISE_FREEDOM = 0.08, 3
 """Standard deviation of the log of one trial's speed, as recorded on shared hosts, before a search has its
 own; and for how many degrees of freedom it counts."""
 
+ALONE = 0.06
+"""Standard deviation of the log of what a configuration has that no sum of effects explains."""
+
 EFFECT, EFFECT_AFTER = 0.5, 0.2
 """Standard deviation of the log of what a value brings, before it was tried: here, or in an earlier sweep."""
 
@@ -63,6 +66,7 @@ class LocalModel:
         """Returns the expected improvement over the best (Jones, Schonlau and Welch 1998)."""
         step = np.concatenate([[0.0], self._design.row(flat) - self._origin])
         spread = float(step @ self._covariance @ step) + self._design.num_new(flat) * self._effect**2
+        spread += ALONE**2
         middle = float(step @ self._effects) + self._earlier(flat, self._here)
         return _above_zero(middle, math.sqrt(spread))
 

@@ -46,6 +46,8 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
 )
 """In words; its place in the batch size's range (0: smallest, 1: largest); its other values."""
 
+THREADS = "device.cpu_threads"
+
 MAX_SINGLE_CHANGES = 10
 """Starts of a script that differ from its baseline in one value."""
 
@@ -162,6 +164,10 @@ def _filled(
         name: fixed[name] if name in fixed else _chosen(name, parameter, wanted, spec)
         for name, parameter in spec.space.items()
     }
+    threads = spec.space.get(THREADS)
+    if threads is not None and hints.cores and not threads.contains(FIELDS[THREADS].default):
+        # All cores, as torch takes them.
+        params[THREADS] = nearest(threads, hints.cores)
     workers = spec.space.get("loader.num_workers")
     if workers is None or not hints.cores or wanted.get("loader.num_workers"):
         return params, why

@@ -235,7 +235,7 @@ class Search(Section):
         sampler: A name of `sweeper.core.samplers.SAMPLERS`.
         minutes: Limit for the whole sweep, confirmation included; null for none.
         patience: The search ends after this many trials in a row without a better one.
-        regret: It ends once the best so far is expected to be within this share of the optimum.
+        regret: It ends once no change of the best is expected to gain more than this share; null searches on.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
         warm_start: The earlier sweep of the same training that the search starts from: the latest
@@ -247,7 +247,7 @@ class Search(Section):
     minutes: Positive | None = 20.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     patience: Count | None = None
-    regret: Annotated[float, Field(gt=0, lt=1)] | None = None
+    regret: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
     memory_headroom: Annotated[float, Field(ge=0, lt=1)] = 0.0
     warm_start: Annotated[str, Field(min_length=1)] = LATEST
 

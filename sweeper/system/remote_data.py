@@ -115,7 +115,9 @@ def _listed(address: str) -> _Listing:
         if not found:
             # Some find nothing where they cannot look.
             system.info(root)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if error.__cause__ is not None and not isinstance(error.__cause__, FileNotFoundError):
+            raise _unreachable(address, error.__cause__) from error
         found = {}
     except ImportError as error:
         raise UserError(
@@ -128,11 +130,7 @@ def _listed(address: str) -> _Listing:
         ) from error
     except Exception as error:
         # Each file system has errors of its own.
-        why = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"`data.path` {_shown(address)!r} cannot be reached: {why}. Check the address, the network "
-            "and your credentials, or copy the data yourself and give its folder."
-        ) from error
+        raise _unreachable(address, error) from error
     files = [
         Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
         for path, info in sorted(found.items())
@@ -141,6 +139,14 @@ def _listed(address: str) -> _Listing:
     if not files:
         raise UserError(f"`data.path` must have data, but there is nothing at {_shown(address)!r}.")
     return _Listing(system, is_file, files)
+
+
+def _unreachable(address: str, error: BaseException) -> UserError:
+    why = str(error).strip().partition("\n")[0] or type(error).__name__
+    return UserError(
+        f"`data.path` {_shown(address)!r} cannot be reached: {why}. Check the address, the network "
+        "and your credentials, or copy the data yourself and give its folder."
+    )
 
 
 def _name(path: str, root: str) -> str:

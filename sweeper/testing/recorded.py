@@ -123,6 +123,10 @@ class Cell:
     failure: str = ""
 
 
+UNKNOWN = Cell(failure=str(FailureKind.UNSUPPORTED))
+"""What was not recorded: a smaller micro-batch than any of the space."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """A surface that was read.
@@ -265,7 +269,7 @@ class RecordedSurface:
 
     def cell(self, config: TrialConfig) -> Cell:
         """Returns the recorded cell of a configuration, or of its micro-batch if it accumulates."""
-        return self.cells[config.replace({"accumulate_steps": 1}).key()]
+        return self.cells.get(config.replace({"accumulate_steps": 1}).key(), UNKNOWN)
 
     def __call__(self, config: TrialConfig) -> Measurement | Failure:
         """Returns a trial's outcome. Its first window is a short one, the second the rest."""

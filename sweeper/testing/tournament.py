@@ -36,7 +36,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.recorded import RecordedSurface, Recording, read
+from sweeper.testing.recorded import UNKNOWN, RecordedSurface, Recording, read
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
@@ -251,7 +251,7 @@ def steps_of(journal: Journal, problem: Problem) -> Iterator[Step]:
         if entry.job.stage != "search" or is_passed_over(outcome):
             continue
         key = entry.job.config.replace({"accumulate_steps": 1}).key()
-        seconds = problem.cells[key].start_seconds
+        seconds = problem.cells.get(key, UNKNOWN).start_seconds
         if isinstance(outcome, Measurement):
             seconds += SCREEN_SECONDS if plan.screen_above else 0.0
             seconds += 0.0 if outcome.screened_out else REPEATS * WINDOW_SECONDS

@@ -72,7 +72,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _ddp_options(config: DdpConfig) -> dict[str, bool]:
+def _ddp_options(config: DdpConfig) -> dict[str, Any]:
     """Returns the options of DistributedDataParallel that are not as it comes."""
     usual = dataclasses.asdict(DdpConfig())
     asked = {name: each for name, each in dataclasses.asdict(config).items() if each != usual[name]}

@@ -103,9 +103,8 @@ def test_changes_without_an_effect_are_none():
         "loader.num_workers": {"type": "int", "low": 0, "high": 4, "when": {"loader.kind": "workers"}},
     }
     spec = spec_of(space=space, also_try=[])
-    assert list(changes(spec, {"loader.kind": "resident", "loader.num_workers": 2})) == [
-        ("loader.kind", "workers")
-    ]
+    found = changes(spec, {"loader.kind": "resident", "loader.num_workers": 2})
+    assert [each[:2] for each in found] == [("loader.kind", "workers")]
 
 
 def test_starts_lie_in_the_space_and_differ():

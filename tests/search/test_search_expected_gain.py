@@ -56,4 +56,4 @@ def test_a_direction_that_gains_is_expected_to_gain_and_tried():
 
 def test_little_is_to_be_gained_where_only_what_does_not_matter_is_left():
     known = [p for p in GRID if (p["batch_size"], p["loader.prefetch_factor"]) != (512, 4)]
-    assert gain(known) == pytest.approx(0.0, abs=0.02)
+    assert gain(known) == pytest.approx(0.0, abs=0.03)

@@ -33,6 +33,11 @@ if [ ${#lacking[@]} -gt 0 ]; then
   fi
 fi
 
+if ! "$python" -c 'import flask, moto, s3fs' 2>/dev/null; then
+  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt s3fs 'moto[s3,server]' ||
+    echo "pip does not install s3fs and moto here; tests that need them will be skipped."
+fi
+
 if ! "$python" -c 'import dask_jobqueue, distributed, psycopg2, ray' 2>/dev/null; then
   "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
     --editable '.[dask,ray]' psycopg2-binary ||

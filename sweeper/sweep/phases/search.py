@@ -234,7 +234,7 @@ class Search:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
-        if search.regret is not None:
+        if search.regret is not None and not self._spec.confirm.ladder:
             # The gain of running trials is not known yet.
             taken = _Taken(self._table, self._capacity, ended=True)
             expected = self._searcher.expected_gain(taken)

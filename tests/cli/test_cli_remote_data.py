@@ -1,0 +1,122 @@
+"""A sweep and a production run whose data lies in a bucket or behind a web address."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+SPACE = """
+name: remote
+pipeline: pipelines.tabular
+data: {{path: "{path}", target: y}}
+space:
+  batch_size: {{type: categorical, choices: [64, 256]}}
+baseline: {{batch_size: 64, loader.kind: rows, loader.num_workers: 0}}
+fix: {{model.hidden_size: 8, loader.kind: {kind}}}
+measure: {{window_seconds: 0.1, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.5, trace: false}}
+search: {{trials: 2, minutes: null}}
+confirm: {{rounds: 0}}
+"""
+KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEPER_DATA_CACHE", str(tmp_path / "copies"))
+    return tmp_path / "copies"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.standard_normal((4000, 4)), columns=["a", "b", "c", "y"])
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def served(rows: Path) -> Iterator[str]:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=rows.parent)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/rows.csv"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def bucket(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if not all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask")):
+        pytest.skip("needs s3fs and moto[server]")
+    log = (tmp_path / "moto.log").open("w", encoding="utf-8")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stdout=log, stderr=log
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while "Running on" not in (said := (tmp_path / "moto.log").read_text(encoding="utf-8")):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.1)
+        address = said.partition("Running on ")[2].split()[0]
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
+            monkeypatch.setenv(name, value)
+        import s3fs
+
+        system = s3fs.S3FileSystem(endpoint_url=address)
+        system.mkdir("bucket")
+        system.put(str(rows), "bucket/data/rows.csv")
+        yield "s3://bucket/data/rows.csv"
+    finally:
+        server.kill()
+        server.wait()
+        log.close()
+
+
+def swept(sweeper, folder: Path, path: str, kind: str = "workers") -> str:
+    (folder / "space.yaml").write_text(SPACE.format(path=path, kind=kind), encoding="utf-8")
+    done = sweeper("run", "space.yaml", timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text: str = done.stdout + done.stderr
+    return text
+
+
+@pytest.mark.slow
+def test_data_behind_an_address_is_copied_once(sweeper, tmp_path: Path, served: str, cache: Path):
+    said = swept(sweeper, tmp_path, served)
+    assert f"Copying 0.3 MiB in 1 file from {served}, once." in said
+    (copy,) = cache.rglob("rows.csv")
+    assert copy.read_bytes() == (tmp_path / "rows.csv").read_bytes()
+    sweep = json.loads((tmp_path / "mlruns/sweeps/remote/result.json").read_text())
+    assert sweep
+    # The specification keeps the address.
+    assert served in (tmp_path / "mlruns/sweeps/remote/sweep.yaml").read_text()
+    again = sweeper("run", "space.yaml", "--new", timeout=200)
+    assert again.returncode == 0
+    assert "Copying" not in again.stdout + again.stderr
+
+
+@pytest.mark.slow
+def test_data_in_a_bucket_is_trained_on_without_credentials(
+    sweeper, tmp_path: Path, bucket: str, cache: Path
+):
+    said = swept(sweeper, tmp_path, bucket, "stream")
+    assert f"from {bucket}, once." in said
+    assert len(list(cache.rglob("rows.csv"))) == 1
+    for log in (tmp_path / "mlruns/sweeps/remote").rglob("config.json"):
+        assert "testing" not in log.read_text(encoding="utf-8")
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == "testing"
