@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from sweeper.analysis.effects import Effects, Flat
+from sweeper.analysis.effects import Acting, Effects, Flat
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
@@ -20,8 +20,8 @@ from sweeper.search.distributions import placed
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.neighbours import is_number, place
 
-MAX_OFF = 0.3
-"""Difference of a ratio's logarithm to what was expected that noise explains; half of a larger one, too."""
+MAX_OFF = 0.7
+"""How far the logarithm of a ratio may be from what was expected: a factor of two, or half of it."""
 
 
 class Prior:
@@ -34,6 +34,9 @@ class Prior:
     def __init__(self, sweep: PastSweep, spec: SweepSpec) -> None:
         self._sweep, self._spec = sweep, spec
         self._effects = Effects([(each.config, each.throughput) for each in sweep.measured], spec)
+        self._acting = Acting(spec)
+        self._levels = [(self._acting(each.config), math.log(each.throughput)) for each in sweep.measured]
+        self._known: dict[frozenset[tuple[str, Scalar]], float] = {}
         self._first: tuple[TrialConfig, float] | None = None
         self._offs: list[float] = []
         self._ran: dict[str, set[Scalar]] = {}
@@ -62,17 +65,29 @@ class Prior:
         if config.key() == first.key():
             return
         found = math.log(speed / base)
-        off = abs(found - math.log(self._effects.ratio(config, first)))
+        off = abs(found - self.gain(self._acting(config), self._acting(first)))
         self._offs.append(off / max(MAX_OFF, abs(found) / 2))
 
     @property
     def holds(self) -> bool:
         """Whether what was measured here is as this expects it, but for noise."""
-        return not self._offs or statistics.median(self._offs) <= 1
+        return bool(self._offs) and statistics.median(self._offs) <= 1
 
     def gain(self, flat: Flat, over: Flat) -> float:
         """Returns the logarithm of the ratio of two configurations' speeds in the earlier sweep."""
-        return self._effects.gain(flat, over)
+        return self._level(flat) - self._level(over)
+
+    def _level(self, flat: Flat) -> float:
+        """Returns the logarithm of a configuration's speed: as measured, or from the nearest that was."""
+        key = frozenset(flat.items())
+        if key not in self._known:
+            self._known[key] = self._from_nearest(flat)
+        return self._known[key]
+
+    def _from_nearest(self, flat: Flat) -> float:
+        apart = [_num_apart(flat, known) for known, _ in self._levels]
+        nearest = [each for each, far in zip(self._levels, apart, strict=True) if far == min(apart)]
+        return statistics.fmean(log + self._effects.gain(flat, known) for known, log in nearest)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
         """Yields where to begin: the earlier winner, then what its effects promise most, in this space."""
@@ -141,3 +156,7 @@ def _ends(parameter: Parameter) -> tuple[Scalar, Scalar]:
         numbers = sorted(choice for choice in parameter.choices if is_number(choice))
         return numbers[0], numbers[-1]
     return parameter.low, parameter.high
+
+
+def _num_apart(one: Flat, other: Flat) -> int:
+    return len(dict(one.items() ^ other.items()))

@@ -97,7 +97,7 @@ class Searcher:
 
         None with several objectives, or as long as too little is known.
         """
-        if self._climb is None or any(key not in taken for key in self._starts):
+        if self._climb is None or self._next_start(taken) is not None:
             return None
         return self._climb.expected_gain(taken)
 
@@ -161,7 +161,9 @@ class Searcher:
             self._climb.tell(number, placed)
         if self._halves is not None:
             self._halves.tell(placed)
-        if self._prior is not None and placed.values:
+        # What failed has a made-up value, and is beyond a limit.
+        is_measured = not any(each > 0 for each in placed.constraints.values())
+        if self._prior is not None and placed.values and is_measured:
             self._prior.tell(self._spec.config(placed.params), placed.values[0])
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
         self._history.add(number, trial)
@@ -193,12 +195,12 @@ class Searcher:
     def _next_start(self, taken: Container[str]) -> _Next | None:
         """Returns the first of the starts that was not asked for yet.
 
-        After the first of the usual ones, an earlier sweep's best come before the others. They replace those
-        that do the baseline's work, as long as what is measured agrees with what that sweep found.
+        Once one of the usual ones was measured as an earlier sweep has it, that sweep's best replace those
+        that do the baseline's work.
         """
         usual = {key: each for key, each in self._starts.items() if key not in taken}
         prior = self._prior
-        if prior is None or len(usual) == len(self._starts) or not prior.holds:
+        if prior is None or not prior.holds:
             left = list(usual.values())
         else:
             remembered = [Start(*each) for each in prior.starts()]
