@@ -293,8 +293,8 @@ def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
                 run_recorded(Path(home), before, pair.past, seed + SEEDS)
                 for start, found in spent.items():
                     spec = spec_of(pair.now, seed, "auto", OURS_TRIALS, warm_start=start)
-                    run_recorded(Path(home), _named(start, spec), pair.now, seed)
-                    steps = steps_of(Journal(Path(home) / "sweeps" / start), pair.now)
+                    run_recorded(Path(home), _named(f"now-{start}", spec), pair.now, seed)
+                    steps = steps_of(Journal(Path(home) / "sweeps" / f"now-{start}"), pair.now)
                     found.append(score(lambda *_, steps=steps: steps, pair.now, seed).near_s)
         for start, found in spent.items():
             yield _figure(f"{pair.title}: warm_start {start}, seconds to 5 %", found, unit="s")

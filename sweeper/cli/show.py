@@ -134,5 +134,5 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
         return
     out = console()
     stage = sweep.stages()[number]
-    for line in trial_lines(record, sweep.name_of(record), stage, sweep.operations(number)):
+    for line in trial_lines(record, sweep.name_of(record), stage, sweep.traced(number)):
         out.print(Text(line), soft_wrap=True)

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.summary import metrics_of
@@ -32,15 +33,16 @@ _SOURCES = {
     "gpu_util_pct": "NVML: any kernel running",
     "gpu_sm_active_pct": "performance counters (GPM)",
 }
+_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _CHART_WIDTH = 72
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[str, float]) -> Iterator[str]:
+def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines about one trial.
 
     Args:
-        operations: Milliseconds per step by operation, if traced.
+        traced: What its trace says; empty without one.
     """
     yield f"{name} ({stage})"
     if record.origin:
@@ -70,9 +72,10 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
         yield ""
         yield from _times(measured)
         yield ""
-        if operations:
+        if traced:
             yield "Most expensive operations (under the profiler, ms per step)"
-            yield from (f"  {name:<60} {ms:8.3f}" for name, ms in operations.items())
+            yield from (f"  {name:<60} {ms:8.3f}" for name, ms in traced["operations"].items())
+            yield from _arithmetic(measured, traced)
             yield ""
         yield from _statistics(measured)
         yield from _charts(Path(record.folder) / SERIES)
@@ -81,6 +84,21 @@ def trial_lines(record: TrialRecord, name: str, stage: str, operations: Mapping[
     for file, what in _FILES.items():
         if (Path(record.folder) / file).exists():
             yield f"  {file:<16} {what}"
+
+
+def _arithmetic(found: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what share of the device's arithmetic a training uses (MFU); earlier traces do not have it."""
+    if each := traced.get("flops_per_sample"):
+        here, most = each * found.throughput, traced["matmul_flops"]
+        yield (
+            f"  {_flops(each)} a sample: {_flops(here)}/s of the {_flops(most)}/s that matrix products reach "
+            f"here in its precision (MFU {100 * here / most:.2g}%)"
+        )
+
+
+def _flops(count: float) -> str:
+    unit, size = next(((u, s) for u, s in _UNITS if count >= s), _UNITS[-1])
+    return f"{count / size:.3g} {unit}FLOP"
 
 
 def _times(found: Measurement) -> Iterator[str]:

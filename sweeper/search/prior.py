@@ -20,8 +20,9 @@ from sweeper.search.distributions import placed
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.neighbours import is_number, place
 
-MAX_OFF = 0.7
-"""How far the logarithm of a ratio may be from what was expected: a factor of two, or half of it."""
+MAX_OFF, MAX_SHARE = 0.7, 0.6
+"""How far the logarithm of a ratio may be from what was expected: a factor of two, or this share of the
+larger of both. A larger model brings all speeds closer to each other, but in the same order."""
 
 
 class Prior:
@@ -65,8 +66,9 @@ class Prior:
         if config.key() == first.key():
             return
         found = math.log(speed / base)
-        off = abs(found - self.gain(self._acting(config), self._acting(first)))
-        self._offs.append(off / max(MAX_OFF, abs(found) / 2))
+        expected = self.gain(self._acting(config), self._acting(first))
+        most = max(MAX_OFF, MAX_SHARE * max(abs(found), abs(expected)))
+        self._offs.append(abs(found - expected) / most)
 
     @property
     def holds(self) -> bool:

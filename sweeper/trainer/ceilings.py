@@ -128,10 +128,10 @@ def _host(unsupported: Mapping[str, str]) -> Ceilings:
         if threads > 1:
             torch.set_num_threads(1)
             try:
-                yield f"cpu.matmul_{name}_one_thread", _matmul(name, 1024) / 1e9, "GFLOP/s"
+                yield f"cpu.matmul_{name}_one_thread", matmul(name, 1024) / 1e9, "GFLOP/s"
             finally:
                 torch.set_num_threads(threads)
-        yield f"cpu.matmul_{name}", _matmul(name, 2048 if threads > 8 else 1024) / 1e9, "GFLOP/s"
+        yield f"cpu.matmul_{name}", matmul(name, 2048 if threads > 8 else 1024) / 1e9, "GFLOP/s"
     source = torch.ones(128 * MIB, dtype=torch.uint8)
     target = torch.empty_like(source)
     yield "cpu.memory_copy", source.nbytes / GIB / best_seconds(lambda: target.copy_(source)), "GiB/s"
@@ -142,7 +142,7 @@ def _host(unsupported: Mapping[str, str]) -> Ceilings:
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def _matmul(name: str, size: int, device: str = "cpu", wait: Callable[[], object] = lambda: None) -> float:
+def matmul(name: str, size: int, device: str = "cpu", wait: Callable[[], object] = lambda: None) -> float:
     """Returns operations per second of multiplying two square matrices (2 size^3 per product)."""
     left, right = (torch.randn(size, size, device=device).to(_TYPES[name]) for _ in range(2))
     into = torch.empty_like(left)
@@ -171,7 +171,7 @@ def _on_gpu(name: str, unsupported: Mapping[str, str]) -> Ceilings:
         ):
             continue
         torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
-        yield f"matmul_{kind}", _matmul(kind, size, name, wait) / 1e12, "TFLOP/s"
+        yield f"matmul_{kind}", matmul(kind, size, name, wait) / 1e12, "TFLOP/s"
     source = torch.ones(min(GIB, free // 8), dtype=torch.uint8, device=name)
     target = torch.empty_like(source)
     yield "memory_copy", source.nbytes / GIB / best_seconds(lambda: target.copy_(source), wait), "GiB/s"

@@ -15,6 +15,7 @@ from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.inject.gpu import covered, kernel_spans
 from sweeper.trainer import device as devices
+from sweeper.trainer import flops
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.group import Group
@@ -60,9 +61,15 @@ def run(job: Job, progress: Progress) -> Report:
                 stepper.step(loader, NoClock())
             devices.synchronize(device)
             seconds = time.perf_counter() - began
+        counted = flops.measured(stepper, loader)
     found.export_chrome_trace(job.trace)
     return Report(
-        values={"steps": STEPS, "step_ms": 1e3 * seconds / STEPS, **_summary(found, seconds, device)},
+        values={
+            "steps": STEPS,
+            "step_ms": 1e3 * seconds / STEPS,
+            **counted,
+            **_summary(found, seconds, device),
+        },
         finished_at=time.time(),
     )
 

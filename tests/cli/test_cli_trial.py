@@ -40,9 +40,9 @@ def a_trial() -> Measurement:
     )
 
 
-def shown(found: object, folder: Path, **operations: float) -> list[str]:
+def shown(found: object, folder: Path, **traced: object) -> list[str]:
     record: TrialRecord = dataclasses.replace(record_of(found, loader__kind="rows"), folder=str(folder))
-    return list(trial_lines(record, "007 rows", "search", operations))
+    return list(trial_lines(record, "007 rows", "search", traced))
 
 
 def after(lines: list[str], title: str) -> list[str]:
@@ -110,10 +110,15 @@ def test_statistics_have_their_columns_and_say_what_is_missing(tmp_path: Path):
 
 
 def test_operations_of_a_traced_trial(tmp_path: Path):
-    lines = shown(a_trial(), tmp_path, **{"aten::mm": 1.25, "aten::add_": 0.5})
+    operations = {"aten::mm": 1.25, "aten::add_": 0.5}
+    lines = shown(a_trial(), tmp_path, operations=operations)
     (title,) = (line for line in lines if line.startswith("Most expensive operations"))
     assert [line.split() for line in after(lines, title)] == [["aten::mm", "1.250"], ["aten::add_", "0.500"]]
     assert not any(line.startswith("Most expensive operations") for line in shown(a_trial(), tmp_path))
+    counted = {"flops_per_sample": 2e6, "matmul_flops": 1e10}
+    (line,) = (each for each in shown(a_trial(), tmp_path, operations=operations, **counted) if "MFU" in each)
+    assert line.startswith("  2 MFLOP a sample: ")
+    assert "of the 10 GFLOP/s that matrix products reach here in its precision (MFU " in line
 
 
 def test_a_chart_is_of_the_whole_trial_a_block_of_time_a_character(tmp_path: Path):

@@ -366,3 +366,8 @@ def test_reading_imports_neither_the_pipeline_nor_heavy_libraries(whole):
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("written", ["off", "auto", "before"])
+def test_an_earlier_sweep_is_named_or_left_aside(whole, written):
+    assert load(whole, [f"search.warm_start={written}"]).search.warm_start == written

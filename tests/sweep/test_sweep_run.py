@@ -518,7 +518,7 @@ def test_a_trace_that_fails_costs_a_line(bench):
 def test_operations_are_those_of_the_trace(bench):
     bench.run()
     sweep = load_sweep(Journal(folder_of(bench)))
-    assert sweep.operations(0) == {}
+    assert sweep.traced(0) == {}
     write_outcome(sweep.journal.setup_folder("trace-0"), Report(values={"operations": {"aten::mm": 1.25}}))
-    assert sweep.operations(0) == {"aten::mm": 1.25}
-    assert sweep.operations(1) == {}
+    assert sweep.traced(0)["operations"] == {"aten::mm": 1.25}
+    assert sweep.traced(1) == {}

@@ -122,8 +122,8 @@ def test_the_parts_of_a_gpu(monkeypatch, capability, kinds):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**26, 2**30))
     monkeypatch.setattr(ceilings, "_on_host", lambda size, pinned: torch.ones(size, dtype=torch.uint8))
     size = []
-    matmul = ceilings._matmul
-    monkeypatch.setattr(ceilings, "_matmul", lambda kind, n, *rest: size.append(n) or matmul(kind, 64, *rest))
+    matmul = ceilings.matmul
+    monkeypatch.setattr(ceilings, "matmul", lambda kind, n, *rest: size.append(n) or matmul(kind, 64, *rest))
     lacking = probe.lacks(DeviceInfo(kind="cuda", name="", capability=capability))
     before = torch.get_float32_matmul_precision()
     try:

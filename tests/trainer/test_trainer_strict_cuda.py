@@ -174,7 +174,7 @@ def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(ceilings, "MIB", 2**12)
     monkeypatch.setattr(ceilings, "GIB", 2**22)
     monkeypatch.setattr(
-        ceilings, "_matmul", lambda name, size, device="cpu", wait=lambda: None: (wait(), 1e12)[1]
+        ceilings, "matmul", lambda name, size, device="cpu", wait=lambda: None: (wait(), 1e12)[1]
     )
     monkeypatch.setattr(ceilings, "_compiled", lambda job, device: {"problem": ""})
     monkeypatch.setattr(

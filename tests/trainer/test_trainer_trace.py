@@ -36,3 +36,5 @@ def test_a_trace_and_the_operations_that_take_the_most(make_job, tmp_path: Path)
     assert 0 < sum(operations.values()) < 1.2 * values["step_ms"]
     assert set(operations) <= names
     assert (values["steps"], values["device_busy_pct"]) == (tracing.STEPS, None)
+    assert values["flops_per_sample"] > 0
+    assert values["matmul_flops"] > 1e9

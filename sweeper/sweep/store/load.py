@@ -103,11 +103,10 @@ class LoadedSweep:
             found[BASELINE] = Confirmation(throughput=statistics.fmean(values), rounds=values)
         return found
 
-    def operations(self, number: int) -> Mapping[str, float]:
-        """Returns milliseconds per step by operation, for a trial that was traced."""
+    def traced(self, number: int) -> Mapping[str, Any]:
+        """Returns what the trace of a trial says (`sweeper.trainer.trace`); empty if it was not traced."""
         outcome = read_outcome(self.journal.setup_folder(f"trace-{number}"))
-        found: Mapping[str, float] = outcome.values["operations"] if isinstance(outcome, Report) else {}
-        return found
+        return outcome.values if isinstance(outcome, Report) else {}
 
     def stages(self) -> dict[int, str]:
         """Returns how far each trial came: `confirmed` for the winner, `finalist` for rivals."""

@@ -1,0 +1,52 @@
+"""How much arithmetic a training does, and how much this device could do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from sweeper.trainer import device as devices
+from sweeper.trainer.ceilings import matmul
+from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data.protocol import Loader
+from sweeper.trainer.step import Stepper
+
+SIDES = {"cpu": 1024, "cuda": 4096}
+"""Of the matrices that are multiplied to see what a device can do."""
+
+
+def measured(stepper: Stepper, loader: Loader) -> dict[str, Any]:
+    """Returns the operations per sample of a step, and per second of matrix products in its precision.
+
+    Those of a step are torch's count of matrix products, convolutions and attention; None where it has none.
+    """
+    handed = loader.next()
+    batch = loader.materialise(loader.to_device(handed.batch), handed.length)
+    with (
+        _without_fused_cells(stepper.model),
+        torch.compiler.set_stance("force_eager"),
+        FlopCounterMode(display=False) as counter,
+    ):
+        stepper.train(batch, NoClock(), stepper.model)
+    precision, device = stepper.config.precision.amp, stepper.device
+    reached = matmul(precision, SIDES[device.type], str(device), lambda: devices.synchronize(device))
+    return {"flops_per_sample": counter.get_total_flops() / handed.size or None, "matmul_flops": reached}
+
+
+@contextlib.contextmanager
+def _without_fused_cells(model: nn.Module) -> Iterator[None]:
+    """Makes recurrent layers take their products one by one: torch cannot count inside of their kernels."""
+    if not any(isinstance(each, nn.RNNBase) for each in model.modules()):
+        yield
+        return
+    before = torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled
+    torch.backends.cudnn.enabled = torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled = before
