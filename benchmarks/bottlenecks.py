@@ -124,9 +124,9 @@ def _rows(*lines: str) -> str:
     return _ROWS.format(getitem="\n".join(f"        {line}" for line in lines))
 
 
-_SGD = {"optimizer.name": "sgd"}
-_BY_ROW = {"loader.kind": "rows", "loader.num_workers": 0, "batch_size": 256, **_SGD}
-_IN_MEMORY = {"loader.kind": "resident", "loader.num_workers": 0, **_SGD}
+_SGD: Mapping[str, Scalar] = {"optimizer.name": "sgd"}
+_BY_ROW: Mapping[str, Scalar] = {"loader.kind": "rows", "loader.num_workers": 0, "batch_size": 256, **_SGD}
+_IN_MEMORY: Mapping[str, Scalar] = {"loader.kind": "resident", "loader.num_workers": 0, **_SGD}
 
 CASES: Mapping[str, Case] = {
     "rows": Case({}, "input-bound", "", _BY_ROW),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.spec.sections import Execution
-from sweeper.sweep.setup import device_model
+from sweeper.sweep.setup import device_model as device_model
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from verdicts import BARS, Bench, busy
 from sweeper.analysis.confirmation import interval, is_enough, log_ratios
 from sweeper.analysis.projection import samples_to_loss
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import Measurement, Report
 from sweeper.execution.local import LocalLauncher
 from sweeper.testing.recorded import read
 
@@ -280,8 +280,11 @@ class _Arm:
             write_job(place, replace(job, uid=f"{folder.name}-{number}"))
             outcomes.append(launcher.submit(place).result())
         launcher.close()
-        found = samples_to_loss([tuple(each) for each in outcomes[0].values["curve"]], self.loss)
-        return found[0] / outcomes[1].throughput if found else math.inf
+        trained, measured = outcomes
+        assert isinstance(trained, Report), trained
+        assert isinstance(measured, Measurement), measured
+        found = samples_to_loss([tuple(each) for each in trained.values["curve"]], self.loss)
+        return found[0] / measured.throughput if found else math.inf
 
 
 def peers() -> Iterator[Figure]:

@@ -129,7 +129,9 @@ def measured(case: Case, configs: Mapping[int, TrialConfig]) -> tuple[list[Round
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         template = bench.prepared(case.space["pipeline"], case.space["data"])
-        draw, rounds, winners = random.Random(0), [], []
+        draw = random.Random(0)
+        rounds: list[Round] = []
+        winners: list[Measurement] = []
         for _ in range(ROUNDS):
             found: dict[int, float] = {}
             for key in draw.sample(list(configs), len(configs)):
@@ -165,7 +167,7 @@ def figures_of(case: Case) -> Iterator[Figure]:
     yield _over(
         f"{case.title}: winner over before", rounds, BEFORE, 5.0 if case.workload in FIVE_TIMES else 0.0
     )
-    bare = [each.throughput / each.diagnosis.device_samples_s for each in winners if _has_bare(each)]
+    bare = [ratio for each in winners if (ratio := _over_bare(each)) is not None]
     share = [100 * each.breakdown.data_fraction for each in winners]
     # Where clips have different lengths there is no one batch to be bare with.
     reached = statistics.median(share) <= 5 or (bool(bare) and statistics.median(bare) >= 0.95)
@@ -185,16 +187,17 @@ def _winner(case: Case, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the sweep's winner; of one that confirms nothing, what was fastest in its search."""
     if shown["winner"] is not None:
         number = shown["winner"]["number"]
-        return next(trial for trial in shown["trials"] if trial["number"] == number)
+        return dict(next(trial for trial in shown["trials"] if trial["number"] == number))
     searched = shown["trials"][1 + len(case.space["also_try"]) :]
     found = [trial for trial in searched if trial["feasible"] and "throughput" in trial["metrics"]]
     if case.space["confirm"]["rounds"] or not found:
         return None
-    return max(found, key=lambda trial: trial["metrics"]["throughput"])
+    return dict(max(found, key=lambda trial: float(trial["metrics"]["throughput"])))
 
 
-def _has_bare(found: Measurement) -> bool:
-    return found.diagnosis is not None and found.diagnosis.device_samples_s is not None
+def _over_bare(found: Measurement) -> float | None:
+    alone = found.diagnosis.device_samples_s if found.diagnosis is not None else None
+    return found.throughput / alone if alone else None
 
 
 def _loss(title: str, trial: Mapping[str, Any]) -> Iterator[Figure]:

@@ -38,6 +38,7 @@ from sweeper.judging.arms import Arm, commands
 from sweeper.judging.losses import Baseline
 from sweeper.judging.speed import (
     MIN_ROUNDS,
+    Round,
     Speed,
     answer,
     compare,
@@ -77,13 +78,14 @@ class Asked:
     @property
     def scripts(self) -> Mapping[str, tuple[Path, tuple[str, ...]]]:
         """Folder and command of each script, by name."""
-        found = {}
+        found: dict[str, tuple[Path, tuple[str, ...]]] = {}
         for name, (folder, words) in SCRIPTS.items():
             start = ("torchrun", "--nproc-per-node=2") if name == "ranks" else (sys.executable,)
             found[name] = folder, (*start, *words)
-        for name in PUBLIC if self.programs else ():
-            program = PROGRAMS[name]
-            found[name] = self.programs / program.folder, tuple(shlex.split(program.command))
+        if self.programs is not None:
+            for name in PUBLIC:
+                program = PROGRAMS[name]
+                found[name] = self.programs / program.folder, tuple(shlex.split(program.command))
         return found
 
 
@@ -97,7 +99,8 @@ def record(asked: Asked) -> Iterator[Figure]:
             continue
         arms = commands(command, command, folder)
         draw = random.Random(name)
-        rounds, began = [], time.monotonic()
+        rounds: list[Round] = []
+        began = time.monotonic()
         while len(rounds) < MIN_ROUNDS or time.monotonic() - began < 60 * asked.minutes:
             rounds.append(one_round(arms, draw, slices_of_next(rounds)))
         seconds = (time.monotonic() - began) / len(rounds)

@@ -46,7 +46,8 @@ SPACE = [
 def promise() -> Iterator[Figure]:
     """Yields reached over promised, of clean runs."""
     quiet = min(canary_ms() for _ in range(50))
-    clean, dirty = [], []
+    clean: list[float] = []
+    dirty: list[float] = []
     for count in range(RUNS):
         with tempfile.TemporaryDirectory() as folder:
             home = ["--home", folder]

@@ -88,7 +88,8 @@ def speed(config: TrialConfig) -> float:
     kind = {"rows": 0.1, "workers": 0.5 + 0.02 * config.loader.num_workers}.get(config.loader.kind, 1.0)
     amp = {"fp32": 1.0, "bf16": 1.6}.get(config.precision.amp, 1.5)
     width = int(config.model["hidden_size"] or 64)
-    return 1e5 * kind * amp * (config.batch_size / 8192) ** 0.5 * (64 / width)
+    batch: float = (config.batch_size / 8192) ** 0.5
+    return 1e5 * kind * amp * batch * (64 / width)
 
 
 class Cluster(ReplayLauncher):
@@ -164,7 +165,7 @@ class Cluster(ReplayLauncher):
                     cluster.skip()
                 return super().get(block, timeout)
 
-        time.monotonic, time.time = self.now, lambda: self._time() + self._skipped  # type: ignore[assignment]
+        time.monotonic, time.time = self.now, lambda: self._time() + self._skipped
         queue.SimpleQueue = Ended  # type: ignore[misc]
         try:
             yield

@@ -161,7 +161,7 @@ def data_share(ours: Ours) -> float:
         ours.clock = EventClock()
         ours(200)
         devices.synchronize(DEVICE)
-    seconds = ours.clock.seconds  # type: ignore[attr-defined]
+    seconds: list[float] = ours.clock.seconds  # type: ignore[attr-defined]
     return 100 * (seconds[DATA] + seconds[H2D]) / sum(seconds)
 
 

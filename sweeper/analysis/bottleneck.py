@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sweeper.analysis.formatting import figure
 from sweeper.analysis.remedies import percent, rate, remedy_for
 from sweeper.analysis.signals import Signals, signals_of
 from sweeper.core.config import Scalar, TrialConfig
@@ -25,6 +26,9 @@ BUSY = 0.5
 OVERHEAD = 0.3
 """Least share of a CPU's arithmetic that has to be independent of the batch to be call overhead: large
 operations, too, are up to a quarter slower per sample on half of their batch."""
+
+MOSTLY_WAITING = 0.5
+"""A loader whose processes run for less than this share of the time waits for something."""
 
 FULL = 0.9
 FILLED = 0.5
@@ -84,6 +88,11 @@ def _input_why(s: Signals) -> str:
     if s.loader_rate and s.device_rate:
         loader, device = rate(s.loader_rate), rate(s.device_rate)
         text += f"; the loader alone delivers {loader} samples/s, the device alone takes {device}"
+    if s.sample_cpu_s:
+        text += f"; reading and decoding a sample takes {figure(1e3 * s.sample_cpu_s)} ms of a core"
+        if s.loader_busy is not None and s.loader_busy < MOSTLY_WAITING:
+            waits = percent(1 - s.loader_busy)
+            text += f", and for {waits} of the time the loader waits, as for a disk or a network"
     return text
 
 

@@ -38,6 +38,8 @@ class Signals:
             pipeline, whose loop is not the user's.
         evaluation: Share of a script's time that evaluations take, beside its steps.
         device_rate, loader_rate: Samples per second of each on its own.
+        sample_cpu_s: Processor seconds of loading a sample.
+        loader_busy: Share of the time in which the loader's processes run, on their own.
         cpu: Use of the cores this trial may use.
     """
 
@@ -61,6 +63,8 @@ class Signals:
     evaluation: float | None = None
     device_rate: float | None = None
     loader_rate: float | None = None
+    sample_cpu_s: float | None = None
+    loader_busy: float | None = None
     cpu: float | None = None
 
 
@@ -120,6 +124,8 @@ def signals_of(found: Measurement) -> Signals:
         evaluation=diagnosis.evaluation_share if diagnosis else None,
         device_rate=diagnosis.device_samples_s if diagnosis else None,
         loader_rate=diagnosis.loader_samples_s if diagnosis else None,
+        sample_cpu_s=diagnosis.sample_cpu_s if diagnosis else None,
+        loader_busy=diagnosis.loader_busy if diagnosis else None,
         cpu=_share(found, "cpu_util_pct"),
     )
 

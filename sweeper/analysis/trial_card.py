@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.analysis.formatting import figure
 from sweeper.analysis.remedies import percent
+from sweeper.analysis.straggler import straggler
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Breakdown, Diagnosis, Measurement
 from sweeper.core.record import TrialRecord
@@ -50,6 +51,8 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     for each in diagnosis.outside if diagnosis else ():
         yield f"outside of its folder, the script {each}"
+    if slow := straggler(measured, config.device.count):
+        yield slow
     if measured.reported_by:
         yield f"speed as reported by {measured.reported_by}"
     for each in measured.left_out:

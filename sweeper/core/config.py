@@ -75,12 +75,13 @@ class PrecisionConfig:
     """Arithmetic of a step.
 
     Attributes:
-        amp: Type that autocast computes in; `fp32` turns autocast off.
+        amp: Type that autocast computes in; `fp32` turns autocast off, `fp8` is bf16 with the matrix
+            products of linear layers in float8.
         tf32: TF32 for the float32 operations that remain. `default` keeps torch's defaults: off for
             matrix products, on for cuDNN's convolutions and recurrent layers. True and False set both.
     """
 
-    amp: Literal["fp32", "bf16", "fp16"] = "fp32"
+    amp: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
     tf32: Literal["default", True, False] = "default"
 
 

@@ -96,6 +96,9 @@ class Diagnosis:
     Attributes:
         device_samples_s: Samples per second of steps on one batch that is already on the device.
         loader_samples_s: Samples per second that the loader delivers while nothing trains.
+        sample_cpu_s: Processor seconds that the loader takes per sample meanwhile: reading, decoding,
+            collating.
+        loader_busy: Share of the time in which the loader's processes run meanwhile; the rest they wait.
         half_step_s: Seconds of such a step on half of the batch (eager steps only).
         full_step_s: Seconds of a step on the whole batch, alternating with the half.
         blocked_s: Seconds of a step's arithmetic in which the process neither ran nor wanted a
@@ -117,6 +120,8 @@ class Diagnosis:
 
     device_samples_s: float | None = None
     loader_samples_s: float | None = None
+    sample_cpu_s: float | None = None
+    loader_busy: float | None = None
     half_step_s: float | None = None
     full_step_s: float | None = None
     blocked_s: float | None = None

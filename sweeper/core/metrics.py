@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweeper.core.gpu_series import by_rank
 from sweeper.core.measurement import Measurement
 from sweeper.core.registry import Registry
 from sweeper.errors import UserError
@@ -82,18 +84,25 @@ def _busy(m: Measurement) -> float | None:
     return min(100.0, 1e5 * m.diagnosis.busy_s / m.step_ms)
 
 
-def joules_per_sample(m: Measurement) -> float | None:
-    """Returns the energy per sample: of the sampled GPU, or of the processors; None where that is unknown."""
-    power = m.telemetry.get("gpu_power_w")
-    if power is None and m.device.kind == "cpu":
-        power = m.telemetry.get("cpu_power_w")
-    return power.mean / m.throughput if power is not None and m.throughput else None
+def joules_per_sample(m: Measurement, count: int = 1) -> float | None:
+    """Returns the energy per sample: of the sampled GPUs, or of the processors; None where that is unknown.
+
+    A GPU that is not sampled does the same work as the first.
+    """
+    of_gpus = [each["gpu_power_w"].mean for each in by_rank(m.telemetry, count) if "gpu_power_w" in each]
+    if of_gpus:
+        power = statistics.fmean(of_gpus) * count
+    elif m.device.kind == "cpu" and "cpu_power_w" in m.telemetry:
+        power = m.telemetry["cpu_power_w"].mean
+    else:
+        return None
+    return power / m.throughput if m.throughput else None
 
 
 def _joules(record: TrialRecord) -> float | None:
-    found = joules_per_sample(record.measurement) if record.measurement is not None else None
-    # One GPU is sampled; the others do the same work.
-    return found * record.config.device.count if found is not None else None
+    if record.measurement is None:
+        return None
+    return joules_per_sample(record.measurement, record.config.device.count)
 
 
 _TABLE = (

@@ -113,7 +113,7 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
         "accumulate_steps": f"{setting} batches per optimiser step" if setting != 1 else "",
         "loader.num_workers": "loading processes" if setting else "the training process loads its own data",
         "loader.pin_memory": "page-locked batches, so that copies do not block" if setting else "",
-        "precision.amp": "matrix products in half precision" if setting != "fp32" else "",
+        "precision.amp": _PRECISIONS[str(settings["precision.amp"])],
         "precision.tf32": "float32 products, convolutions and recurrent layers on tensor cores"
         if setting
         else "",
@@ -132,6 +132,13 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
         else "",
     }.get(name, "")
 
+
+_PRECISIONS: Mapping[str, str] = {
+    "fp32": "",
+    "bf16": "matrix products in half precision",
+    "fp16": "matrix products in half precision",
+    "fp8": "linear layers multiply in float8, the rest in bf16",
+}
 
 _MODES: Mapping[str, str] = {
     "eager": "",
@@ -172,6 +179,8 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
     yield "import torch"
     if settings["activation_checkpointing"]:
         yield "import torch.utils.checkpoint"
+    if settings["precision.amp"] == "fp8":
+        yield "from torchao.float8 import convert_to_float8_training"
 
 
 def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
@@ -246,6 +255,13 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     if settings["memory_format"] == "channels_last":
         yield from writer.because("memory_format")
         yield "model = model.to(memory_format=torch.channels_last)"
+    if settings["precision.amp"] == "fp8":
+        yield "# float8: linear layers whose sizes the tensor cores take."
+        yield "convert_to_float8_training("
+        yield "    model,"
+        yield "    module_filter_fn=lambda layer, name: type(layer) is torch.nn.Linear"
+        yield "    and layer.in_features % 16 == layer.out_features % 16 == 0,"
+        yield ")"
     if settings["activation_checkpointing"]:
         yield from writer.because("activation_checkpointing")
         yield "for block in BLOCKS:  # The list of layers that your model repeats."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from sweeper.core.config import Scalar
 
 _COMPILERS_GRAPHS = ("reduce-overhead", "max-autotune")
-DTYPES: Mapping[str, str] = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+DTYPES: Mapping[str, str] = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.bfloat16"}
 CAPTURABLE_WARNING = "This instance was constructed with capturable=True"
 """The start of torch's warning about such an optimiser's step outside a capture."""
 

@@ -147,7 +147,11 @@ def undisturbed_canary_ms() -> float:
     return found if _helper_seconds() - before < _HELPER_SHARE * found / 1e3 else 0.0
 
 
+def processor_seconds() -> float:
+    """Returns processor seconds of this process and its children so far."""
+    return time.process_time() + sum(ran_seconds(pid) or 0.0 for pid in _helpers())
+
+
 def _helper_seconds() -> float:
     """Returns processor seconds of this tree without this thread."""
-    helpers = time.process_time() - time.thread_time()
-    return helpers + sum(ran_seconds(pid) or 0.0 for pid in _helpers())
+    return processor_seconds() - time.thread_time()

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -19,6 +20,7 @@ from sweeper.system.cpu import usable_cpus
 from sweeper.system.process import waited_seconds, waits
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
+from sweeper.trainer.conditions import processor_seconds
 from sweeper.trainer.data.protocol import Handed, Loader
 from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
 from sweeper.trainer.pipeline import Samples
@@ -48,8 +50,15 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     )
     if timing.group.size > 1:
         return found
-    rate, handed = _loader_alone(loader, device)
-    found = dataclasses.replace(found, loader_samples_s=rate)
+    loading = _loader_alone(loader, device)
+    handed = loading.handed
+    processes = min(usable_cpus(), max(1, stepper.config.loader.num_workers))
+    found = dataclasses.replace(
+        found,
+        loader_samples_s=loading.rate,
+        sample_cpu_s=loading.cpu_seconds / loading.samples,
+        loader_busy=min(1.0, loading.cpu_seconds / loading.seconds / processes),
+    )
     if loader.num_shapes > 1:
         # A batch has one length, but the timed steps had all lengths.
         return found
@@ -107,8 +116,27 @@ def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> boo
     return samples.nbytes <= RESIDENT_SHARE * psutil.virtual_memory().available
 
 
-def _loader_alone(loader: Loader, device: torch.device) -> tuple[float, Handed]:
-    """Returns the loader's samples per second without training, and a full batch on the device."""
+class _Loading(NamedTuple):
+    """Some batches that were loaded while nothing trained.
+
+    Attributes:
+        cpu_seconds: Processor seconds of all processes.
+        handed: A full batch, on the device.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    samples: int
+    handed: Handed
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+def _loader_alone(loader: Loader, device: torch.device) -> _Loading:
+    """Loads without training."""
     whole: Handed | None = None
     began = time.perf_counter()
     # Batches that are ready in the queues say nothing about the loader's sustained speed.
@@ -117,7 +145,7 @@ def _loader_alone(loader: Loader, device: torch.device) -> tuple[float, Handed]:
         if time.perf_counter() - began > DRAIN_SECONDS:
             break
     devices.synchronize(device)
-    began = time.perf_counter()
+    began, before = time.perf_counter(), processor_seconds()
     count = 0
     while whole is None or time.perf_counter() - began < PART_SECONDS:
         handed = _hand(loader)
@@ -125,7 +153,7 @@ def _loader_alone(loader: Loader, device: torch.device) -> tuple[float, Handed]:
         if whole is None or handed.size > whole.size:
             whole = handed
     devices.synchronize(device)
-    return count / (time.perf_counter() - began), whole
+    return _Loading(time.perf_counter() - began, processor_seconds() - before, count, whole)
 
 
 def _hand(loader: Loader) -> Handed:

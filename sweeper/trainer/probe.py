@@ -16,6 +16,7 @@ from sweeper.core.progress import Progress
 from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.conditions import canary_ms
+from sweeper.trainer.fp8 import lacks_fp8
 
 CANARIES = 5
 
@@ -71,6 +72,8 @@ def _lacks_cuda(capability: str) -> dict[str, str]:
         # is_bf16_supported() is True for emulation, too.
         lacks["precision.amp=bf16"] = f"no native bf16 at compute capability {capability}"
         lacks["precision.tf32=True"] = f"no TF32 at compute capability {capability}"
+    if why := lacks_fp8(capability):
+        lacks["precision.amp=fp8"] = why
     return lacks
 
 
@@ -83,6 +86,7 @@ def _lacks_cpu() -> dict[str, str]:
         "compile.cudnn_benchmark=True": "cuDNN is for NVIDIA GPUs",
         "compile.mode=reduce-overhead": "CUDA graphs need a GPU; without one it is the same as `default`",
         "compile.mode=graph": "CUDA graphs need a GPU",
+        "precision.amp=fp8": lacks_fp8(""),
     }
     if not flags & {"avx512_bf16", "amx_bf16"}:
         lacks["precision.amp=bf16"] = "this CPU has no bf16 arithmetic"

@@ -22,8 +22,10 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.core.config import DdpConfig, OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, Silent, TrialFailedError
+from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.data.protocol import Handed, Loader
+from sweeper.trainer.fp8 import MULTIPLE, lacks_fp8, use_fp8
 from sweeper.trainer.fused import FusedStep
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
@@ -31,7 +33,7 @@ from sweeper.trainer.pipeline import Batch, Pipeline
 NEW_BUFFERS = "forward_sync_buffers"
 """What torch 2.14 calls `broadcast_buffers`."""
 _NOTHING = contextlib.nullcontext()
-_AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_AMP = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 
 def make_optimizer(
@@ -105,6 +107,8 @@ class Stepper:
         self.model = pipeline.model.to(device)
         self.refused: dict[str, str] = {}
         self._channels_last = config.memory_format == "channels_last" and self._set_channels_last()
+        if config.precision.amp == "fp8":
+            self._use_fp8()
         if config.activation_checkpointing:
             self._checkpoint()
         self.compiled = self._compile(self.model)
@@ -131,6 +135,14 @@ class Stepper:
             self.refused["memory_format"] = f"contiguous: {str(error).partition(chr(10))[0]}"
             return False
         return True
+
+    def _use_fp8(self) -> None:
+        if why := lacks_fp8(devices.describe(self.device).capability):
+            raise TrialFailedError(FailureKind.UNSUPPORTED, f"`precision.amp: fp8` cannot run here: {why}")
+        if not use_fp8(self.model):
+            self.refused["precision.amp"] = (
+                f"bf16: no linear layer has sizes that are multiples of {MULTIPLE}"
+            )
 
     def _checkpoint(self) -> None:
         """Makes the repeated blocks compute their activations again in the backward pass."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 import os
 import resource
@@ -29,7 +30,9 @@ from typing import Any, NoReturn
 
 from sweeper.core.codec import decode
 from sweeper.core.contamination import of_gpu
+from sweeper.core.gpu_series import by_rank
 from sweeper.core.job import (
+    ANYWHERE,
     LOG,
     OUTCOME,
     SERIES,
@@ -52,6 +55,7 @@ from sweeper.system.environment import secrets
 from sweeper.system.failpoints import failpoint
 from sweeper.system.process import tree
 from sweeper.telemetry.log import write_log
+from sweeper.telemetry.nvml.others import OtherGpus
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, save, summarise
 from sweeper.worker import failures, stacks
@@ -127,7 +131,8 @@ class _Keeper:
         self.folder, self.job, self.private = folder, job, private
         self.secrets = secrets({**os.environ, **job.env})
         self.log = BoundedLog(folder / LOG, self.secrets)
-        self.probes = make_probes()
+        self.others = _other_gpus(job)
+        self.probes = [*make_probes(), *([OtherGpus(self.others)] if self.others else [])]
         self.sampler = Sampler(self.probes)
         self.stage = "start"
         self.device_uuid = ""
@@ -288,12 +293,18 @@ class _Keeper:
                 self.result = decode_outcome(message["result"])
 
     def _disturbed(self, window: Window) -> tuple[str, ...]:
-        """Returns what disturbed a window on the GPU; the trial itself watches the host."""
-        return of_gpu(self.sampler.means(window)) if self.device_uuid else ()
+        """Returns what disturbed a window on a GPU; the trial itself watches the host."""
+        if not self.device_uuid:
+            return ()
+        means = self.sampler.means(window)
+        found = [of_gpu(its) for its in by_rank(means, 1 + len(self.others))]
+        return tuple(dict.fromkeys(itertools.chain(*found)))
 
     def _unsampled_gpus(self) -> dict[str, str]:
         count = self.job.config.device.count
-        return {"other_gpus": f"only the first of {count} GPUs is sampled"} if count > 1 else {}
+        if count == 1 or len(self.others) == count - 1:
+            return {}
+        return {"other_gpus": f"only the first of {count} GPUs is sampled"}
 
     def _conclude(
         self, status: int, found: Finding | None, seconds: float, oom_kills: int
@@ -335,6 +346,11 @@ class _Keeper:
             seconds=seconds,
             finished_at=time.time(),
         )
+
+
+def _other_gpus(job: Job) -> list[str]:
+    """Returns the GPUs of ranks 1 and on; empty if there are none, or which they are is not known here."""
+    return [] if job.device == ANYWHERE else job.device.split(",")[1 : job.config.device.count]
 
 
 def _line(answer: Any) -> bytes:

@@ -37,6 +37,16 @@ def test_waiting_for_data(gpu: bool):
     assert found.why == "waiting for data takes 45% of the step" + rates
 
 
+@pytest.mark.parametrize(
+    ("busy", "said"),
+    [(0.9, ""), (0.3, ", and for 70% of the time the loader waits, as for a disk or a network")],
+)
+def test_what_a_sample_costs_is_told_from_what_it_waits_for(busy: float, said: str):
+    found = judged(ROWS, data=0.45, sample_cpu_s=1.9e-3, loader_busy=busy)
+    cost = "; reading and decoding a sample takes 1.9 ms of a core"
+    assert found.why == f"waiting for data takes 45% of the step{cost}{said}"
+
+
 def test_a_loader_whose_processes_take_the_cores():
     """Nothing waits, and yet the arithmetic alone would be four times as fast."""
     found = judged(ROWS, data=0.05, helpers=0.8, device_samples_s=DEVICE)

@@ -211,6 +211,12 @@ def test_energy_per_sample_is_that_of_all_gpus():
     assert record.metric("joules_per_sample") == pytest.approx(300 / throughput)
     two = dataclasses.replace(record, config=record.config.replace({"device.count": 2}))
     assert two.metric("joules_per_sample") == pytest.approx(600 / throughput)
+    both = dataclasses.replace(
+        measured, telemetry={"gpu_power_w": power, "gpu1_power_w": Stats(mean=200.0, p50=0.0, p95=0.0)}
+    )
+    assert dataclasses.replace(two, outcome=both).metric("joules_per_sample") == pytest.approx(
+        500 / throughput
+    )
 
 
 @pytest.mark.parametrize(("kind", "joules"), [("cpu", 90.0), ("cuda", None)])

@@ -42,7 +42,11 @@ def test_replace_sets_nested_and_open_names_and_leaves_the_rest():
         ("optimizer.lr", "fast", "`optimizer.lr` must be a number, but got 'fast'."),
         ("loader.kind", "streams", "one of rows, workers, resident, stream, but got 'streams'. Did you mean"),
         ("loader.kind", 1, "`loader.kind` must be one of rows, workers, resident, stream, but got 1."),
-        ("precision.amp", "bf61", "must be one of fp32, bf16, fp16, but got 'bf61'. Did you mean `bf16`?"),
+        (
+            "precision.amp",
+            "bf61",
+            "must be one of fp32, bf16, fp16, fp8, but got 'bf61'. Did you mean `bf16`?",
+        ),
     ],
 )
 def test_a_wrong_name_or_value_is_said(name, value, message):

@@ -418,7 +418,7 @@ def names(monkeypatch, **versions: str) -> dict[str, State]:
 
 def test_the_packages_of_this_environment(monkeypatch):
     everything = {
-        entry.partition(";")[0].split(">")[0].split("<")[0]: "999" for entry in metadata.requires("sweeper")
+        entry.partition(";")[0].split(">")[0].split("<")[0]: "9999" for entry in metadata.requires("sweeper")
     }
     everything |= {"optuna": "5.1", "mlflow": "3.20"}
     assert names(monkeypatch, **everything) == {"python": OK, "packages": OK}

@@ -33,9 +33,10 @@ if [ ${#lacking[@]} -gt 0 ]; then
   fi
 fi
 
-if ! "$python" -c 'import flask, moto, s3fs' 2>/dev/null; then
-  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt s3fs 'moto[s3,server]' ||
-    echo "pip does not install s3fs and moto here; tests that need them will be skipped."
+if ! "$python" -c 'import flask, moto, s3fs, torchao' 2>/dev/null; then
+  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+    s3fs 'moto[s3,server]' torchao ||
+    echo "pip does not install s3fs, moto and torchao here; tests that need them will be skipped."
 fi
 
 if ! "$python" -c 'import dask_jobqueue, distributed, psycopg2, ray' 2>/dev/null; then

@@ -152,6 +152,7 @@ def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict,
     assert alone.device_samples_s > 0.5 * found.throughput
     if kind == "input":
         assert alone.loader_samples_s < 1.1e4
+        assert 5e-5 < alone.sample_cpu_s < 1e-3
         assert verdict.changes == {"loader.kind": "resident"}
 
 
@@ -173,6 +174,8 @@ def test_what_the_loader_waits_for_does_not_block_the_step():
     found = diagnose(timing, samples, 1e-3)
     assert found.blocked_s < 1e-3
     assert found.loader_samples_s < 1e3 < found.device_samples_s
+    assert found.sample_cpu_s < 5e-4
+    assert found.loader_busy < 0.5
 
 
 def test_what_a_core_was_lacking_for_is_no_blocking(monkeypatch):
@@ -195,7 +198,7 @@ def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
 def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
     def fixed(batch_size: int) -> float:
         timing, _ = training({"batch_size": batch_size}, width=128, rows=8192)
-        _, handed = under_test._loader_alone(timing.loader, CPU)
+        handed = under_test._loader_alone(timing.loader, CPU).handed
         halves = under_test._half_of(handed)
         assert (halves.size, len(halves.batch["x"])) == (batch_size // 2, batch_size // 2)
         full, half = under_test._in_turn(
@@ -213,7 +216,7 @@ def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
 
 def test_the_largest_batch_that_the_loader_hands_over_is_trained_on():
     timing, _ = training({"batch_size": 600, "loader.drop_last": False})
-    _, handed = under_test._loader_alone(timing.loader, CPU)
+    handed = under_test._loader_alone(timing.loader, CPU).handed
     assert (handed.size, len(handed.batch["x"])) == (600, 600)
 
 
@@ -239,7 +242,7 @@ class Ready:
 
 
 def test_what_was_ready_is_not_what_a_loader_can_keep_up():
-    rate, _ = under_test._loader_alone(Ready(40), CPU)
+    rate = under_test._loader_alone(Ready(40), CPU).rate
     assert 1e3 < rate < 5e3
 
 
@@ -247,12 +250,12 @@ def test_draining_has_an_end(monkeypatch):
     monkeypatch.setattr(under_test, "DRAIN_SECONDS", 0.01)
     slow = Ready(0)
     slow.drain_steps = 10**9
-    assert under_test._loader_alone(slow, CPU)[0] > 0
+    assert under_test._loader_alone(slow, CPU).rate > 0
 
 
 def test_a_step_on_its_own_batch_needs_no_loader(monkeypatch):
     timing, _ = training({"loader.kind": "rows"}, row_sleep=1e-4)
-    _, handed = under_test._loader_alone(timing.loader, CPU)
+    handed = under_test._loader_alone(timing.loader, CPU).handed
     monkeypatch.setattr(timing.loader, "next", pytest.fail)
     before = timing.stepper.micro_steps
     step = under_test._step_on(timing.stepper, timing.loader, handed)

@@ -13,9 +13,11 @@ from sweeper.core.config import LATER, DdpConfig, LoaderConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer import device as devices
+from sweeper.trainer import fp8
 from sweeper.trainer import step as steps
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.workers import WorkerLoader
+from sweeper.trainer.fp8 import lacks_fp8, use_fp8
 from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.step import Stepper, repeated_blocks
 
@@ -224,3 +226,38 @@ def test_what_has_no_effect_is_no_other_configuration():
 
 
 OLDER_KEY = "da06555c197b9706"
+
+
+def test_float8_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(TrialFailedError, match="float8 needs an NVIDIA GPU") as raised:
+        stepper(nn.Linear(1, 1), **{"precision.amp": "fp8"})
+    assert raised.value.kind == FailureKind.UNSUPPORTED
+    assert "8.6" in lacks_fp8("8.6")
+    monkeypatch.setattr(fp8.importlib.util, "find_spec", lambda name: None)
+    assert "pip install" in lacks_fp8("9.0")
+
+
+def test_float8_says_that_it_found_no_layer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(steps, "lacks_fp8", lambda capability: "")
+    monkeypatch.setattr(steps, "use_fp8", lambda model: 0)
+    found = stepper(nn.Linear(1, 1), **{"precision.amp": "fp8"})
+    assert found.refused["precision.amp"].startswith("bf16: ")
+    assert found.autocast is not None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_linear_layers_multiply_in_float8():
+    pytest.importorskip("torchao")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 3))
+    x = torch.randn(16, 32)
+    expected = model(x)
+    assert use_fp8(model, emulated=True) == 1
+    assert [type(layer).__name__ for layer in model] == ["Float8Linear", "ReLU", "Linear"]
+    found = model(x)
+    # It rounds, and trains the same float32 weights.
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.2, atol=0.1)
+    found.sum().backward()
+    assert model[0].weight.grad is not None
+    assert model[0].weight.dtype == torch.float32

@@ -73,7 +73,12 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
     pids = []
 
     def run(
-        runner: Callable, probe: Gpu, name: str = "job", devices: int = 1, **plan
+        runner: Callable,
+        probe: Gpu,
+        name: str = "job",
+        devices: int = 1,
+        device: str = "cpu",
+        **plan,
     ) -> tuple[Measurement, float]:
         monkeypatch.setitem(probes.BUILTIN, "nvml", lambda: probe)
         monkeypatch.setattr(keeper, "Sampler", functools.partial(Sampler, interval_seconds=0.005))
@@ -81,6 +86,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
             uid="w",
             runner=f"{__name__}:{runner.__name__}",
             config=TrialConfig().replace({"device.count": devices}),
+            device=device,
             plan=dataclasses.replace(PLAN, **plan),
         )
         write_job(tmp_path / name, job)
@@ -162,8 +168,31 @@ def test_a_driver_that_never_answers_changes_and_delays_nothing(kept):
 
 
 def test_of_several_gpus_it_is_said_that_one_is_looked_at(kept):
-    found, _ = kept(windows, Gpu(lambda look: 0.0), devices=2, repeats=1)
+    found, _ = kept(windows, Gpu(lambda look: 0.0), devices=2, device="auto", repeats=1)
     assert found.telemetry_missing["other_gpus"] == "only the first of 2 GPUs is sampled"
+
+
+class Others(Gpu):
+    """The second GPU of a trial."""
+
+    def __init__(self, uuids: list[str]) -> None:
+        super().__init__(lambda look: float(look == 1))
+        self.name, self.missing = "other_gpus", {}
+        assert uuids == ["GPU-2"]
+
+    def read(self):
+        return {"gpu1_util_pct": 40.0}
+
+    def between(self):
+        return {"gpu1_foreign_processes": super().between()["gpu_foreign_processes"]}
+
+
+def test_a_stranger_on_another_of_its_gpus_costs_a_repetition(kept, monkeypatch):
+    monkeypatch.setattr(keeper, "OtherGpus", Others)
+    found, _ = kept(windows, Gpu(lambda look: 0.0), devices=2, device="GPU-1,GPU-2,GPU-3")
+    assert (flags(found), found.repeated_windows) == ([(), ()], 1)
+    assert found.telemetry["gpu1_util_pct"].mean == 40.0
+    assert "other_gpus" not in found.telemetry_missing
 
 
 def test_telemetry_is_cut_to_the_windows_that_were_kept(kept, tmp_path):

@@ -1,0 +1,44 @@
+"""Names the GPU that slows the others down: those that train together wait for the slowest in each step."""
+
+from __future__ import annotations
+
+import statistics
+
+from sweeper.core.contamination import SHARE
+from sweeper.core.gpu_series import by_rank
+from sweeper.core.measurement import Measurement
+
+MIN_LAG = 0.05
+"""Share of the others' clock by which one must run more slowly."""
+
+_HELD = {
+    "gpu_throttled": "heat or a power brake holds it down",
+    "gpu_power_capped": "at its power limit",
+}
+
+
+def straggler(found: Measurement, count: int) -> str:
+    """Returns which GPU runs more slowly than the others, by its clock, and why; empty if none does.
+
+    The share of time in which a GPU is busy does not tell: those that wait for others run a kernel, too.
+
+    Args:
+        count: GPUs that the trial ran on.
+    """
+    gpus = by_rank(found.telemetry, count)
+    clocks = {
+        rank: its["gpu_sm_clock_mhz"].mean for rank, its in enumerate(gpus) if "gpu_sm_clock_mhz" in its
+    }
+    if len(clocks) < 2:
+        return ""
+    slowest = min(clocks, key=lambda rank: clocks[rank])
+    others = statistics.median(clock for rank, clock in clocks.items() if rank != slowest)
+    if clocks[slowest] > (1 - MIN_LAG) * others:
+        return ""
+    its = gpus[slowest]
+    why = [said for name, said in _HELD.items() if name in its and its[name].mean > SHARE]
+    held = f" ({', '.join(why)})" if why else ""
+    return (
+        f"GPU {slowest} of {count} holds the others up: it ran at {clocks[slowest]:.0f} MHz{held}, "
+        f"the others at {others:.0f} MHz"
+    )

@@ -1,0 +1,28 @@
+"""Names of telemetry of a trial's GPUs: `gpu_power_w` is of the first, `gpu1_power_w` of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def of_rank(name: str, rank: int) -> str:
+    """Returns what a series of the first GPU is called for the GPU of another rank."""
+    return name if rank == 0 else name.replace("gpu_", f"gpu{rank}_", 1)
+
+
+def by_rank(series: Mapping[str, T], count: int) -> list[dict[str, T]]:
+    """Returns the series of each of `count` GPUs, under the first one's names."""
+    found: list[dict[str, T]] = []
+    for rank in range(count):
+        prefix = of_rank("gpu_", rank)
+        found.append(
+            {
+                f"gpu_{name.removeprefix(prefix)}": each
+                for name, each in series.items()
+                if name.startswith(prefix)
+            }
+        )
+    return found

@@ -1,0 +1,57 @@
+"""Readings of the GPUs that a trial uses besides its first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sweeper.core.gpu_series import of_rank
+from sweeper.telemetry.nvml.probe import NvmlProbe, full_uuid
+from sweeper.telemetry.probe import Probe, Reading
+
+
+class OtherGpus(Probe):
+    """What `NvmlProbe` reads, of several GPUs: `gpu1_power_w`, `gpu2_power_w` and so on, by rank.
+
+    Args:
+        uuids: The GPUs of ranks 1 and on, as CUDA_VISIBLE_DEVICES names them: by UUID or index.
+    """
+
+    name = "other_gpus"
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._uuids = uuids
+        self._probes = [NvmlProbe() for _ in uuids]
+
+    def open(self, pid: int, device_uuid: str) -> None:
+        """Opens the GPUs, each on its own."""
+        for probe, uuid in zip(self._probes, self._uuids, strict=True):
+            probe.open(pid, full_uuid(uuid) if uuid.isdecimal() else uuid)
+        self._look()
+
+    def read(self) -> Reading:
+        """Returns the cheap readings of all of them."""
+        return self._of_all([probe.read() for probe in self._probes])
+
+    def between(self) -> Reading:
+        """Returns the use of each by other processes."""
+        return self._of_all([probe.between() for probe in self._probes])
+
+    def close(self) -> None:
+        """Releases NVML."""
+        for probe in self._probes:
+            probe.close()
+
+    def _of_all(self, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        self._look()
+        return {of_rank(name, rank): each for rank, its in enumerate(found, 1) for name, each in its.items()}
+
+    def _look(self) -> None:
+        missing: dict[str, str] = {}
+        for rank, probe in enumerate(self._probes, 1):
+            self.lost |= probe.lost
+            for name, why in probe.missing.items():
+                if name != "gpu":
+                    missing[of_rank(name, rank)] = why
+                else:
+                    missing["gpu" if probe.lost else f"gpu{rank}"] = f"GPU {rank}: {why}"
+        self.missing = missing

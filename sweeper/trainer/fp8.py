@@ -1,0 +1,51 @@
+"""Matrix products of linear layers in float8, by torchao, which scales each tensor to the format's range."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from torch import nn
+
+MIN_CAPABILITY = (8, 9)
+"""Ada and Hopper: the first with float8 on their tensor cores."""
+
+MULTIPLE = 16
+"""The tensor cores take sizes that are multiples of this."""
+
+
+def lacks_fp8(capability: str) -> str:
+    """Returns what float8 needs but cannot find here; empty if it has everything.
+
+    Args:
+        capability: The GPU's compute capability, as `8.9`; empty without a GPU.
+    """
+    if not capability:
+        return "float8 needs an NVIDIA GPU"
+    if tuple(map(int, capability.split("."))) < MIN_CAPABILITY:
+        return f"no float8 at compute capability {capability}: it came with 8.9"
+    if importlib.util.find_spec("torchao") is None:
+        return "torchao is not installed (`pip install 'sweeper[fp8]'`)"
+    return ""
+
+
+def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
+    """Makes a model's linear layers multiply in float8, and returns how many do.
+
+    Their weights stay as they are.
+
+    Args:
+        emulated: Computes with the rounding of float8, but in another type, on any device.
+    """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    taken = {
+        name
+        for name, layer in model.named_modules()
+        if type(layer) is nn.Linear and not layer.in_features % MULTIPLE and not layer.out_features % MULTIPLE
+    }
+    convert_to_float8_training(
+        model,
+        config=Float8LinearConfig(emulate=emulated),
+        module_filter_fn=lambda _, name: name in taken,
+    )
+    return len(taken)
