@@ -9,32 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from sweeper import inject
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
-from sweeper.core.measurement import (
-    Breakdown,
-    FailureKind,
-    Measurement,
-    Quality,
-    Report,
-    Window,
-)
+from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Report
 from sweeper.core.progress import Progress, TrialFailedError
-from sweeper.core.script import WATCH
 from sweeper.errors import UserError
 from sweeper.script import failure
+from sweeper.script.output import Listener
+from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
 from sweeper.script.start import Started, started
 from sweeper.script.taken_apart import TakenApart
-from sweeper.script.timeline import Stretch, Timeline
+from sweeper.script.timeline import Timeline
 from sweeper.system.process import usage
-from sweeper.trainer.conditions import Conditions, between, read_conditions
+from sweeper.trainer.conditions import Conditions, read_conditions
 from sweeper.trainer.on_demand import Turn, Turns
 from sweeper.trainer.windows import Taken, Windows, collect
 from sweeper.worker.deadlines import STALL_RATIO
@@ -93,7 +86,7 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
     with started(job, progress) as script:
         trial = _Trial(job, progress, script)
         trial.listen_for_loss()
-        found = trial.quality()
+        found = quality(job, trial.listener)
         if found is None:
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
@@ -130,13 +123,18 @@ class _Trial:
             self._fail()
         self._is_short = not timed.kept
         if self._is_short:
-            timed, num_warm, steady = self._single_window()
+            timed, num_warm, steady = self._singlewindow_of()
         self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
         if not timed.screened_out and throughput >= plan.quality_above:
             self._progress.stage("quality")
             self.listen_for_loss()
         return self._measurement(timed, num_warm, steady)
+
+    @property
+    def listener(self) -> Listener:
+        """What is heard of the script."""
+        return self._listener
 
     @property
     def folder(self) -> Path:
@@ -186,31 +184,6 @@ class _Trial:
             return False
         # If a script reports validation losses only, wait for the next one.
         return bool(losses.losses) or not losses.val_losses or losses.val_losses[-1][0] >= samples
-
-    def quality(self) -> Quality | None:
-        """Returns the loss after the plan's samples; None if the script does not report one.
-
-        The last validation loss if the script ran to its end. A script stopped earlier may or may
-        not have validated, so the training loss after the same number of samples counts.
-        """
-        plan, losses = self._job.plan, self._listener.losses()
-        validation = self._listener.val_losses()
-        at_end = self._script.stop == "at_end"
-        at = losses.samples if at_end else plan.quality_samples
-        if not plan.quality_samples or losses.samples < at:
-            return None
-        train, val = losses.loss_at(at), validation.val_loss_at(at)
-        loss = val if train is None or (at_end and val is not None) else train
-        if loss is None:
-            return None
-        return Quality(
-            key=f"{self._job.config.quality_key()}-{plan.quality_samples}",
-            samples=round(at),
-            seconds=0.0,
-            train_loss=loss if train is None else train,
-            val_loss=loss,
-            of="validation" if loss is val else "training",
-        )
 
     # -- listening -------------------------------------------------------------------------------
 
@@ -282,7 +255,7 @@ class _Trial:
                 if self._process.status is not None:
                     return None
                 timeline, first = self._timeline, len(self._timeline.stretches)
-        return Taken(_window(timeline.stretches[first:], before, self._read_conditions()))
+        return Taken(window_of(timeline.stretches[first:], before, self._read_conditions()))
 
     def _has_turn(self, turn: Turn, num_kept: int) -> bool:
         """Stops the script until a window is wanted of it; returns whether one is, once it runs again."""
@@ -316,13 +289,13 @@ class _Trial:
             minor_faults=sum(each.minor_faults for each in training),
         )
 
-    def _single_window(self) -> tuple[Windows, int, bool]:
+    def _singlewindow_of(self) -> tuple[Windows, int, bool]:
         """Returns all but the first stretch as one window: the script exited before a window."""
         among = self._timeline.stretches[1:]
         if not among:
             self._fail()
         conditions = self._read_conditions()
-        window = _window(among, conditions, conditions)
+        window = window_of(among, conditions, conditions)
         return Windows(kept=(window,), repeated=0, lost=0, phases=()), 1, False
 
     # -- results ---------------------------------------------------------------------------------
@@ -332,22 +305,11 @@ class _Trial:
         warm = timeline.stretches[:num_warm]
         throughput = timed.samples / timed.seconds
         began = timeline.began_s or self._process.started_s
-        steps = timed.steps or 1
-        effective: dict[str, str] = {}
-        if changed := self._workspace.overwritten():
-            effective["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
-        if found := self._listener.disagreement():
-            effective["speed"] = found
-        watched = self._listener.watched
-        effective.update({name: why for name, why in watched.changes.items() if why})
-        if watched.failures:
-            effective[WATCH] = f"watching it ended ({watched.failures[0]})"
-        elif script.watch and not watched.programs:
-            effective[WATCH] = "no torch was seen in its processes: the speed is as it reports itself"
+        changed = effective(script, self._listener, self._workspace)
         self._process.stop()
         return Measurement(
             throughput=throughput,
-            step_ms=1e3 * timed.seconds / steps if timed.steps else 0.0,
+            step_ms=1e3 * timed.seconds / timed.steps if timed.steps else 0.0,
             epoch_seconds=script.samples_per_epoch / throughput,
             train_samples=round(script.samples_per_epoch),
             windows=timed.kept,
@@ -358,50 +320,16 @@ class _Trial:
             warmup_seconds=sum(each.seconds for each in warm),
             warmup_steps=sum(each.steps for each in warm),
             steady=steady,
-            host_mem_peak_gib=_peak_gib(),
-            quality=self.quality(),
+            host_mem_peak_gib=peak_gib(),
+            quality=quality(self._job, self._listener),
             repeated_windows=timed.repeated,
             screened_out=timed.screened_out,
             reported_by=self._listener.source,
-            left_out=tuple(self._left_out(timed, num_warm)),
-            effective=effective,
+            left_out=tuple(left_out(timeline.stretches, timed, num_warm, is_short=self._is_short)),
+            effective=changed,
             observed=dict(self._listener.watched.facts),
             finished_at=time.time(),
         )
 
-    def _left_out(self, timed: Windows, num_warm: int) -> Iterator[str]:
-        stretches = self._timeline.stretches
-        warm = stretches[:num_warm]
-        if self._is_short:
-            seconds = stretches[-1].end_s - stretches[0].end_s
-            yield (
-                f"all but {seconds:.3g} s: the script ended before a window was full. Let it train for longer"
-                " (more steps or epochs): sweeper ends it as soon as it is measured"
-            )
-        if warm:
-            steps = sum(each.steps for each in warm)
-            count = f"{steps} steps" if steps else f"{len(warm)} reports"
-            yield f"the first {count} as warm-up ({sum(each.seconds for each in warm):.3g} s)"
-        end = timed.kept[-1].start_s + timed.kept[-1].seconds
-        pauses = [e.paused_seconds for e in stretches[num_warm:] if e.paused_seconds > 0 and e.start_s <= end]
-        if pauses:
-            yield f"{len(pauses)} pauses for evaluation ({sum(pauses):.3g} s)"
-
     def _fail(self) -> NoReturn:
         failure.explain(self._process, self._listener, self._job.source, self._kills)
-
-
-def _window(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
-    return between(
-        before,
-        after,
-        among[0].start_s,
-        sum(each.seconds for each in among),
-        sum(each.steps for each in among),
-        round(sum(each.samples for each in among)),
-    )
-
-
-def _peak_gib() -> float:
-    """Returns the peak resident set of this process's largest descendant that has exited."""
-    return round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1024**3, 4)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import http.server
-import importlib.util
 import json
 import os
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from services import s3
 
 SPACE = """
 name: remote
@@ -30,7 +27,6 @@ measure: {{window_seconds: 0.1, repeats: 1, quality_samples: 0, warmup_cap_secon
 search: {{trials: 2, minutes: null}}
 confirm: {{rounds: 0}}
 """
-KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @pytest.fixture(autouse=True)
@@ -61,30 +57,17 @@ def served(rows: Path) -> Iterator[str]:
 
 @pytest.fixture
 def bucket(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if not all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask")):
+    if not s3.is_installed():
         pytest.skip("needs s3fs and moto[server]")
-    log = (tmp_path / "moto.log").open("w", encoding="utf-8")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stdout=log, stderr=log
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while "Running on" not in (said := (tmp_path / "moto.log").read_text(encoding="utf-8")):
-            assert time.monotonic() < deadline, said
-            time.sleep(0.1)
-        address = said.partition("Running on ")[2].split()[0]
-        for name, value in {**KEYS, "AWS_ENDPOINT_URL": address}.items():
+    with s3.served(tmp_path) as env:
+        for name, value in env.items():
             monkeypatch.setenv(name, value)
         import s3fs
 
-        system = s3fs.S3FileSystem(endpoint_url=address)
+        system = s3fs.S3FileSystem(endpoint_url=env["AWS_ENDPOINT_URL"])
         system.mkdir("bucket")
         system.put(str(rows), "bucket/data/rows.csv")
         yield "s3://bucket/data/rows.csv"
-    finally:
-        server.kill()
-        server.wait()
-        log.close()
 
 
 def swept(sweeper, folder: Path, path: str, kind: str = "workers") -> str:

@@ -1,0 +1,103 @@
+"""Makes the parts of a script's result from what was heard of it: windows, its loss, what was left out."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Sequence
+
+from sweeper.core.job import Job
+from sweeper.core.measurement import Quality, Window
+from sweeper.core.script import WATCH, Script
+from sweeper.script.output import Listener
+from sweeper.script.timeline import Stretch
+from sweeper.script.workspace import Workspace
+from sweeper.trainer.conditions import Conditions, between
+from sweeper.trainer.windows import Windows
+
+
+def window_of(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
+    """Returns stretches that follow each other as one window.
+
+    Args:
+        before: The counters at its start; `after`: at its end.
+    """
+    return between(
+        before,
+        after,
+        among[0].start_s,
+        sum(each.seconds for each in among),
+        sum(each.steps for each in among),
+        round(sum(each.samples for each in among)),
+    )
+
+
+def quality(job: Job, listener: Listener) -> Quality | None:
+    """Returns the loss after the plan's samples; None if the script does not report one.
+
+    The last validation loss if the script ran to its end. A script stopped earlier may or may
+    not have validated, so the training loss after the same number of samples counts.
+    """
+    assert job.script is not None
+    plan, losses = job.plan, listener.losses()
+    validation = listener.val_losses()
+    at_end = job.script.stop == "at_end"
+    at = losses.samples if at_end else plan.quality_samples
+    if not plan.quality_samples or losses.samples < at:
+        return None
+    train, val = losses.loss_at(at), validation.val_loss_at(at)
+    loss = val if train is None or (at_end and val is not None) else train
+    if loss is None:
+        return None
+    return Quality(
+        key=f"{job.config.quality_key()}-{plan.quality_samples}",
+        samples=round(at),
+        seconds=0.0,
+        train_loss=loss if train is None else train,
+        val_loss=loss,
+        of="validation" if loss is val else "training",
+    )
+
+
+def effective(script: Script, listener: Listener, workspace: Workspace) -> dict[str, str]:
+    """Returns what was not as the trial asked for, by setting, and why."""
+    found: dict[str, str] = {}
+    if changed := workspace.overwritten():
+        found["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
+    if doubt := listener.disagreement():
+        found["speed"] = doubt
+    watched = listener.watched
+    found.update({name: why for name, why in watched.changes.items() if why})
+    if watched.failures:
+        found[WATCH] = f"watching it ended ({watched.failures[0]})"
+    elif script.watch and not watched.programs:
+        found[WATCH] = "no torch was seen in its processes: the speed is as it reports itself"
+    return found
+
+
+def left_out(stretches: Sequence[Stretch], timed: Windows, num_warm: int, *, is_short: bool) -> Iterator[str]:
+    """Yields what of a run does not count, in words.
+
+    Args:
+        num_warm: Stretches of the warm-up.
+        is_short: Whether the script ended before a window was full.
+    """
+    warm = stretches[:num_warm]
+    if is_short:
+        seconds = stretches[-1].end_s - stretches[0].end_s
+        yield (
+            f"all but {seconds:.3g} s: the script ended before a window was full. Let it train for longer"
+            " (more steps or epochs): sweeper ends it as soon as it is measured"
+        )
+    if warm:
+        steps = sum(each.steps for each in warm)
+        count = f"{steps} steps" if steps else f"{len(warm)} reports"
+        yield f"the first {count} as warm-up ({sum(each.seconds for each in warm):.3g} s)"
+    end = timed.kept[-1].start_s + timed.kept[-1].seconds
+    pauses = [e.paused_seconds for e in stretches[num_warm:] if e.paused_seconds > 0 and e.start_s <= end]
+    if pauses:
+        yield f"{len(pauses)} pauses for evaluation ({sum(pauses):.3g} s)"
+
+
+def peak_gib() -> float:
+    """Returns the peak resident set of this process's largest descendant that has exited."""
+    return round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1024**3, 4)
