@@ -48,6 +48,9 @@ class FactFinder:
             self._wrapper.restore()
         found = {**loader, "places": self._places.take(sampler, optimizer)}
         found["threads"] = self._torch.get_num_threads()
+        distributed = self._torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            found["ranks"] = int(distributed.get_world_size())
         compiled = sys.modules.get("torch._dynamo.utils")
         stats = getattr(compiled, "counters", {}).get("stats", {})
         found["compiled"] = bool(stats.get("unique_graphs"))

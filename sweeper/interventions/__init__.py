@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .batch import BatchSize
+from .ddp import Ddp
 from .fused import Fused
-from .gpu import Cudnn, Tf32
+from .gpu import Cudnn, Pinned, Tf32
 from .intervention import CLOSE, EXACT, Intervention
 from .loader import Loader
 from .model import Compiled, Layout, Precision
@@ -36,10 +37,12 @@ _ALL = (
     Pictures(),
     Readers(),
     Loader(),
+    Pinned(),
     Fused(),
     Compiled(),
     Layout(),
     Precision(),
+    Ddp(),
     Tf32(),
     Cudnn(),
     BATCH_SIZE,

@@ -46,7 +46,7 @@ CALLS: Mapping[str, frozenset[str]] = {
 """Names of what makes a loader, and an optimizer."""
 BY_ANY_NAME = frozenset({"optimizer"})
 """What may also be made by a call of another name: an optimizer is chosen by a string in many scripts."""
-NUM_WORKERS, COLLATE = 5, 6
+NUM_WORKERS, COLLATE, PIN = 5, 6, 7
 """Positions of arguments of a DataLoader."""
 UNPACKED_WITHOUT_WORKERS = {"num_workers": "0", "persistent_workers": "False", "prefetch_factor": "None"}
 OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessing_context"})
@@ -229,6 +229,12 @@ def _readers(edits: Edits, sources: Sources, made: Made) -> None:
     edits.before[place].append(made.lines)
 
 
+def _pinned(edits: Edits, sources: Sources, made: Made) -> None:
+    place = sources.call("loader")
+    edits.calls[place].append(("loader", lambda call: with_argument(call, "pin_memory", "True", PIN)))
+    edits.before[place].append(made.lines)
+
+
 def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> None:
     if re.search(rf"\b(class|def) {name}\b", sources.text(path)):
         raise CannotEditError(f"{path} has a {name} already")
@@ -325,16 +331,20 @@ def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
     edits.imported[sources.main].add("ctypes")
 
 
-def _spinning(edits: Edits, sources: Sources, made: Made) -> None:
-    # Before torch is imported, which reads it.
-    edits.first[sources.main].append(
-        f'import os\n\n{made.lines}\nos.environ.setdefault("GOMP_SPINCOUNT", "1000")\n\n'
-    )
+def _variable(name: str, value: str) -> Edit:
+    def edit(edits: Edits, sources: Sources, made: Made) -> None:
+        # Before torch is imported, which reads it.
+        edits.first[sources.main].append(
+            f'import os\n\n{made.lines}\nos.environ.setdefault("{name}", "{value}")\n\n'
+        )
+
+    return edit
 
 
 EDITS: Mapping[str, Edit] = {
     "loader": _loader,
     "readers": _readers,
+    "pinned": _pinned,
     "optimizer": _optimizer,
     "compile": _before_optimizer("{model}.compile()"),
     "layout": _before_optimizer("{model}.to(memory_format=torch.channels_last)"),
@@ -346,6 +356,7 @@ EDITS: Mapping[str, Edit] = {
     ),
     "cudnn": _setting(lambda *_: "torch.backends.cudnn.benchmark = True"),
     "device.malloc": _malloc,
-    "spinning": _spinning,
+    "spinning": _variable("GOMP_SPINCOUNT", "1000"),
+    "allocator": _variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
 }
 """By the change's name, as a tune's winner has it."""

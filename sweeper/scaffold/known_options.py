@@ -16,6 +16,8 @@ from sweeper.core.template import shown
 from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Environment variables of torch's allocator, the older first, which every release reads."""
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BATCH = "batch_size"
 WORKERS = "loader.num_workers"
@@ -170,6 +172,11 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
         found["spinning"] = (
             Dimension(name="spinning", value="default", choices=("default", "short")),
             {"GOMP_SPINCOUNT": "{spinning: short -> 1000}"},
+        )
+    if facts.get("device", "cpu") == "cuda" and not any(name in os.environ for name in ALLOCATOR):
+        found["allocator"] = (
+            Dimension(name="allocator", value="default", choices=("default", "expandable")),
+            {ALLOCATOR[0]: "{allocator: expandable -> expandable_segments:True}"},
         )
     if facts.get("device", "cpu") == "cpu" and has_huge_pages():
         found["pages"] = (

@@ -16,11 +16,19 @@ from sweeper.scaffold.known_options import of_environment
 MIN_GAIN = 1.02
 """What cannot bring that much, however good it is, is not tried."""
 
-_KINDS = {"device.malloc": EXACT, "spinning": EXACT, "pages": EXACT, "threads": CLOSE}
+OF_ENVIRONMENT: Mapping[str, str] = {
+    "device.malloc": EXACT,
+    "spinning": EXACT,
+    "pages": EXACT,
+    "allocator": EXACT,
+    "threads": CLOSE,
+}
+"""Kinds of the changes that are made by environment variables alone."""
 _WHY = {
     "device.malloc": "host memory is kept from step to step instead of given back",
     "spinning": "idle threads stop to wait actively, and leave their core to others",
     "pages": "host memory in huge pages, which are found faster, and lie as well in each process",
+    "allocator": "blocks of the GPU's memory grow, so that sizes that vary leave fewer gaps",
     "threads": "fewer threads: small operations wait less for each other",
 }
 
@@ -117,7 +125,7 @@ def possible(
                         name=name,
                         value=str(choice),
                         own=str(dimension.value),
-                        kind=_KINDS[name],
+                        kind=OF_ENVIRONMENT[name],
                         why=_WHY[name],
                         env=variables,
                     )

@@ -13,7 +13,7 @@ from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
 from sweeper.search.halves import most_changes
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import OF_ENVIRONMENT, Change
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
@@ -141,7 +141,7 @@ def name_of(script: str) -> str:
 
 
 def _is_of_environment(found: Dimension) -> bool:
-    return found.name in ("device.malloc", "threads", "spinning", "pages")
+    return found.name in OF_ENVIRONMENT
 
 
 def _dimension(found: Dimension) -> dict[str, Any]:

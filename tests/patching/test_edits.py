@@ -164,6 +164,10 @@ def test_no_workers(tmp_path: Path):
         ("tf32", "on", "+ torch.backends.cudnn.allow_tf32 = True"),
         ("cudnn", "search", "+ torch.backends.cudnn.benchmark = True"),
         ("device.malloc", "retain", "+ libc.mallopt(-4, 0)  # M_MMAP_MAX"),
+        (
+            *("allocator", "expandable"),
+            '+ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")',
+        ),
         ("spinning", "short", '+ os.environ.setdefault("GOMP_SPINCOUNT", "1000")'),
     ],
 )
@@ -172,6 +176,11 @@ def test_a_line(tmp_path: Path, name: str, value: str, line: str):
     assert line in lines
     assert line[: line.index(line[1:].strip())] + "# Why." in lines
     assert not any(each.startswith("-") for each in lines)
+
+
+def test_pinned(tmp_path: Path):
+    lines = edited(tmp_path, Made(name="pinned", value="on", comment="Why."))
+    assert lines == ["+     # Why.", "+         pin_memory=True,"]
 
 
 def test_spinning_is_set_before_torch_is_imported(tmp_path: Path):

@@ -92,7 +92,7 @@ TAIL = "baseline: {}\n"
         ),
         (
             "space:\n  precision.amp: {type: categorical, choices: [fp32, bf61]}",
-            "f.yaml:4:54: `precision.amp` must be one of fp32, bf16, fp16, but got 'bf61'."
+            "f.yaml:4:54: `precision.amp` must be one of fp32, bf16, fp16, fp8, but got 'bf61'."
             " Did you mean `bf16`?",
         ),
         (

@@ -1,0 +1,40 @@
+"""Changes to how ranks that train together exchange their gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from .intervention import EXACT, Intervention, Report
+
+OPTION = "gradient_as_bucket_view"
+
+
+class Ddp(Intervention):
+    """Gradients are parts of the buckets that DistributedDataParallel exchanges, not copies of them."""
+
+    name = "ddp"
+    choices = ("views",)
+    kind = EXACT
+    why = "gradients are parts of the buckets that ranks exchange, instead of copies of them"
+
+    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+        """Returns why a value is not tried for a training."""
+        return "" if observed.get("ranks", 1) > 1 else "it trains in one process"
+
+    def apply(self, torch: Any, value: str, report: Report) -> None:
+        """Changes the models that are wrapped from now on."""
+        wrapper = torch.nn.parallel.DistributedDataParallel
+        original = wrapper.__init__
+
+        @functools.wraps(original)
+        def init(model: Any, *args: Any, **options: Any) -> None:
+            if OPTION in options:
+                report(False, f"the script sets {OPTION} itself")
+            else:
+                options[OPTION] = True
+                report(True)
+            original(model, *args, **options)
+
+        wrapper.__init__ = init
