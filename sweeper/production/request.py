@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.config import TrialConfig
+from sweeper.core.config import FIELDS, LATER, TrialConfig
 from sweeper.core.training import Training
 from sweeper.errors import UserError
 from sweeper.export import pass_env, read
@@ -65,7 +65,7 @@ class Wanted:
             "pipeline": self.pipeline,
             "code": digest_of_code(self.pipeline),
             "data": {"options": dict(self.data), "files": digest_of_files(self.data)},
-            "config": encode(self.config.canonical()),
+            "config": _as_before(self.config.canonical()),
             "train": plan,
         }
 
@@ -142,3 +142,16 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     # None of these changes the speed of a step.
     names = [name for name in names if name not in ("seed", "optimizer.lr", "optimizer.weight_decay")]
     return names + ["data"] * (before["data"] != after["data"])
+
+
+def _as_before(config: TrialConfig) -> dict[str, Any]:
+    """Returns a configuration as earlier releases wrote it, as far as they knew its fields."""
+    found: dict[str, Any] = encode(config)
+    flat = config.flatten()
+    for name in LATER:
+        if flat[name] == FIELDS[name].default:
+            section, _, field = name.rpartition(".")
+            del (found[section] if section else found)[field]
+            if section and not found[section]:
+                del found[section]
+    return found

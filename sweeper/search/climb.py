@@ -61,6 +61,7 @@ class Climb:
         self._sign = 1 if spec.objectives[0].direction == "maximize" else -1
         self._own = spec.baseline_config().flatten()
         self._work = spec.baseline_config().work_key()
+        self._least = spec.search.regret or 0.0
         self._acting = Acting(spec)
         self._params: dict[int, Params] = {}
         self._known: dict[int, tuple[Flat, float]] = {}
@@ -104,7 +105,7 @@ class Climb:
                     left.values(),
                     key=lambda each: (
                         not self._fails(each[1]),
-                        model.improvement(each[1].flat),
+                        self._promise(each[1], model, self._batches(taken)),
                         draw.random(),
                     ),
                 )
@@ -112,6 +113,18 @@ class Climb:
                 why = f"one step from trial {number}: {name} {base[name]} -> {value}"
                 return Asked({**base, name: value}, why)
         return None
+
+    def _promise(self, to: _Neighbour, model: LocalModel, batches: Container[str]) -> float:
+        """Returns the expected gain; a batch next to the best's has at least what a search goes on for."""
+        return max(self._least if to.key in batches else 0.0, model.improvement(to.flat))
+
+    def _batches(self, taken: Container[str]) -> set[str]:
+        """Returns the keys of the batch sizes next to the best's that are untried.
+
+        What a batch size brings depends on all else, so that no trial elsewhere tells it.
+        """
+        _, _, best = self._order[0]
+        return {each.key for each in self._left(best, taken) if each.name == "batch_size"}
 
     def _bases(self) -> Iterator[int]:
         """Yields the trials that may be the best, but for noise, the best first."""
@@ -130,7 +143,14 @@ class Climb:
         # An earlier sweep is a guess, and no reason to end.
         model = LocalModel(self._best_known(), self._spec)
         left = (each for number in self._bases() for each in self._left(number, taken))
-        return max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
+        most = max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
+        return None if self._batches(taken) and most <= self._least else most
+
+    def gain_of(self, config: TrialConfig) -> float:
+        """Returns what a configuration is expected to gain over the best, as the logarithm of a ratio."""
+        if not self._order:
+            return 0.0
+        return LocalModel(self._best_known(), self._spec).improvement(self._acting(config))
 
     def _model(self) -> LocalModel | None:
         if self._fitted is not None or not self._order:

@@ -103,21 +103,26 @@ class MemoryModel:
     def fits(self, config: TrialConfig, headroom: float = 0.0) -> bool:
         """Returns whether `config` is worth a trial: likely enough to fit, or unknown.
 
+        With `headroom`, that share of the limit must stay free.
+        """
+        return self.chance(config, headroom) >= CHANCE
+
+    def chance(self, config: TrialConfig, headroom: float = 0.0) -> float:
+        """Returns the probability that `config` fits; 1 if too little is known.
+
         A configuration that is no larger than one that fitted fits, and one that is no smaller than
         one that did not fit does not; sizes are `batch_size` and the numbers of the model and the
-        data. In between, the chance decides. With `headroom`, that share of the limit must stay
-        free.
+        data.
         """
         flat, batch, most = _flat(config), config.batch_size, self._limit * (1 - headroom)
         if any(p is not None and p <= most and _within(flat, batch, f, b) for f, b, p in self._seen):
-            return True
+            return 1.0
         if any(p is None and _within(f, b, flat, batch) for f, b, p in self._seen):
-            return False
+            return 0.0
         if not self._enough:
-            return True
+            return 1.0
         middle, deviation = self._log_peak(flat, batch)
-        chance = _normal_cdf((math.log(most) - middle) / deviation)
-        return chance >= CHANCE
+        return _normal_cdf((math.log(most) - middle) / deviation)
 
     def _encode(self) -> None:
         """Makes a column for each value of a name that varies, or a single one for numbers."""

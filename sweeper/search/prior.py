@@ -6,6 +6,7 @@ with each trial, and forgotten once the trials here contradict it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping
@@ -16,13 +17,17 @@ from sweeper.analysis.finalists import is_speed
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import BASELINE
-from sweeper.search.distributions import placed
+from sweeper.search.distributions import nearest, placed
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
-from sweeper.spec.neighbours import is_number, place
+from sweeper.spec.neighbours import is_log, is_number, place
 
 MAX_OFF, MAX_SHARE = 0.7, 0.6
 """How far the logarithm of a ratio may be from what was expected: a factor of two, or this share of the
 larger of both. A larger model brings all speeds closer to each other, but in the same order."""
+
+
+DIFFERS, MIN_ORDERED = 0.15, 0.7
+"""Difference of two logarithms that is more than noise, and the share of such pairs that must be in order."""
 
 
 class Prior:
@@ -39,7 +44,8 @@ class Prior:
         self._levels = [(self._acting(each.config), math.log(each.throughput)) for each in sweep.measured]
         self._known: dict[frozenset[tuple[str, Scalar]], float] = {}
         self._first: tuple[TrialConfig, float] | None = None
-        self._offs: list[float] = []
+        self._compared: list[tuple[float, float]] = []
+        self._holds = False
         self._ran: dict[str, set[Scalar]] = {}
 
     @classmethod
@@ -67,13 +73,41 @@ class Prior:
             return
         found = math.log(speed / base)
         expected = self.gain(self._acting(config), self._acting(first))
-        most = max(MAX_OFF, MAX_SHARE * max(abs(found), abs(expected)))
-        self._offs.append(abs(found - expected) / most)
+        self._compared.append((found, expected))
+        self._holds = self._is_near() and self._is_in_order()
+
+    def _is_near(self) -> bool:
+        """Whether half of the ratios to the baseline's speed are as expected, but for a factor."""
+        offs = (
+            abs(found - expected) / max(MAX_OFF, MAX_SHARE * max(abs(found), abs(expected)))
+            for found, expected in self._compared
+        )
+        return statistics.median(offs) <= 1
+
+    def _is_in_order(self) -> bool:
+        """Whether most pairs of trials that differ are ordered as expected."""
+        pairs = itertools.combinations([(0.0, 0.0), *self._compared], 2)
+        alike = [
+            (one[0] - other[0]) * (one[1] - other[1]) > 0
+            for one, other in pairs
+            if abs(one[0] - other[0]) > DIFFERS
+        ]
+        return not alike or sum(alike) >= MIN_ORDERED * len(alike)
 
     @property
     def holds(self) -> bool:
         """Whether what was measured here is as this expects it, but for noise."""
-        return bool(self._offs) and statistics.median(self._offs) <= 1
+        return self._holds
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether that is so of more than one trial."""
+        return self._holds and len(self._compared) > 1
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether nothing was measured here yet that would tell."""
+        return not self._compared
 
     def gain(self, flat: Flat, over: Flat) -> float:
         """Returns the logarithm of the ratio of two configurations' speeds in the earlier sweep."""
@@ -92,14 +126,16 @@ class Prior:
         return statistics.fmean(log + self._effects.gain(flat, known) for known, log in nearest)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
-        """Yields where to begin: the earlier winner, then what its effects promise most, in this space."""
+        """Yields where to begin: the earlier winner, and further on where it was at an end of its range."""
         best = self._best()
         if best is None:
             return
         params = self._placed(best.config)
         yield params, f"the best of `{self._sweep.name}`: its trial {best.number}"
-        if grown := self._grown(best.config, params):
-            yield grown, f"the best of `{self._sweep.name}` was at an end of its range; the end of this one"
+        beyond = f"the best of `{self._sweep.name}` was at an end of its range"
+        if end := self._grown(best.config, params):
+            yield self._between(params, end), f"{beyond}; half of the way to the end of this one"
+            yield end, f"{beyond}; the end of this one"
 
     def fails(self, config: TrialConfig) -> bool:
         """Returns whether a configuration has a choice with which all trials failed, here as in the past."""
@@ -151,6 +187,16 @@ class Prior:
             elif mine == min(known) and params[name] != low:
                 grown[name] = low
         return grown if grown != params else {}
+
+    def _between(self, params: Mapping[str, Scalar], end: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Returns parameters with each number half of the way to its end, on its own scale."""
+        found = dict(params)
+        for name, of in self._spec.space.items():
+            here, there = place(of, params[name]), place(of, end[name])
+            if here is not None and there is not None and here != there:
+                middle = (here + there) / 2
+                found[name] = nearest(of, 2**middle if is_log(of) else middle)
+        return found
 
 
 def _ends(parameter: Parameter) -> tuple[Scalar, Scalar]:

@@ -13,7 +13,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeper.core.config import Scalar
+from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
@@ -100,6 +100,10 @@ class Searcher:
         if self._climb is None or self._next_start(taken) is not None:
             return None
         return self._climb.expected_gain(taken)
+
+    def gain_of(self, config: TrialConfig) -> float:
+        """Returns what a configuration is expected to gain over the best, as the logarithm of a ratio."""
+        return self._climb.gain_of(config) if self._climb is not None else 0.0
 
     def close(self) -> None:
         """Ends the sampler's process, if it has one."""
@@ -195,19 +199,20 @@ class Searcher:
     def _next_start(self, taken: Container[str]) -> _Next | None:
         """Returns the first of the starts that was not asked for yet.
 
-        Once one of the usual ones was measured as an earlier sweep has it, that sweep's best replace those
-        that do the baseline's work.
+        An earlier sweep's best is the first. Once two trials were as that sweep has it, no more usual ones
+        are needed that do the baseline's work.
         """
-        usual = {key: each for key, each in self._starts.items() if key not in taken}
+        usual = list(self._starts.values())
+        left = usual
         prior = self._prior
-        if prior is None or not prior.holds:
-            left = list(usual.values())
-        else:
+        if prior is not None and (prior.holds or prior.is_untried):
             remembered = [Start(*each) for each in prior.starts()]
-            left = [each for each in remembered if self._spec.config(each.params).key() not in taken]
-            left += [each for each in usual.values() if not self._does_usual_work(each)]
+            left = [*remembered[:1], *usual[:1], *(remembered[1:] if prior.holds else ()), *usual[1:]]
+            if prior.is_sure:
+                left = [each for each in left if each in remembered or not self._does_usual_work(each)]
             left = [each for each in left if not prior.fails(self._spec.config(each.params))]
-        return next((_Next(each.params, f"start: {each.why}") for each in left), None)
+        untried = (each for each in left if self._spec.config(each.params).key() not in taken)
+        return next((_Next(each.params, f"start: {each.why}") for each in untried), None)
 
     def _does_usual_work(self, start: Start) -> bool:
         spec = self._spec

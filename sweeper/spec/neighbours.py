@@ -24,16 +24,18 @@ def place(parameter: Parameter, value: Scalar) -> float | None:
     """
     if not is_number(value):
         return None
-    if isinstance(parameter, CategoricalParameter):
-        numbers = [choice for choice in parameter.choices if is_number(choice)]
-        if len(numbers) < len(parameter.choices):
-            return None
-        log = min(numbers) > 0
-    else:
-        log = parameter.log
-    if log:
+    if isinstance(parameter, CategoricalParameter) and not all(map(is_number, parameter.choices)):
+        return None
+    if is_log(parameter):
         return math.log2(value) if value > 0 else None
     return float(value)
+
+
+def is_log(parameter: Parameter) -> bool:
+    """Returns whether a parameter's numbers are compared by their ratios."""
+    if isinstance(parameter, CategoricalParameter):
+        return all(is_number(choice) and choice > 0 for choice in parameter.choices)
+    return parameter.log
 
 
 def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:

@@ -235,7 +235,8 @@ class Search(Section):
         sampler: A name of `sweeper.core.samplers.SAMPLERS`.
         minutes: Limit for the whole sweep, confirmation included; null for none.
         patience: The search ends after this many trials in a row without a better one.
-        regret: It ends once no change of the best is expected to gain more than this share; null searches on.
+        regret: It ends once no change of the best is expected to gain more than this share; null searches on,
+            as samplers do besides `auto` and `climb`.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
         warm_start: The earlier sweep of the same training that the search starts from: the latest

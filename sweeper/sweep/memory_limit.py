@@ -61,6 +61,11 @@ class Capacity:
             self._objections[key] = self._objection(config, model, limit)
         return self._objections[key]
 
+    def chance(self, config: TrialConfig) -> float:
+        """Returns the probability that `config` fits."""
+        limit = self.limit_gib()
+        return self._model(limit).chance(config, self._headroom) if limit else 1.0
+
     def _objection(self, config: TrialConfig, model: MemoryModel, limit: float) -> Failure | None:
         if model.fits(config, self._headroom):
             return None

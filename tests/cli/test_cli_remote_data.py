@@ -95,7 +95,7 @@ def test_data_behind_an_address_is_copied_once(sweeper, tmp_path: Path, served: 
 
 @pytest.mark.slow
 def test_data_in_a_bucket_is_trained_on_without_credentials(
-    sweeper, tmp_path: Path, bucket: str, cache: Path
+    bucket: str, sweeper, tmp_path: Path, cache: Path
 ):
     said = swept(sweeper, tmp_path, bucket, "stream")
     assert f"from {bucket}, once." in said

@@ -57,3 +57,27 @@ def test_a_direction_that_gains_is_expected_to_gain_and_tried():
 def test_little_is_to_be_gained_where_only_what_does_not_matter_is_left():
     known = [p for p in GRID if (p["batch_size"], p["loader.prefetch_factor"]) != (512, 4)]
     assert gain(known) == pytest.approx(0.0, abs=0.03)
+
+
+def test_a_batch_next_to_the_best_is_tried_before_a_search_ends():
+    """Trials elsewhere say that a larger batch is slower; next to the best, nobody knows."""
+    options = {"fix": {"loader.kind": "workers", "loader.num_workers": 2}, "also_try": []}
+    spec = spec_of(space=SPACE, search={"regret": 0.1}, **options)
+    climb, taken = Climb(spec), set()
+    for number, params in enumerate(GRID):
+        if params["precision.amp"] == "bf16" and params["batch_size"] != 128:
+            continue
+        speed = (
+            300.0 if params["batch_size"] != 128 else 1000.0 if params["precision.amp"] == "bf16" else 900.0
+        )
+        climb.tell(number, SearchResult(params=params, values=(speed,), constraints={}))
+        taken.add(spec.config(params).key())
+    tried = []
+    while (gain := climb.expected_gain(taken)) is None or gain > 0.1:
+        asked = climb.ask(taken, seed=0)
+        assert asked is not None
+        tried.append(asked.params["batch_size"])
+        climb.tell(100 + len(tried), SearchResult(params=asked.params, values=(300.0,), constraints={}))
+        taken.add(spec.config(asked.params).key())
+    assert {64, 256} <= set(tried)
+    assert climb.expected_gain(taken) is not None

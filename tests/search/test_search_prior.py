@@ -68,16 +68,48 @@ def asked(folder: Path, past: PastSweep | None, count: int, *fails: str) -> list
     return found
 
 
-def test_the_earlier_best_follows_the_first_start(tmp_path: Path):
-    (first, _), (second, why), *_ = asked(tmp_path, earlier(), 3)
-    assert throughput(second) == max(map(throughput, configs())) or throughput(first) == throughput(second)
+def test_the_earlier_best_is_the_first(tmp_path: Path):
+    (first, why), *_ = asked(tmp_path, earlier(), 3)
+    assert throughput(first) == max(map(throughput, configs()))
     assert why.startswith("start: the best of `before`: its trial ")
 
 
 def test_what_is_measured_otherwise_is_forgotten(tmp_path: Path):
     (tmp_path / "cold").mkdir()
-    misled = asked(tmp_path, earlier(lambda config: 1e6 / throughput(config)), 6)
-    assert [config for config, _ in misled] == [config for config, _ in asked(tmp_path / "cold", None, 6)]
+    slow = configs()[1]
+    (first, _), *misled = asked(tmp_path, earlier(lambda config: 1.0 + 9 * (config == slow)), 5)
+    assert first == slow
+    cold = asked(tmp_path / "cold", None, 5)
+    starts = [why for _, why in cold if why.startswith("start: ")]
+    assert [why for _, why in misled][: len(starts)] == starts
+
+
+def prior_of(measured: dict[int, float], speed: Any = throughput) -> Prior:
+    """A prior that was told speeds of configurations by their place among `configs`, the baseline's first."""
+    prior = Prior(earlier(speed), spec_of(space=SPACE))
+    for place, each in measured.items():
+        prior.tell(configs()[place], each)
+    return prior
+
+
+def test_it_holds_for_what_is_near_and_in_order():
+    speeds = [throughput(each) for each in configs()]
+    assert not prior_of({0: speeds[0]}).holds
+    assert prior_of({0: speeds[0]}).is_untried
+    one = prior_of({0: speeds[0], 11: speeds[11]})
+    assert one.holds
+    assert not one.is_sure
+    assert prior_of({0: speeds[0], 11: 0.7 * speeds[11], 5: speeds[5]}).is_sure
+    # Each ratio is within a factor of two, but their order is another.
+    alike = [100.0 + number for number in range(12)]
+    slow = {0: 100.0, 3: 140.0, 6: 70.0, 9: 120.0, 11: 65.0}
+    assert not prior_of(slow, lambda config: alike[configs().index(config)]).holds
+
+
+def test_where_the_best_was_at_an_end_it_goes_half_of_the_way_on():
+    wider = {**SPACE, "batch_size": {"type": "int", "low": 64, "high": 65536, "log": True}}
+    starts = [params["batch_size"] for params, _ in Prior(earlier(), spec_of(space=wider)).starts()]
+    assert starts == [1024, 8192, 65536]
 
 
 def test_a_choice_that_always_failed_comes_last(tmp_path: Path):

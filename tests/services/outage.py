@@ -36,7 +36,7 @@ space:
 fix: {{model.hidden_size: 8}}
 baseline: {{loader.kind: rows, batch_size: 32}}
 measure: {{window_seconds: 0.05, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.1, trace: false}}
-search: {{trials: 9999, minutes: {minutes}}}
+search: {{trials: 9999, minutes: {minutes}, regret: null}}
 confirm: {{rounds: 0}}
 """
 SHOWN = 3

@@ -12,6 +12,7 @@ from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
+from sweeper.core.samplers import AUTO, CLIMB
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION
@@ -32,6 +33,8 @@ from sweeper.system.failpoints import failpoint
 CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
 MAX_IN_A_ROW = 20
 """Configurations passed over in a row before the next one runs, whatever is expected of it."""
+UNLIKELY = "may not fit"
+"""Why a trial runs that was passed over before."""
 MAX_OFFERS = 3
 """How often a smaller batch runs instead of one that would not fit."""
 SAME_ERROR_STOPS = 3
@@ -180,6 +183,11 @@ class Search:
             why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
             trials.start(number, "search", start, {}, why)
             return ""
+        risk = self._risk()
+        if risk is not None:
+            why = f"{UNLIKELY}: nothing else promises more"
+            trials.start(number, "search", risk.config, risk.params or {}, why)
+            return ""
         try:
             params, why = self._searcher.ask(number, self._taken)
         except SpaceExhaustedError as error:
@@ -234,13 +242,33 @@ class Search:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
-        if search.regret is not None and not self._spec.confirm.ladder:
-            # The gain of running trials is not known yet.
-            taken = _Taken(self._table, self._capacity, ended=True)
-            expected = self._searcher.expected_gain(taken)
-            if expected is not None and expected <= search.regret:
-                return f"the expected gain was at most {100 * expected:.2g}% after {count} trials"
+        expected = self._last_gain()
+        if expected is not None and self._risk() is None:
+            return f"the expected gain was at most {100 * expected:.2g}% after {count} trials"
         return ""
+
+    def _last_gain(self) -> float | None:
+        """Returns what can still be expected, where that is too little to go on; else None."""
+        search = self._spec.search
+        if search.regret is None or self._spec.confirm.ladder or search.sampler not in (AUTO, CLIMB):
+            return None
+        # The gain of running trials is not known yet.
+        expected = self._searcher.expected_gain(_Taken(self._table, self._capacity, ended=True))
+        return expected if expected is not None and expected <= search.regret else None
+
+    def _risk(self) -> TrialRecord | None:
+        """Returns what was passed over and is worth a trial in the end, although it may well not fit."""
+        regret, table = self._spec.search.regret, self._table
+        if self._last_gain() is None or regret is None:
+            return None
+        refused = [table.records[number] for number in table.passed_over.values()]
+        gains = {
+            record.number: self._capacity.chance(record.config) * self._searcher.gain_of(record.config)
+            for record in refused
+            if record.config.key() not in table.asked
+        }
+        most = max(gains, key=lambda number: gains[number], default=None)
+        return table.records[most] if most is not None and gains[most] > regret else None
 
     def _confirm_seconds(self) -> float:
         """Returns about how long it takes to confirm the best so far, the least that is worth it."""
@@ -281,6 +309,9 @@ class Search:
         table = self._table
         last = table.records[table.last]
         if not is_passed_over(last) or table.num_passed_over > MAX_OFFERS:
+            return None
+        if self._context.past is not None:
+            # It is known what fits, and is asked for next.
             return None
         smaller = self._capacity.smaller(last.config)
         return smaller if smaller is not None and smaller.key() not in self._taken else None

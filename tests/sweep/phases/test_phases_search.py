@@ -174,6 +174,27 @@ def test_what_was_passed_over_is_asked_again_once_more_is_known(bench, monkeypat
     assert [isinstance(outcome, Failure) for outcome in large] == [True, False]
 
 
+@pytest.mark.parametrize(("chance", "runs"), [(0.4, True), (0.01, False)])
+def test_what_may_not_fit_runs_in_the_end_if_it_promises_enough(bench, monkeypatch, chance, runs):
+    refused = Failure(kind=FailureKind.OOM_EXPECTED, message="not run")
+    monkeypatch.setattr(
+        Capacity, "objection", lambda capacity, config: refused if config.batch_size == 1024 else None
+    )
+    monkeypatch.setattr(Capacity, "chance", lambda capacity, config: chance)
+    space = {
+        "batch_size": {"type": "categorical", "choices": [128, 256, 512, 1024]},
+        "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+    }
+    bench.run(spec_of(space=space, search={"trials": 20, "regret": 0.02}, also_try=[]))
+    entries = [each for each in entries_of(bench) if each.job.config.batch_size == 1024]
+    ran = [each for each in entries if isinstance(each.outcome, Measurement)]
+    assert bool(ran) is runs
+    assert all(each.job.origin == "may not fit: nothing else promises more" for each in ran)
+    if ran:
+        others = [each.number for each in entries_of(bench) if each.job.config.batch_size < 1024]
+        assert ran[0].number > max(others[:5])
+
+
 # -- enough ---------------------------------------------------------------------------------------------
 
 
