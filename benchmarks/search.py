@@ -1,6 +1,7 @@
 """How fast a search finds a configuration near the best, on recorded surfaces.
 
-python benchmarks/search.py [bars samplers warm live resume]    writes benchmarks/results/<device>/search.json
+python benchmarks/search.py [bars samplers warm live ends resume]
+                                                        writes benchmarks/results/<device>/search.json
 
 bars       our search against a shuffled grid and Optuna's TPE as it comes: measuring seconds to a
            configuration within 5 % of the best that fits, share of the best for 5 % of the grid's seconds,
@@ -9,6 +10,8 @@ samplers   the same for every sampler of `search.sampler`, each within our own s
 warm       searches that start from an earlier sweep in which one thing was otherwise, or misleading, against
            the same without one
 live       two of these with sweeps of search_spaces/quick.yaml that really run
+ends       sweeps of search_spaces/{quick,a10}.yaml that really run: whether they end by themselves, in time,
+           with the same winner (an hour)
 resume     sweeps that are cut off in the middle, against the same uninterrupted
 
 Whole sweeps run, supervisor and all, on a launcher that answers from the recorded surface with recorded
@@ -23,6 +26,7 @@ import random
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +35,7 @@ from typing import Any
 from common import Figure, chosen, publish, spread
 from surfaces import recordings
 
+from sweeper.analysis.confirmation import Ratio
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
@@ -74,6 +79,9 @@ LIVE_PAIRS = {
     "other batches": ("space.batch_size.low=16", "space.batch_size.high=512"),
 }
 LIVE_TURNS = 5
+ENDS = {"quick": 60.0, "a10": 300.0}
+"""Seconds in which a sweep has to end."""
+END_TURNS = 10
 
 
 def bars(problems: Sequence[Problem]) -> Iterator[Figure]:
@@ -354,7 +362,35 @@ def _really_run(home: Path, name: str, spec: SweepSpec) -> Iterator[tuple[float,
             yield seconds, outcome.throughput
 
 
-PARTS = {"bars": bars, "samplers": samplers, "warm": warm, "live": live, "resume": resume}
+def ends(_: Sequence[Problem]) -> Iterator[Figure]:
+    """Yields how many sweeps end within the seconds, and gain what they usually do."""
+    for name, most in ENDS.items():
+        seconds: list[float] = []
+        found: list[Ratio] = []
+        for turn in range(END_TURNS):
+            with tempfile.TemporaryDirectory() as home:
+                spec = load(ROOT / "search_spaces" / f"{name}.yaml", [f"search.seed={turn}"])
+                began = time.monotonic()
+                run_sweep(Path(home), spec, NullTracker(), Quiet())
+                seconds.append(time.monotonic() - began)
+                result = Journal(Path(home) / "sweeps" / spec.name).result()
+                assert result is not None
+                winner = result.confirmation.winner
+                (ratio,) = [each for each in result.confirmation.ratios if each.number == winner]
+                found.append(ratio)
+                print(f"{name} {turn}: {seconds[-1]:.0f} s, {result.reason}; {ratio}", flush=True)
+        usual = statistics.median(each.ratio for each in found)
+        alike = sum(each.low <= usual <= each.high for each in found)
+        yield _figure(f"{name}: seconds", seconds, unit="s")
+        yield _count(f"{name}: within {most:.0f} s", sum(each <= most for each in seconds))
+        yield _count(f"{name}: the usual gain inside of their intervals", alike)
+
+
+def _count(title: str, value: float) -> Figure:
+    return Figure(figure=title, value=value, low=value, high=value, bar=">= 9", repeats=END_TURNS)
+
+
+PARTS = {"bars": bars, "samplers": samplers, "warm": warm, "live": live, "ends": ends, "resume": resume}
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
 TINY = 1e-18
 """A variance above 0: of speeds that are all equal."""
+HARDLY = 0.5
+"""Share of the drift's half-width that rounds may have: together, they are 12% wider than the drift alone."""
 APART = 2.0
 """Ratio from which two configurations drift as far apart as any do."""
 
@@ -274,7 +276,7 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
     return [best, *(n for n in order[1:] if versus(rounds, n, best)[2] >= 0)]
 
 
-def is_enough(rounds: Sequence[Round], baseline: int, precision: float) -> bool:
+def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: Drift | None = None) -> bool:
     """Returns whether more rounds would add nothing.
 
     They would not if the fastest has a narrow interval against the baseline and against every other
@@ -282,14 +284,20 @@ def is_enough(rounds: Sequence[Round], baseline: int, precision: float) -> bool:
 
     Args:
         precision: Half-width that is narrow enough, as a share of the ratio.
+        drift: How far the machine drifts until a later measurement. An interval is narrow enough, too, if it
+            hardly widens that of a later one.
     """
     among = contenders(rounds, baseline)
     if not among:
         return True
-    narrow = math.log1p(precision)
     pairs = [(among[0], baseline), *((other, among[0]) for other in among[1:])]
     for pair in pairs:
         mean, low, _ = versus(rounds, *pair)
+        narrow = math.log1p(precision)
+        if drift is not None:
+            of = drift.of(mean)
+            _, least, _ = _around(mean, Variance(2 * of.value, of.freedom))
+            narrow = max(narrow, HARDLY * (mean - least))
         if mean - low > narrow:
             return False
     return True

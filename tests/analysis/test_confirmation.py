@@ -19,6 +19,7 @@ from sweeper.analysis.confirmation import (
     ratios,
     versus,
 )
+from sweeper.analysis.drift import drift
 from sweeper.core.config import TrialConfig
 
 EAGER = TrialConfig(batch_size=512)
@@ -173,3 +174,12 @@ def test_rounds_are_enough_once_the_intervals_that_matter_are_narrow():
     assert not is_enough(rounds, 0, 0.05)
     assert not is_enough([{0: 1.0, 1: 2.0}], 0, 0.05)
     assert is_enough([], 0, 0.05)
+
+
+@pytest.mark.parametrize(("factor", "enough"), [(2.0, True), (1.1, False)])
+def test_rounds_are_enough_where_the_drift_decides(factor: float, enough: bool):
+    """Two configurations that are nearly alike hardly drift apart."""
+    rounds = rounds_of(factor, noise=0.06)
+    assert not is_enough(rounds, 0, 0.05)
+    assert is_enough(rounds, 0, 0.05, drift([])) is enough
+    assert not is_enough(rounds_of(factor, noise=0.2), 0, 0.05, drift([]))

@@ -122,7 +122,7 @@ class Rounds:
             # Rounds of an earlier process cost nothing, and decide what they decided then.
             is_stored = all((index, number) in self._ended for number in (BASELINE, *among))
             done, left = len(self.speeds), None if is_stored else budget.seconds_left
-            if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision):
+            if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision, self._drift):
                 self.ended = "the intervals are narrow enough"
                 return
             # Fewer than three rounds prove nothing; in a hurry even that must do.
