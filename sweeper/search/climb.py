@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from bisect import insort
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.analysis.effects import Acting, Flat
@@ -146,11 +146,12 @@ class Climb:
         most = max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
         return None if self._batches(taken) and most <= self._least else most
 
-    def gain_of(self, config: TrialConfig) -> float:
-        """Returns what a configuration is expected to gain over the best, as the logarithm of a ratio."""
-        if not self._order:
-            return 0.0
-        return LocalModel(self._best_known(), self._spec).improvement(self._acting(config))
+    def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
+        """Returns what each configuration is expected to gain over the best, as the logarithm of a ratio."""
+        if not self._order or not configs:
+            return [0.0] * len(configs)
+        model = LocalModel(self._best_known(), self._spec)
+        return [model.improvement(self._acting(config)) for config in configs]
 
     def _model(self) -> LocalModel | None:
         if self._fitted is not None or not self._order:

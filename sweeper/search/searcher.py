@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import random
 import warnings
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,9 @@ class Searcher:
             return None
         return self._climb.expected_gain(taken)
 
-    def gain_of(self, config: TrialConfig) -> float:
-        """Returns what a configuration is expected to gain over the best, as the logarithm of a ratio."""
-        return self._climb.gain_of(config) if self._climb is not None else 0.0
+    def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
+        """Returns what each configuration is expected to gain over the best, as the logarithm of a ratio."""
+        return self._climb.gains_of(configs) if self._climb is not None else [0.0] * len(configs)
 
     def close(self) -> None:
         """Ends the sampler's process, if it has one."""

@@ -177,13 +177,16 @@ class Search:
         trials, table = self._trials, self._table
         if reason := self._why_enough():
             return reason
+        left = self._last_gain()
+        risk = self._risk() if left is not None else None
+        if left is not None and risk is None:
+            return f"the expected gain was at most {100 * left:.2g}% after {table.num_searched} trials"
         number = table.last + 1
         start = self._next_start()
         if start is not None:
             why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
             trials.start(number, "search", start, {}, why)
             return ""
-        risk = self._risk()
         if risk is not None:
             why = f"{UNLIKELY}: nothing else promises more"
             trials.start(number, "search", risk.config, risk.params or {}, why)
@@ -242,9 +245,6 @@ class Search:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
-        expected = self._last_gain()
-        if expected is not None and self._risk() is None:
-            return f"the expected gain was at most {100 * expected:.2g}% after {count} trials"
         return ""
 
     def _last_gain(self) -> float | None:
@@ -258,17 +258,14 @@ class Search:
 
     def _risk(self) -> TrialRecord | None:
         """Returns what was passed over and is worth a trial in the end, although it may well not fit."""
-        regret, table = self._spec.search.regret, self._table
-        if self._last_gain() is None or regret is None:
-            return None
-        refused = [table.records[number] for number in table.passed_over.values()]
-        gains = {
-            record.number: self._capacity.chance(record.config) * self._searcher.gain_of(record.config)
-            for record in refused
-            if record.config.key() not in table.asked
-        }
-        most = max(gains, key=lambda number: gains[number], default=None)
-        return table.records[most] if most is not None and gains[most] > regret else None
+        table, regret = self._table, self._spec.search.regret or 0.0
+        passed_over = (table.records[number] for number in table.passed_over.values())
+        refused = [record for record in passed_over if record.config.key() not in table.asked]
+        gains = self._searcher.gains_of([record.config for record in refused])
+        chances = (self._capacity.chance(record.config) for record in refused)
+        worth = [gain * chance for gain, chance in zip(gains, chances, strict=True)]
+        most = max(worth, default=0.0)
+        return refused[worth.index(most)] if most > regret else None
 
     def _confirm_seconds(self) -> float:
         """Returns about how long it takes to confirm the best so far, the least that is worth it."""
