@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import nn
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.progress import Silent
+from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.trainer import device as devices
 from sweeper.trainer import measure
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
+from sweeper.trainer.fp8 import lacks_fp8
 from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.step import Stepper
 
@@ -100,6 +102,18 @@ def test_a_captured_step_trains_as_an_eager_one(model: str, amp: str, optimizer:
     assert stepper.captured.num_graphs == accumulate
     assert captured == pytest.approx(eager, rel=0.05 if amp != "fp32" else 1e-3)
     assert captured[-1] < captured[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_float8_trains_as_bf16_does_or_is_refused():
+    if why := lacks_fp8(devices.describe(torch.device("cuda", 0)).capability):
+        with pytest.raises(TrialFailedError, match=re.escape(why)):
+            trained({"precision.amp": "fp8"})
+        return
+    stepper, losses = trained({"precision.amp": "fp8"})
+    assert "precision.amp" not in stepper.refused
+    assert losses == pytest.approx(trained({"precision.amp": "bf16"})[1], rel=0.1)
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("kind", ["rows", "workers", "stream"])
