@@ -273,6 +273,7 @@ class _Arm:
     def seconds(self, folder: Path, repeat: int) -> float:
         """Returns how long it trains to the loss with a new seed: its samples, at its speed of now."""
         seeded = replace(self.trains, config=self.trains.config.replace({"seed": NEW_SEED + repeat}))
+        folder.mkdir(parents=True)
         launcher = LocalLauncher(folder)
         outcomes = []
         for number, job in enumerate((seeded, self.measures)):
