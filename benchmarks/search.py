@@ -304,17 +304,16 @@ def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
                     run_recorded(Path(home), _named(f"now-{start}", spec), pair.now, seed)
                     steps = steps_of(Journal(Path(home) / "sweeps" / f"now-{start}"), pair.now)
                     found.append(score(lambda *_, steps=steps: steps, pair.now, seed).near_s)
-        for start, found in spent.items():
-            yield _figure(f"{pair.title}: warm_start {start}, seconds to 5 %", found, unit="s")
-        ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
-        yield Figure(
-            figure=f"{pair.title}: warm / cold",
-            value=ratio,
-            low=ratio,
-            high=ratio,
-            bar="<= 1.1" if pair.misleads else "<= 0.5",
-            repeats=SEEDS,
-        )
+        yield from _warm_and_cold(pair.title, spent, "<= 1.1" if pair.misleads else "<= 0.5")
+
+
+def _warm_and_cold(title: str, spent: Mapping[str, Sequence[float]], bar: str) -> Iterator[Figure]:
+    """Yields the seconds to near the best without an earlier sweep and with it, and their ratio."""
+    for start, found in spent.items():
+        yield _figure(f"{title}: warm_start {start}, seconds to 5 %", found, unit="s")
+    ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
+    repeats = len(spent["off"])
+    yield Figure(figure=f"{title}: warm / cold", value=ratio, low=ratio, high=ratio, bar=bar, repeats=repeats)
 
 
 def live(_: Sequence[Problem]) -> Iterator[Figure]:
@@ -337,17 +336,7 @@ def live(_: Sequence[Problem]) -> Iterator[Figure]:
             start: [next((s for s, speed in run if speed >= NEAR * best), math.inf) for run in runs]
             for start, runs in tracks.items()
         }
-        for start, found in spent.items():
-            yield _figure(f"live, {title}: warm_start {start}, seconds to 5 %", found, unit="s")
-        ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
-        yield Figure(
-            figure=f"live, {title}: warm / cold",
-            value=ratio,
-            low=ratio,
-            high=ratio,
-            bar="<= 0.5",
-            repeats=LIVE_TURNS,
-        )
+        yield from _warm_and_cold(f"live, {title}", spent, "<= 0.5")
 
 
 def _really_run(home: Path, name: str, spec: SweepSpec) -> Iterator[tuple[float, float]]:

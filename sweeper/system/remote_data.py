@@ -129,7 +129,7 @@ def _listed(address: str) -> _Listing:
             f"`data.path` must be a path or an address that fsspec knows, but {kind}:// is none ({error})."
         ) from error
     except Exception as error:
-        # Each file system has errors of its own.
+        # What is raised depends on the file system.
         raise _unreachable(address, error) from error
     files = [
         Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))

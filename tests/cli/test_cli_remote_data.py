@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from services import s3
+from services import s3, web
 
 SPACE = """
 name: remote
@@ -46,13 +43,8 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(rows: Path) -> Iterator[str]:
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=rows.parent)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/rows.csv"
-        server.shutdown()
-        thread.join()
+    with web.served(rows.parent) as address:
+        yield f"{address}/rows.csv"
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
+from services import web
 
 from sweeper.errors import UserError
 from sweeper.system import remote_data
@@ -37,13 +35,8 @@ def bucket() -> Iterator[str]:
 def served(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "rows.csv").write_bytes(ROWS)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "served")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/rows.csv"
-        server.shutdown()
-        thread.join()
+    with web.served(tmp_path / "served") as address:
+        yield f"{address}/rows.csv"
 
 
 def test_a_path_is_no_address():
