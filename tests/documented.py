@@ -77,17 +77,14 @@ def remembered(function: Callable[..., float]) -> Callable[..., float]:
     return remembering
 
 
-CHEAPER: dict[str, Callable[[ModuleType], object]] = {
+CHEAPER: dict[str, Callable[[ModuleType], object]] = {  # Others: replace_parts.
     "chaos": chaos,
     "confirm": lambda module: [replace_parts(module), replace(module, DRAWS=20)],
-    "foreign": replace_parts,
     "guides": lambda module: replace(module, figures_of=figures),
     "kuairand_csv": lambda module: replace(module, ROWS=5000, USERS=20),
     "overhead": lambda module: replace(module, TRIALS=4, FRESH=2, fresh_python=lambda: 1.0),
-    "production": replace_parts,
     "programs": lambda module: replace(module, PROGRAMS={}),
     "real": lambda module: None,
-    "scale": replace_parts,
     "search": lambda module: [
         replace_parts(module),
         replace(module, SEEDS=1, MAX_SURFACES=1),
@@ -96,7 +93,6 @@ CHEAPER: dict[str, Callable[[ModuleType], object]] = {
     "surfaces": lambda module: replace(module, measure=numbers, repeat=numbers),
     "telemetry": lambda module: replace(module, costs=numbers, reading_ms=numbers),
     "trainer": lambda module: replace(module, PARTS={name: lambda: list(figures()) for name in module.PARTS}),
-    "verdicts": replace_parts,
     "watch": lambda module: [
         replace(module, PAIRS={"millisecond": 2, "tiny": 2}, SECONDS=0.1),
         # Each is a process with torch: once for all pairs.
@@ -112,7 +108,7 @@ def main() -> None:
         name, *words = json.loads(line)
         if name not in modules:
             modules[name] = importlib.import_module(name)
-            CHEAPER[name](modules[name])
+            CHEAPER.get(name, replace_parts)(modules[name])
         sys.argv = [f"benchmarks/{name}.py", *words]
         modules[name].main()
         print(json.dumps({"ran": [name, *words]}), flush=True)
