@@ -279,28 +279,28 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
 def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: Drift | None = None) -> bool:
     """Returns whether more rounds would add nothing.
 
-    They would not if the fastest has a narrow interval against the baseline and against every other
-    contender, or if there are no contenders.
+    They would not if the fastest has a narrow interval against the baseline, and no other contender may be
+    clearly faster than it; or if there are no contenders.
 
     Args:
-        precision: Half-width that is narrow enough, as a share of the ratio.
+        precision: Half-width that is narrow enough, as a share of the ratio, and a difference that is not
+            worth another round.
         drift: How far the machine drifts until a later measurement. An interval is narrow enough, too, if it
             hardly widens that of a later one.
     """
     among = contenders(rounds, baseline)
     if not among:
         return True
-    pairs = [(among[0], baseline), *((other, among[0]) for other in among[1:])]
-    for pair in pairs:
-        mean, low, _ = versus(rounds, *pair)
-        narrow = math.log1p(precision)
-        if drift is not None:
-            of = drift.of(mean)
-            _, least, _ = _around(mean, Variance(2 * of.value, of.freedom))
-            narrow = max(narrow, HARDLY * (mean - least))
-        if mean - low > narrow:
-            return False
-    return True
+    best, *others = among
+    if any(versus(rounds, other, best)[2] > math.log1p(precision) for other in others):
+        return False
+    mean, low, _ = versus(rounds, best, baseline)
+    narrow = math.log1p(precision)
+    if drift is not None:
+        of = drift.of(mean)
+        _, least, _ = _around(mean, Variance(2 * of.value, of.freedom))
+        narrow = max(narrow, HARDLY * (mean - least))
+    return mean - low <= narrow
 
 
 def simplicity(config: TrialConfig) -> tuple[object, ...]:

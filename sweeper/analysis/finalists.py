@@ -17,6 +17,8 @@ SPEEDS = ("throughput", "epoch_seconds")
 """Objectives that confirmation rounds decide; for others, they only measure the speed."""
 ALIKE = 1.25
 """Numbers whose ratio is below this count as the same setting."""
+TWINS = 0.15
+"""Log of the ratio of two speeds, each measured once, of loaders that are hardly worth a round each."""
 
 
 def finalists(
@@ -60,10 +62,13 @@ def finalists(
             break
         if any(alike(record.config, other.config) for other in chosen):
             continue
-        twin = next((i for i, other in enumerate(chosen) if _loads_as_fast(record, other)), None)
+        twin = next((i for i, other in enumerate(chosen) if _apart(record, other) <= TWINS), None)
         if twin is None:
             chosen.append(record)
-        elif simplicity(record.config) < simplicity(chosen[twin].config):
+        elif (
+            simplicity(record.config) < simplicity(chosen[twin].config)
+            and _apart(record, chosen[twin]) <= TIE
+        ):
             # Rounds would not tell them apart, and the simpler one would win.
             chosen[twin] = record
     return chosen
@@ -83,14 +88,18 @@ def is_speed(spec: SweepSpec) -> bool:
     return len(spec.objectives) == 1 and spec.objectives[0].metric in SPEEDS
 
 
-def _loads_as_fast(record: TrialRecord, other: TrialRecord) -> bool:
-    """Returns whether two trials differ in how they load data alone, and hardly in speed."""
+def _apart(record: TrialRecord, other: TrialRecord) -> float:
+    """Returns how far apart the speeds of two trials are that differ in how they load data alone.
+
+    It is the log of their ratio; infinite if they differ in more.
+    """
     mine, its = (each.metric("throughput") for each in (record, other))
     same = record.config.replace(
         {name: value for name, value in other.config.flatten().items() if name.startswith("loader.")}
     )
-    is_near = mine and its and abs(math.log(mine / its)) <= TIE
-    return bool(is_near) and same.key() == other.config.key()
+    if not mine or not its or same.key() != other.config.key():
+        return math.inf
+    return abs(math.log(mine / its))
 
 
 def alike(one: TrialConfig, other: TrialConfig) -> bool:

@@ -21,6 +21,7 @@ from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
 from sweeper.sweep.phases.interference import check_interference
 from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
+from sweeper.sweep.phases.rounds import run_seconds
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import CONFIRM, EARLY, Entry
@@ -39,10 +40,13 @@ def run_phases(context: SweepContext) -> None:
     When asked to stop, it quickly confirms the best trial so far; the sweep can be continued.
     """
     journal = context.journal
+    is_traced = bool(context.spec.measure.trace and context.spec.pipeline)
     with TrialRunner.of(context) as trials:
         unfinished = _load(context, trials)
         try:
             reason = _up_to_the_search(context, trials, unfinished)
+            if is_traced:
+                trials.budget.charge(_trace_seconds(context, trials))
             result = SweepResult(reason=reason, confirmation=confirm(context, trials))
         except StopAskedError:
             trials.jobs.cancel()
@@ -54,7 +58,7 @@ def run_phases(context: SweepContext) -> None:
         if context.stopping.asked:
             journal.stop(result)
             return
-        if context.spec.measure.trace and context.spec.pipeline:
+        if is_traced:
             try:
                 _trace(context, trials, [BASELINE, result.confirmation.winner])
             except StopAskedError:
@@ -119,6 +123,12 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
         context.observer.line(
             f"Outside of its folder, the script {', '.join(found.outside)}. So does every trial."
         )
+
+
+def _trace_seconds(context: SweepContext, trials: TrialRunner) -> float:
+    """Returns about how long the traces of the baseline and of a winner take."""
+    measured = trials.table.records[BASELINE].measurement
+    return 2 * run_seconds(measured, context.spec) if measured is not None else 0.0
 
 
 def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | None]) -> None:

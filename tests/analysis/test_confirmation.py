@@ -172,6 +172,8 @@ def test_rounds_are_enough_once_the_intervals_that_matter_are_narrow():
     # Narrow against the baseline, wide against a rival that may yet be faster.
     rounds = [{0: 100.0, 1: 200.0 + i % 2, 2: 199.0 * (0.7, 1.4)[i % 2]} for i in range(8)]
     assert not is_enough(rounds, 0, 0.05)
+    # A rival whose interval is as wide, but who is hardly faster at best.
+    assert is_enough([{**each, 2: 0.75 * each[2]} for each in rounds], 0, 0.05)
     assert not is_enough([{0: 1.0, 1: 2.0}], 0, 0.05)
     assert is_enough([], 0, 0.05)
 

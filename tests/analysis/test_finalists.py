@@ -116,5 +116,7 @@ def test_of_loaders_that_are_as_fast_the_simplest_takes_part():
         record(4, 149.0),
     ]
     assert chosen(spec, *records) == [2, 3, 4]
-    # What is clearly slower is another candidate.
-    assert chosen(spec, *records[1:], record(5, 160.0, **same, **workers)) == [2, 5, 3]
+    # One that is a little faster takes part in its place; one that is clearly slower does, too.
+    faster, slower = record(5, 220.0, **same, **workers), record(6, 170.0, **same, **workers)
+    assert chosen(spec, *records[1:], faster) == [5, 3, 4]
+    assert chosen(spec, *records[1:], slower) == [2, 6, 3]

@@ -18,6 +18,8 @@ from sweeper.sweep.trial_runner import TrialRunner
 
 QUALITY_SECONDS = 20.0
 QUALITY_SHARE = 1 / 60
+PARTS = 16
+"""Of a training, after each of which the loss is measured."""
 SEEDS_SHARE = 1 / 6
 """Most of the sweep's time that a script's losses over several seeds may take, the first apart."""
 
@@ -74,7 +76,7 @@ def losses_over_seeds(
         seeded = config.replace({"seed": config.seed + i}) if i else config
         known = trials.table.quality_of(seeded)
         if known is None:
-            plan = MeasurePlan(repeats=0, quality_samples=trials.table.quality_samples)
+            plan = MeasurePlan(repeats=0, quality_samples=trials.table.quality_samples, quality_parts=PARTS)
             runner = SCRIPT_QUALITY_RUNNER if context.spec.command else QUALITY_RUNNER
             sooner = context.spec.trained_sooner(seeded)
             job = dataclasses.replace(trials.job("loss", sooner), runner=runner, plan=plan)

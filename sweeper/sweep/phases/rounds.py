@@ -101,7 +101,8 @@ class Rounds:
         Args:
             reserve: Seconds to leave for what comes after.
 
-        Candidates that are clearly slower than the fastest drop out after the configured rounds.
+        Candidates that are clearly slower than the fastest drop out after a few rounds: whoever is so by
+        chance loses little.
         """
         spec, trials, budget = self._context.spec, self._trials, self._trials.budget
         trials.progress.begin("confirming", self._wanted)
@@ -129,8 +130,7 @@ class Rounds:
             if left is not None and left < longest + reserve and (done >= MIN_ROUNDS or budget.is_hurried):
                 self.ended = "the time is up"
                 return
-            # With a ladder most candidates are there to lose: to show that the best needs a change.
-            if done >= (MIN_ROUNDS if spec.confirm.ladder else self._wanted):
+            if done >= MIN_ROUNDS:
                 among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
             try:
                 self.run_one(index, [BASELINE, *among])

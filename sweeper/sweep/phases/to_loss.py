@@ -11,13 +11,11 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.store.load import quality_of
+from sweeper.sweep.phases.losses import PARTS
+from sweeper.sweep.store.load import NUM_SEEDS, quality_of
 from sweeper.sweep.trial_runner import TrialRunner
 
 SEEDS = 5
-PARTS = 16
-"""Of a training, after each of which the loss is measured."""
-
 MAX_SAMPLES = 3
 """Times the baseline's samples that the winner may need."""
 
@@ -43,7 +41,7 @@ def to_loss(
         return None
     if winner.config.quality_key() == baseline.config.quality_key():
         return None
-    seconds, left = _seconds(baseline, winner), trials.budget.seconds_left
+    seconds, left = _seconds(trials, winner), trials.budget.seconds_left
     if wanted is None and seconds > (MAX_SECONDS if left is None else left):
         return None
     trials.progress.begin("training to the loss", 2 * SEEDS)
@@ -71,13 +69,13 @@ def to_loss(
     return result
 
 
-def _seconds(baseline: TrialRecord, winner: TrialRecord) -> float:
-    """Returns about how long all trainings take."""
-    total = 0.0
-    for record, share in ((baseline, 1.0), (winner, USUAL_SHARE)):
+def _seconds(trials: TrialRunner, winner: TrialRecord) -> float:
+    """Returns about how long all trainings take; the baseline has had some of its own."""
+    baseline, total = trials.table.records[BASELINE], 0.0
+    for record, seeds in ((baseline, SEEDS - NUM_SEEDS), (winner, USUAL_SHARE * SEEDS)):
         quality = record.quality or baseline.quality
         start = record.measurement.startup_seconds if record.measurement else 0.0
-        total += SEEDS * (start + share * (quality.seconds if quality else 0.0))
+        total += seeds * (start + (quality.seconds if quality else 0.0))
     return total
 
 
@@ -92,6 +90,8 @@ def _curve(
 ) -> Curve | None:
     """Returns the losses of a training with another seed; None if it failed."""
     seeded = config.replace({"seed": config.seed + number})
+    if until is None and (known := trials.table.quality_of(seeded)) is not None:
+        return known.curve
     parts = PARTS * (MAX_SAMPLES if until is not None else 1)
     plan = MeasurePlan(repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until)
     job = dataclasses.replace(trials.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)

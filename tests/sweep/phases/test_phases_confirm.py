@@ -68,7 +68,7 @@ def test_rounds_are_added_while_an_interval_is_wide_and_not_for_ever(bench):
     assert "the intervals are still wide" in result_of(bench)["rounds_ended"]
 
 
-def test_a_candidate_that_is_clearly_slower_takes_no_part_in_added_rounds(bench):
+def test_a_candidate_that_is_clearly_slower_drops_out_after_three_rounds(bench):
     rng = random.Random(0)
 
     def wide_at_the_top(config: TrialConfig) -> Measurement:
@@ -77,14 +77,13 @@ def test_a_candidate_that_is_clearly_slower_takes_no_part_in_added_rounds(bench)
             config.batch_size * (100 if config.batch_size == 512 else 1) * rng.lognormvariate(0, sd)
         )
 
-    bench.run(spec_of(space=BATCHES, search={"trials": 3}, baseline={"batch_size": 64}), wide_at_the_top)
-    rounds = result_of(bench)["rounds"]
-    assert len(rounds) == 12
-    assert [len(each) for each in rounds] == [3] * 3 + [2] * 9
+    spec = spec_of(space=BATCHES, search={"trials": 3}, baseline={"batch_size": 64}, confirm={"rounds": 5})
+    bench.run(spec, wide_at_the_top)
+    assert [len(each) for each in result_of(bench)["rounds"]] == [3] * 3 + [2] * 17
 
 
 def test_the_order_within_rounds_differs(bench):
-    bench.run(spec_of(space=BATCHES, search={"trials": 3}, confirm={"rounds": 8}))
+    bench.run(spec_of(space=BATCHES, search={"trials": 3}, confirm={"rounds": 3}))
     entries = sorted(journal_of(bench).rounds("confirm"), key=lambda entry: entry.number)
     orders = {}
     for entry in entries:
@@ -171,7 +170,7 @@ def test_ctrl_c_gives_the_signal_back(bench):
 
 def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
     def last(config: TrialConfig, count: int) -> bool:
-        return count == 2 + 8 + 3 * 4 + 2
+        return count == 2 + 8 + 3 * 3 + 2 + 1
 
     ran = bench.run(spec_of(confirm={"rounds": 8}), interrupting(last))
     assert ran.stopped
@@ -183,7 +182,7 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
     bench.run(spec_of(confirm={"rounds": 8}))
     assert len(result_of(bench)["rounds"]) == 8
     # What was measured before counts.
-    assert len(bench.jobs("confirm")) <= 3 * 4
+    assert len(bench.jobs("confirm")) <= 2 * 4
 
 
 # -- once more ------------------------------------------------------------------------------------------
