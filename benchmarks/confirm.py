@@ -262,8 +262,7 @@ class _Arm:
     @classmethod
     def of(cls, folder: Path, number: int, loss: float) -> _Arm:
         """Returns those of a sweep's trial."""
-        name = "baseline" if number == 0 else str(number)
-        trains = read_job(folder / "setup" / f"to-loss-{name}-0")
+        trains = read_job(folder / "setup" / (f"to-loss-{number}-0" if number else "loss-0"))
         parts = 3 * trains.plan.quality_parts if number == 0 else trains.plan.quality_parts
         samples = 3 * trains.plan.quality_samples if number == 0 else trains.plan.quality_samples
         plan = replace(trains.plan, quality_samples=samples, quality_parts=parts, until_loss=loss)
