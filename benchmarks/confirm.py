@@ -61,6 +61,8 @@ ROUNDS, MAX_ROUNDS, PRECISION = 8, 4, 0.05
 ONE_THREAD = "fix.device.cpu_threads=1"
 """Threads are not the question: two that wait for each other feel every neighbour on the host twice."""
 PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seconds=0.75, diagnose=False)
+TRAINING_PLAN = replace(PLAN, window_seconds=1.0, repeats=3, cap_seconds=4.0)
+"""As long as the baselines' trainings take."""
 
 
 def recorded() -> Iterator[Figure]:
@@ -266,7 +268,7 @@ class _Arm:
         parts = 3 * trains.plan.quality_parts if number == 0 else trains.plan.quality_parts
         samples = 3 * trains.plan.quality_samples if number == 0 else trains.plan.quality_samples
         plan = replace(trains.plan, quality_samples=samples, quality_parts=parts, until_loss=loss)
-        measures = replace(read_job(folder / "trials" / f"{number:04d}"), plan=PLAN)
+        measures = replace(read_job(folder / "trials" / f"{number:04d}"), plan=TRAINING_PLAN)
         return cls(trains=replace(trains, plan=plan), measures=measures, loss=loss)
 
     def seconds(self, folder: Path, repeat: int) -> float:

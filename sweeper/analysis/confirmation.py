@@ -188,6 +188,19 @@ def later(
     return _around(mean, Variance(total, total**2 / squares if squares else parts[0].freedom))
 
 
+def one_more(rounds: Sequence[Round], number: int, to: int, level: float = LEVEL) -> float:
+    """Returns by how much the log ratio of one later process of each may differ from that of as many rounds.
+
+    It is infinite for fewer than two rounds with both.
+    """
+    logs = log_ratios(rounds, number, to)
+    if len(logs) < 2:
+        return math.inf
+    own = _spread(logs, _usual_variance(rounds, {number, to}))
+    _, low, _ = _around(0.0, Variance((1 - 1 / len(logs)) * own.value, own.freedom), level)
+    return -low
+
+
 def log_ratios(rounds: Sequence[Round], number: int, to: int) -> list[float]:
     """Returns the log of one trial's throughput over another's, for each round with both."""
     return [math.log(each[number] / each[to]) for each in rounds if number in each and to in each]

@@ -43,7 +43,7 @@ def target(curves: Sequence[Curve]) -> float:
 
 
 def time_to_loss(
-    loss: float, baseline: Sequence[Curve], winner: Sequence[Curve], speed: Ratio
+    loss: float, baseline: Sequence[Curve], winner: Sequence[Curve], speed: Ratio, one: float
 ) -> TimeToLoss | None:
     """Returns the comparison; None if one of the winner's trainings does not reach the loss.
 
@@ -51,6 +51,7 @@ def time_to_loss(
         loss: What the baseline's trainings all reach.
         baseline: Its curve with each seed, `winner` the winner's with the same seeds.
         speed: The winner's confirmed speed against the baseline.
+        one: By how much the log ratio of one process of each may differ from that of all rounds.
     """
     samples = []
     for curves in zip(baseline, winner, strict=True):
@@ -60,7 +61,7 @@ def time_to_loss(
         samples.append((found[0][0], found[1][0]))  # type: ignore[index]
     logs = [math.log(base / best) for base, best in samples]
     mean = math.log(speed.ratio) + statistics.fmean(logs)
-    half = _half(logs, speed)
+    half = _half(logs, speed, one)
     return TimeToLoss(
         loss=loss,
         ratio=math.exp(mean),
@@ -70,12 +71,12 @@ def time_to_loss(
     )
 
 
-def _half(logs: Sequence[float], speed: Ratio) -> float:
-    """Returns half the width of the interval for one more seed, and for a later ratio of the speeds."""
+def _half(logs: Sequence[float], speed: Ratio, one: float) -> float:
+    """Returns half the width of the interval for one more seed, and for one later process of each."""
     if len(logs) < 2 or not speed.high or not math.isfinite(speed.high) or speed.low <= 0:
         return math.inf
     from scipy.special import stdtrit
 
     times = float(stdtrit(len(logs) - 1, 0.5 + LEVEL / 2))
     of_samples = times * statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
-    return math.hypot(of_samples, math.log(speed.high / speed.low) / 2)
+    return math.hypot(of_samples, math.log(speed.high / speed.low) / 2, one)

@@ -16,6 +16,7 @@ from sweeper.analysis.confirmation import (
     interval,
     is_enough,
     log_ratios,
+    one_more,
     ratios,
     versus,
 )
@@ -185,3 +186,15 @@ def test_rounds_are_enough_where_the_drift_decides(factor: float, enough: bool):
     assert not is_enough(rounds, 0, 0.05)
     assert is_enough(rounds, 0, 0.05, drift([])) is enough
     assert not is_enough(rounds_of(factor, noise=0.2), 0, 0.05, drift([]))
+
+
+def test_a_later_process_is_within_what_one_more_adds():
+    draw, holds, count = random.Random(0), 0, 500
+    for _ in range(count):
+        rounds = [{0: 1.0, 1: math.exp(draw.gauss(0, 0.1))} for _ in range(6)]
+        mean, low, _ = versus(rounds, 1, 0)
+        # The mean of as many rounds has the error of this one.
+        half = math.hypot(math.sqrt(2) * (mean - low), one_more(rounds, 1, 0))
+        holds += abs(draw.gauss(0, 0.1) - mean) <= half
+    assert 0.93 < holds / count < 0.97
+    assert one_more([{0: 1.0, 1: 2.0}], 1, 0) == math.inf

@@ -21,7 +21,7 @@ def curve(scale: float, samples: int = 1000, parts: int = 20) -> list[tuple[int,
 
 def test_a_winner_that_needs_twice_the_samples_is_half_as_much_sooner():
     baseline = [curve(1.0)] * 3
-    found = time_to_loss(target(baseline), baseline, [curve(2.0, 3000)] * 3, SPEED)
+    found = time_to_loss(target(baseline), baseline, [curve(2.0, 3000)] * 3, SPEED, 0.0)
     assert found is not None
     assert found.ratio == pytest.approx(2.0, rel=0.02)
     assert found.samples_ratio == pytest.approx(0.5, rel=0.02)
@@ -31,13 +31,22 @@ def test_a_winner_that_needs_twice_the_samples_is_half_as_much_sooner():
     )
 
 
+def test_one_process_of_each_may_differ_from_their_mean():
+    baseline = [curve(1.0)] * 3
+    found = time_to_loss(target(baseline), baseline, [curve(2.0, 3000)] * 3, SPEED, 0.5)
+    assert found is not None
+    assert math.log(found.high / found.ratio) == pytest.approx(
+        math.hypot(0.5, math.log(4.4 / 3.6) / 2), rel=0.02
+    )
+
+
 def test_the_loss_is_one_that_every_seed_reaches():
     assert target([curve(1.0), curve(1.2)]) == curve(1.2)[-1][1]
 
 
 def test_a_winner_that_does_not_get_there_has_no_time():
     baseline = [curve(1.0)] * 2
-    assert time_to_loss(target(baseline), baseline, [curve(1.0), curve(4.0, 3000)], SPEED) is None
+    assert time_to_loss(target(baseline), baseline, [curve(1.0), curve(4.0, 3000)], SPEED, 0.0) is None
 
 
 def test_the_interval_holds_for_one_more_training_of_each():
@@ -51,7 +60,7 @@ def test_the_interval_holds_for_one_more_training_of_each():
         curves = [curve(noisy(), 3000, 60) for _ in range(5)]
         winners = [curve(1.5 * noisy(), 6000, 120) for _ in range(5)]
         loss = target(curves)
-        found = time_to_loss(loss, curves, winners, SPEED)
+        found = time_to_loss(loss, curves, winners, SPEED, 0.0)
         assert found is not None
         speed = 4.0 * math.exp(draw.gauss(0, math.log(4.4 / 3.6) / 4))
         later = speed * noisy() / (1.5 * noisy())
@@ -60,6 +69,6 @@ def test_the_interval_holds_for_one_more_training_of_each():
 
 
 def test_one_seed_has_no_interval():
-    found = time_to_loss(curve(1.0)[-1][1], [curve(1.0)], [curve(1.0)], SPEED)
+    found = time_to_loss(curve(1.0)[-1][1], [curve(1.0)], [curve(1.0)], SPEED, 0.0)
     assert found is not None
     assert (found.low, found.high) == (0.0, math.inf)

@@ -56,7 +56,8 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     if speed is None:
         return found
     try:
-        sooner = to_loss(context, trials, trials.table.records[speed.number], speed)
+        winner = trials.table.records[speed.number]
+        sooner = to_loss(context, trials, winner, speed, rounds.throughputs())
     except StopAskedError:
         trials.jobs.cancel()
         return found

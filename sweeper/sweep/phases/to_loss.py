@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.confirmation import Ratio, Round, one_more
 from sweeper.analysis.projection import Curve
 from sweeper.analysis.time_to_loss import TimeToLoss, target, time_to_loss
 from sweeper.core.config import TrialConfig
@@ -27,7 +28,7 @@ MAX_SECONDS = 300.0
 
 
 def to_loss(
-    context: SweepContext, trials: TrialRunner, winner: TrialRecord, speed: Ratio
+    context: SweepContext, trials: TrialRunner, winner: TrialRecord, speed: Ratio, rounds: Sequence[Round]
 ) -> TimeToLoss | None:
     """Returns how much sooner the winner reaches the baseline's loss; None if that is not looked at.
 
@@ -60,7 +61,7 @@ def to_loss(
             return None
         found.append(curve)
         trials.progress.reached(SEEDS + len(found))
-    result = time_to_loss(loss, curves, found, speed)
+    result = time_to_loss(loss, curves, found, speed, one_more(rounds, winner.number, BASELINE))
     if result is None:
         context.observer.line(
             f"{context.name(winner)} does not reach the baseline's loss of {loss:.4g} within"
