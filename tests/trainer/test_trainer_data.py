@@ -218,6 +218,41 @@ def test_a_chunk_is_measured_by_its_longest_batches(monkeypatch):
         assert set(seen[1:]) <= {8, 16, 24}
 
 
+@pytest.mark.parametrize(("num_threads", "cores", "is_ahead"), [(1, 2, True), (2, 2, False), (1, 1, False)])
+def test_a_core_that_no_step_uses_gathers_the_next_batches(
+    num_threads: int, cores: int, is_ahead: bool, monkeypatch
+):
+    monkeypatch.setattr(resident.torch, "get_num_threads", lambda: num_threads)
+    monkeypatch.setattr(resident.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    gatherers = []
+
+    def spy(tensors, index):
+        gatherers.append(threading.current_thread().name)
+        return take(tensors, index)
+
+    loader = started(dataclasses.replace(SAMPLES, gather=spy), {"kind": "resident"})
+    want = expected(3, 20, 3, drop_last=True)
+    assert [batch["i"].tolist() for batch in batches(loader, len(want))] == want
+    assert {name.startswith("ahead") for name in gatherers[1:]} == {is_ahead}
+    loader.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("ahead")]
+
+
+def test_what_a_gatherer_ahead_raises_is_raised(monkeypatch):
+    monkeypatch.setattr(resident.torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(resident.os, "sched_getaffinity", lambda pid: {0, 1})
+
+    def fails(tensors, index):
+        if len(index) > 1:
+            raise OSError("no such disk")
+        return take(tensors, index)
+
+    loader = started(dataclasses.replace(SAMPLES, gather=fails), {"kind": "resident"})
+    with pytest.raises(OSError, match="no such disk"):
+        loader.next()
+    loader.close()
+
+
 def test_indices_alone_are_handed_over_where_the_step_gathers():
     samples, seen = counting(SAMPLES)
     loader = started(samples, {"kind": "resident", "index_only": True})

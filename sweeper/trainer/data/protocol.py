@@ -6,13 +6,16 @@ The loaders are listed in `sweeper.core.loaders`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.pipeline import Batch
+
+T = TypeVar("T")
 
 
 class Handed(NamedTuple):
@@ -56,6 +59,16 @@ class Loader(Protocol):
 
     def close(self) -> None:
         """Stops workers and threads, and releases the data."""
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yields the items of an endless iterator; a thread makes the next one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        coming = pool.submit(next, items)
+        while True:
+            item = coming.result()
+            coming = pool.submit(next, items)
+            yield item
 
 
 def chunks(epoch: Epoch, most: int) -> Iterator[tuple[Tensor, list[int], int]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from sweeper.core.config import LoaderConfig
 from sweeper.trainer import device as devices
 from sweeper.trainer.data.order import Epoch, Order
-from sweeper.trainer.data.protocol import Handed, chunk_size, chunks, parts
+from sweeper.trainer.data.protocol import Handed, ahead, chunk_size, chunks, parts
 from sweeper.trainer.pipeline import Batch, Samples
 
 INDEX = "index"
@@ -51,13 +51,8 @@ class ResidentLoader:
         if self.device.type == "cpu":
             yield from map(self.order.epoch, itertools.count())
             return
-        with ThreadPoolExecutor(1) as ahead:
-            drawn = ahead.submit(self._pinned, 0)
-            for number in itertools.count(1):
-                epoch = drawn.result()
-                drawn = ahead.submit(self._pinned, number)
-                index = epoch.index.to(self.device, non_blocking=True)
-                yield Epoch(index, epoch.sizes, epoch.lengths)
+        for epoch in ahead(map(self._pinned, itertools.count())):
+            yield Epoch(epoch.index.to(self.device, non_blocking=True), epoch.sizes, epoch.lengths)
 
     def _pinned(self, number: int) -> Epoch:
         # A copy from pageable memory would wait for the stream.
@@ -70,9 +65,16 @@ class ResidentLoader:
                 yield Handed({INDEX: index}, len(index), length)
 
     def _gathered(self) -> Iterator[Handed]:
+        together = self._chunks()
+        # A core that no step uses gathers the next batches.
+        is_spare = self.device.type == "cpu" and torch.get_num_threads() == 1 < len(os.sched_getaffinity(0))
+        for batch, sizes, length in ahead(together) if is_spare else together:
+            yield from parts(batch, sizes, length)
+
+    def _chunks(self) -> Iterator[tuple[Batch, list[int], int]]:
         for epoch in self._epochs():
             for index, sizes, length in chunks(epoch, self.period_steps):
-                yield from parts(self.read(index, length), sizes, length)
+                yield self.read(index, length), sizes, length
 
     def read(self, index: Tensor, length: int) -> Batch:
         """Returns the samples `index` (on the device)."""
