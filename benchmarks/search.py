@@ -44,9 +44,7 @@ from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.testing.recorded import Cell, read
-from sweeper.testing.tournament import (
-    BUDGET,
-    NEAR,
+from sweeper.testing.strategies import (
     OURS_TRIALS,
     STRATEGIES,
     Problem,
@@ -54,11 +52,11 @@ from sweeper.testing.tournament import (
     is_passed_over,
     ours,
     run_recorded,
-    score,
     scratch,
     spec_of,
     steps_of,
 )
+from sweeper.testing.tournament import BUDGET, NEAR, score
 from sweeper.tracking import NullTracker
 
 SEEDS = 20

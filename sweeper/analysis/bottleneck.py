@@ -221,7 +221,7 @@ WASTES: tuple[Rule, ...] = (
         "page faults",
     ),
 )
-"""What could be won back. Of two that cost the same, the first causes the other."""
+"""Costs that could be won back. Of two that are equal, the first causes the other."""
 
 LIMITS: tuple[Rule, ...] = (
     Rule(
@@ -239,7 +239,7 @@ LIMITS: tuple[Rule, ...] = (
         "the breakdown",
     ),
 )
-"""What limits a busy device, in order."""
+"""Bottlenecks of a busy device, in the order in which they are considered."""
 
 
 def verdict_on(record: TrialRecord) -> Verdict | None:

@@ -44,7 +44,7 @@ class Side:
 
     @property
     def best(self) -> tuple[TrialRecord, How] | None:
-        """What this sweep says to use: its winner, its fastest single trial, or the baseline."""
+        """The trial that this sweep recommends: its winner, its fastest single trial, or the baseline."""
         found = decide(self.summary)
         if found.best is not None:
             return found.best.record, "confirmed" if found.is_confirmed else "unconfirmed"

@@ -14,14 +14,14 @@ from sweeper.core.loaders import traits
 MIN_ROUNDS = 3
 LEVEL = 0.95
 PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
-"""What the spread of the other pairs counts for, if an F test at this level does not tell them apart. On
-recorded noise an interval of three rounds is a quarter narrower for it, and no more often wrong."""
+"""Rounds for which the spread of the other pairs counts, unless an F test at this level tells them apart. On
+recorded noise this makes an interval of three rounds a quarter narrower, and no more often wrong."""
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
 TINY = 1e-18
-"""A variance above 0: of speeds that are all equal."""
+"""The variance of speeds that are all equal, since it must be above 0."""
 HARDLY = 0.5
-"""Share of the drift's half-width that rounds may have: together, they are 12% wider than the drift alone."""
+"""Share of the drift's half-width that the rounds' may have: together they are 12% wider than the drift."""
 APART = 2.0
 """Ratio from which two configurations drift as far apart as any do."""
 
@@ -51,7 +51,7 @@ class Variance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How far a machine drifts between two measurements.
+    """The drift of a machine between two measurements.
 
     Attributes:
         ratio: Variance of the log of a ratio of `APART` or more.

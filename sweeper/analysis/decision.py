@@ -41,7 +41,7 @@ class Side:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What limits it."""
+        """Its bottleneck."""
         return verdict_on(self.record)
 
     @property
@@ -52,7 +52,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Which trial to use, and how certain that is.
+    """The trial to use, and how certain that is.
 
     Attributes:
         kind: `confirmed`: `best` beats the baseline, by `ratio`. `unconfirmed`: `best` was faster in a

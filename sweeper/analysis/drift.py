@@ -1,7 +1,7 @@
-"""How far a machine's speeds drift from one measurement to a later one.
+"""Estimates how far a machine's speeds drift from one measurement to a later one.
 
-The rounds of a confirmation run one after another. Their spread tells nothing of what the machine will be
-like in an hour: that shows only where the same was measured at two times.
+The rounds of a confirmation run one after another, so their spread does not show how the machine will be in
+an hour. Only figures that were measured at two times do.
 """
 
 from __future__ import annotations

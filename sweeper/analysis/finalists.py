@@ -18,7 +18,7 @@ SPEEDS = ("throughput", "epoch_seconds")
 ALIKE = 1.25
 """Numbers whose ratio is below this count as the same setting."""
 TWINS = 0.15
-"""Log of the ratio of two speeds, each measured once, of loaders that are hardly worth a round each."""
+"""Log ratio of two speeds below which only one of two loaders takes part."""
 
 
 def finalists(

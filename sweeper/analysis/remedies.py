@@ -21,7 +21,7 @@ MIN_GAIN = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to change: in words, and by dotted names if it changes the configuration."""
+    """A change to make: in words, and by dotted names if it changes the configuration."""
 
     text: str
     changes: Mapping[str, Scalar] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terrain:
-    """Where the winner is: on a `plateau` if no neighbouring number costs more than 5%.
+    """The winner's surroundings: a `plateau` if no neighbouring number costs more than 5%.
 
     Attributes:
         costliest: The neighbouring number that costs most.

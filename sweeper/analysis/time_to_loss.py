@@ -1,6 +1,6 @@
-"""How much sooner the winner reaches the baseline's loss: the number that a training's owner waits for.
+"""Compares how soon the winner and the baseline reach the baseline's loss.
 
-Throughput compares equal samples. A larger batch or another rate may need more of them, or fewer.
+Throughput compares equal samples, but a larger batch or another learning rate may need more or fewer of them.
 """
 
 from __future__ import annotations

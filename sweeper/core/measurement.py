@@ -255,7 +255,7 @@ class Measurement:
 
     @property
     def contamination(self) -> tuple[str, ...]:
-        """What disturbed its windows; empty if nothing did."""
+        """Disturbances of its windows; empty if there were none."""
         return tuple(dict.fromkeys(flag for window in self.windows for flag in window.flags))
 
 

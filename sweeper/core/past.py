@@ -1,4 +1,4 @@
-"""What a sweep keeps of an earlier one of the same training."""
+"""The part of an earlier sweep of the same training that a new sweep keeps."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PLACE = "place.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a trial ran.
+    """The place where a trial ran.
 
     Attributes:
         host: The machine's name; empty where it is the supervisor's own.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 COUNTS = ("step", "samples")
-"""How far training has got, in this epoch or overall."""
+"""Progress of training, in this epoch or overall."""
 
 RATES = ("s_per_step", "ms_per_step", "steps_per_s", "samples_per_s", "tokens_per_s", "epoch_seconds")
-"""How fast it is, in the script's own units."""
+"""Speed, in the script's own units."""
 
 LOSSES = ("loss", "val_loss")
 

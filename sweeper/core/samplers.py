@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sweeper.core.registry import Registry
 
 AUTO, CLIMB, SOBOL = "auto", "climb", "qmc"
-"""What `auto` consists of: the usual starts, some points of SOBOL, then CLIMB."""
+"""The parts of `auto`: the usual starts, some points of SOBOL, then CLIMB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TO
 """Variables that have the C library keep freed memory for the next step, as mallopt(3) reads them."""
 
 WATCH = "script.watch"
-"""Where a measurement says why a script's steps were not watched."""
+"""Key of a measurement's note on why a script's steps were not watched."""
 
 OBSERVED: Mapping[str, str] = {
     "batch_size": "batch_size",
@@ -30,7 +30,7 @@ OBSERVED: Mapping[str, str] = {
     "optimizer.fused": "fused",
     "compile": "compiled",
 }
-"""What torch reports of a training (`Measurement.observed`) about each parameter."""
+"""The key in torch's report of a training (`Measurement.observed`) for each parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ Look = tuple[str, Callable[[], Check]]
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """How fast one component is alone: `cpu.matmul_fp32`, `cuda:0.memory_copy`, `loader.rows`, ..."""
+    """The speed of one component alone: `cpu.matmul_fp32`, `cuda:0.memory_copy`, `loader.rows`, ..."""
 
     name: str
     value: float

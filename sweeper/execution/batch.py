@@ -20,7 +20,7 @@ from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
 
 ASK_SECONDS = 15.0
-"""How often to ask the batch system for its jobs while workers are missing."""
+"""Interval between questions to the batch system while workers are missing."""
 SUBMIT_SECONDS = 120.0
 MAX_REFUSALS = 20
 """Consecutive refusals by the batch system before the sweep stops, if there is no job."""

@@ -132,7 +132,7 @@ class RemoteLauncher(Launcher):
 
     @property
     def capacity(self) -> int:
-        """How many jobs can run now: the number of workers with time for a trial."""
+        """The number of jobs that can run now: workers with time for a trial."""
         with self._lock:
             if self._broken is not None:
                 raise self._broken

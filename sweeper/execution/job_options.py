@@ -10,7 +10,7 @@ from sweeper.execution.node import ENDS_AT
 from sweeper.spec.cluster import BatchJob
 
 LIFETIME_SECONDS = 20.0
-"""How long before its job's time limit a worker exits by itself."""
+"""Seconds before its job's time limit at which a worker exits by itself."""
 
 _PROFILER_OFF = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
 """Dask's profiler samples the worker every 10 ms, which disturbs timed trials."""

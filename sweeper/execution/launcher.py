@@ -49,7 +49,7 @@ class Launcher(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many jobs can run concurrently now; may change as workers come and go."""
+        """The number of jobs that can run now; it may change as workers come and go."""
         raise NotImplementedError
 
     def submit(self, folder: Path) -> Handle:

@@ -23,7 +23,7 @@ _FLAT: Mapping[str, bool] = {"flat": True}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfPipeline:
-    """What runs: a pipeline and its configuration."""
+    """A pipeline and its configuration."""
 
     pipeline: str
     data: Mapping[str, Any]
@@ -32,7 +32,7 @@ class OfPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfScript:
-    """What runs: a command with its files, and the parameters that are in them."""
+    """A command with its files, and the parameters in them."""
 
     command: list[str]
     env: Mapping[str, str]
@@ -118,14 +118,14 @@ class HoldsFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What a run needs from its environment."""
+    """The environment that a run needs."""
 
     pass_env: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the figures come from.
+    """The origin of the figures.
 
     Attributes:
         sweeper: The version that wrote the export.
@@ -140,7 +140,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proved:
-    """What `sweeper tune` proved of a script's changes, together.
+    """The proof by `sweeper tune` of a script's changes, together.
 
     Attributes:
         kind: `exact` or `close`, as it was found.

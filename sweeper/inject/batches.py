@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reader(NamedTuple):
-    """Where a batch says how many samples it has: a dimension of a tensor, a length, or a number."""
+    """The place of a batch's number of samples: a dimension of a tensor, a length, or a number."""
 
     path: Path
     what: int | str

@@ -1,6 +1,6 @@
-"""What a training turns out to use: its precision, its optimizer, its loader, its threads.
+"""Collects what a training really uses: its precision, optimizer, loader and threads.
 
-A flag that changes none of it has no effect here.
+A flag that changes none of these has no effect.
 """
 
 from __future__ import annotations

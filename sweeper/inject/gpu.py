@@ -1,4 +1,4 @@
-"""What a GPU does in a step, and where the script waits for it."""
+"""Measures what a GPU does in a step, and finds the lines where the script waits for it."""
 
 from __future__ import annotations
 

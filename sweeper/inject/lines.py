@@ -1,4 +1,4 @@
-"""Where the user's own code spends its time: samples of the line that runs, by phase."""
+"""Samples the line of the user's own code that runs, by phase."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ UNSTEPPED = 8
 
 
 class Observer:
-    """What torch reports of the training in this process, in order."""
+    """Torch's reports of the training in this process, in order."""
 
     HAS_FAST_PATH = True
     """Whether usual steps are only counted (`fast`)."""

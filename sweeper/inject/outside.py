@@ -20,7 +20,7 @@ _LOCAL = frozenset({"", "localhost", "::1", "0.0.0.0", "::"})
 _SHARED = "/dev/shm/"
 _SHARED_MEMORY = tuple(_SHARED + name for name in ("pym-", "torch_", "sem.", "psm_"))
 _TEMPORARY = ("tmp", "pymp-", "torchinductor_", "torchelastic_", "wandb", "sweeper-")
-"""How the names of temporary files begin that libraries make."""
+"""Prefixes of temporary files that libraries make."""
 
 
 class Outside:

@@ -1,4 +1,4 @@
-"""Where the user's own code makes the loader and the optimizer of a training."""
+"""Finds the lines where the user's own code makes the loader and the optimizer of a training."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Samples:
 
     @property
     def loader(self) -> dict[str, Any]:
-        """What the loader of the latest batch says of itself; empty without one."""
+        """Facts about the loader of the latest batch; empty without one."""
         return self.current.loader.settings if self.current is not None and self.has_loader else {}
 
     @property

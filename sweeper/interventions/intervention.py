@@ -1,4 +1,4 @@
-"""What each change to a script declares."""
+"""The protocol of changes to a script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 EXACT, CLOSE = "exact", "close"
-"""Kinds: equal in every bit; or equal but for rounding. What is declared is proved before it is used."""
+"""Kinds: equal in every bit, or equal except for rounding. Each change is proved before it is used."""
 
 DRAWS = "other draws"
 """A kind: the same training with other random numbers, as with another seed; tried only if asked for."""

@@ -28,7 +28,7 @@ MORE_ROOM = 1.25
 
 
 class Turns:
-    """What one version waits for."""
+    """Requests for the windows of one version."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

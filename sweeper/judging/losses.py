@@ -30,7 +30,7 @@ _ANSWERS = {EXACT: Losses.EQUAL, CLOSE: Losses.CLOSE, DRAWS: Losses.REDRAWN}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """How the second version trains.
+    """The training of the second version compared with that of the first.
 
     Attributes:
         why: What differs first, or why it is unknown.

@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 class Required(StrEnum):
-    """What a change must be."""
+    """The speed that `--require` asks for."""
 
     FASTER = "faster"
     NOT_SLOWER = "not-slower"
@@ -29,7 +29,7 @@ class Required(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was found."""
+    """The result of judging a change."""
 
     arms: tuple[Arm, Arm]
     speed: Compared

@@ -45,7 +45,7 @@ CALLS: Mapping[str, frozenset[str]] = {
 }
 """Names of what makes a loader, and an optimizer."""
 BY_ANY_NAME = frozenset({"optimizer"})
-"""What may also be made by a call of another name: an optimizer is chosen by a string in many scripts."""
+"""Classes that a call of another name may also make: many scripts choose an optimizer by a string."""
 NUM_WORKERS, COLLATE, PIN = 5, 6, 7
 """Positions of arguments of a DataLoader."""
 UNPACKED_WITHOUT_WORKERS = {"num_workers": "0", "persistent_workers": "False", "prefetch_factor": "None"}
@@ -126,7 +126,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Edits:
-    """What is to be edited, by place.
+    """The edits to make, by place.
 
     Attributes:
         calls: Edits of the calls that make a loader or an optimizer.

@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Tone:
-    """How one kind of mark looks, by colour and by shape.
+    """The look of one kind of mark: colour and shape.
 
     Attributes:
         light: Colour on a light background, `dark` on a dark one; contrast at least 3:1.

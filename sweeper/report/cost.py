@@ -22,7 +22,7 @@ PAUSE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a sweep cost.
+    """The cost of a sweep.
 
     Attributes:
         seconds: Time in which something ran, without pauses between two runs of the sweep.

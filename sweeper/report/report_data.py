@@ -48,7 +48,7 @@ class ReportData:
 
     @property
     def best_word(self) -> str:
-        """What the best trial is called."""
+        """The best trial's title."""
         return "winner" if self.confirmed else "fastest, unconfirmed"
 
     def same_work(self, record: TrialRecord) -> bool:

@@ -30,7 +30,7 @@ LISTEN_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLook:
-    """What was seen of a command.
+    """Observations of a command.
 
     Attributes:
         facts: What the training uses (`sweeper.inject.facts`); empty if torch reports nothing.

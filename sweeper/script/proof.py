@@ -20,7 +20,7 @@ from sweeper.script.start import started
 from sweeper.script.watch import job_outside_a_sweep
 
 LIMIT_SECONDS = 60.0
-"""What is recorded by then is compared."""
+"""Time after which the record is compared as far as it goes."""
 LISTEN_SECONDS = 0.1
 HASH_SEED = "PYTHONHASHSEED"
 PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
@@ -29,7 +29,7 @@ PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What two comparable runs have in common.
+    """The settings that two comparable runs share.
 
     Attributes:
         seed: Of torch, numpy and Python.

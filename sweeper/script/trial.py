@@ -133,12 +133,12 @@ class _Trial:
 
     @property
     def listener(self) -> Listener:
-        """What is heard of the script."""
+        """The reports of the script."""
         return self._listener
 
     @property
     def folder(self) -> Path:
-        """Where the script runs."""
+        """The folder that the script runs in."""
         return self._workspace.folder
 
     @property

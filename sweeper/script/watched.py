@@ -1,4 +1,4 @@
-"""What the hook in a script's processes reports (`sweeper.inject`), put together to one timeline."""
+"""Puts the reports of the hook in a script's processes (`sweeper.inject`) together to one timeline."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Watched:
 
     @property
     def by(self) -> str:
-        """What the timeline is based on, in words."""
+        """The source of the timeline, in words."""
         return f"torch ({self.source})"
 
     def take(self, message: Mapping[str, Any]) -> None:

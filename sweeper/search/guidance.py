@@ -67,7 +67,7 @@ PRESETS: Sequence[Preset] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSize:
-    """How those values change with the number of training samples.
+    """Adjusts a preset to the number of training samples.
 
     Attributes:
         above: Samples from which this holds.

@@ -21,7 +21,7 @@ from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
 MIN_GAIN = math.log(1.02)
-"""What is expected to bring less is left out."""
+"""Changes that are expected to bring less are left out."""
 
 ENOUGH = 0.75
 """Of a stage's trials: with fewer, changes cannot be told apart."""
@@ -56,7 +56,7 @@ Speeds = Mapping[Made, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change brings beside the others, as the log of a ratio, with its 95% interval."""
+    """The gain of a change in company of the others: the log of a ratio, with its 95% interval."""
 
     mean: float
     low: float
@@ -75,7 +75,7 @@ class Effect:
 
 @dataclass(slots=True)
 class Known:
-    """What the trials so far tell.
+    """The findings of the trials so far.
 
     Attributes:
         fixed: The changes that are made from now on, as they clearly pay.

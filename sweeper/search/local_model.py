@@ -1,7 +1,7 @@
-"""What each value brings near the best configuration, and how sure that is.
+"""Estimates what each value brings near the best configuration, with its uncertainty.
 
-A Bayesian linear model of the logarithm of the speed, in which trials near the best count most: what a value
-brings there is not what it brings where something else is in the way.
+A Bayesian linear model of the logarithm of the speed. Trials near the best count most, because a value brings
+something else where another bottleneck hides it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EFFECT, EFFECT_AFTER = 0.5, 0.2
 
 
 class LocalModel:
-    """What is expected of configurations, as logarithms of their ratio to the best."""
+    """Expected speeds of configurations, as logarithms of their ratio to the best."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What earlier sweeps of the same training tell a search before it has measured anything.
+"""Guides a new search by an earlier sweep of the same training.
 
-They are a guess, never a measurement: where to begin, and which change to try next. It is looked at again
-with each trial, and forgotten once the trials here contradict it.
+The earlier sweep is a guess, never a measurement: it says where to begin and which change to try next. Each
+trial checks it, and the search ignores it once the trials contradict it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ MAX_OFF, MAX_SHARE = 0.7, 0.6
 """How far the logarithm of a ratio may be from what was expected: a factor of two, or this share of the
 larger of both. A larger model brings all speeds closer to each other, but in the same order."""
 
-
 DIFFERS, MIN_ORDERED = 0.15, 0.7
-"""Difference of two logarithms that is more than noise, and the share of such pairs that must be in order."""
+"""Least difference of two logarithms that is not noise, and the share of such pairs that must be in order."""
 
 
 class Prior:
-    """What an earlier sweep says of a space.
+    """An earlier sweep's view of a space.
 
     Args:
         spec: The space that is searched now.

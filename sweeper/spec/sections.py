@@ -278,7 +278,7 @@ class Confirm(Section):
 
 
 START_SECONDS = 120.0
-"""What a job needs beyond the trial that must fit into its time."""
+"""Seconds that a job needs beyond the trial that must fit into its time."""
 
 
 def _launchers_with(trait: str) -> str:

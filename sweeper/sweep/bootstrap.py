@@ -76,6 +76,8 @@ def supervised(
     journal, spec = sweep.journal, sweep.spec
     began = time.monotonic()
     end_earlier_run(journal.folder)
+    if not journal.begun:
+        remember(journal, sweep.home, spec, sweep.fingerprint)
     prepared = prepared_folder(sweep.home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
     here = spec.model_copy(update={"data": on_this_machine(spec.data, observer.line)})
     launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
@@ -88,7 +90,6 @@ def supervised(
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
             observer.line(line)
         if not journal.begun:
-            remember(journal, sweep.home, spec, sweep.fingerprint)
             journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
             failpoint("begun")
         past = remembered(journal)
@@ -131,7 +132,7 @@ def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launche
 
 
 def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a sweep stores about its machine and its data."""
+    """Returns the facts about its machine and data that a sweep stores."""
     return {
         "device": machine.line,
         # As workers name it: for a MIG instance, the driver's name and torch's differ.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepContext:
-    """What the phases of a sweep share; nothing in it changes while they run.
+    """The facts that the phases of a sweep share; none changes while they run.
 
     Attributes:
         spec: As it was begun, without what this machine cannot do. A phase that narrows the space

@@ -36,7 +36,7 @@ WARMUP_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a sweep would do.
+    """The plan of a sweep.
 
     Attributes:
         spec: As it would be searched here, without what this device cannot do.

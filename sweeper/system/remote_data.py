@@ -24,7 +24,7 @@ CHUNK = 8 * 2**20
 AT_ONCE = 8
 ABOUT = "copied.json"
 MARKS = ("ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "mtime", "updated", "sha256")
-"""What file systems tell of a file's content or change, the most telling first."""
+"""Fields by which file systems identify a file's content or change, the most specific first."""
 
 Say = Callable[[str], None]
 
@@ -47,7 +47,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class _Listing:
-    """What is at an address: a file, or those below it, by a file system that opens them."""
+    """The files at an address, with the file system that opens them."""
 
     system: Any
     is_file: bool

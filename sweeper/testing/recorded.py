@@ -124,7 +124,7 @@ class Cell:
 
 
 UNKNOWN = Cell(failure=str(FailureKind.UNSUPPORTED))
-"""What was not recorded: a smaller micro-batch than any of the space."""
+"""Stands for a configuration that was not recorded: a micro-batch smaller than any in the space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

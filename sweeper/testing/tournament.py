@@ -1,50 +1,32 @@
-"""Which search finds a good configuration soonest: strategies replayed over recorded surfaces.
+"""Replays searches over recorded surfaces to see which finds a good configuration soonest.
 
 python -m sweeper.testing.tournament FILE... [--with NAME ...] [--seeds 20] [--into PAGE.md]
 
 A strategy is `ours`, `grid`, `halving`, the name of an Optuna sampler (`tpe`, `gp`, `cmaes`, `random`), or
-`FILE.py:CLASS` for one of your own (`Sampler`). What counts is how long a person would have waited for the
-trials, start-up and failures included, until the configuration that would be handed over is near the best.
+`FILE.py:CLASS` for one of your own (`sweeper.testing.strategies.Sampler`). The score is how long a person
+would have waited for the trials, start-up and failures included, until the configuration that would be
+confirmed is near the best.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 import re
-import runpy
 import statistics
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
-import optuna
 import typer
-from optuna.distributions import BaseDistribution
 from rich.progress import track
 
-from sweeper.core.config import Scalar
-from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
-from sweeper.search.distributions import combinations, distributions_of
-from sweeper.spec import SweepSpec
-from sweeper.sweep.observer import Quiet
-from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal
-from sweeper.testing.recorded import UNKNOWN, RecordedSurface, Recording, read
-from sweeper.testing.replay import ReplayLauncher
-from sweeper.tracking import NullTracker
-
-WINDOW_SECONDS, REPEATS, SCREEN_SECONDS = 0.5, 2, 0.25
-"""As in search_spaces/quick.yaml; longer windows favour a search that screens."""
-
-INFEASIBLE_SHARE = 0.7
-"""So many of the configurations fit into memory."""
+from sweeper.testing.recorded import read
+from sweeper.testing.strategies import STRATEGIES, Problem, Step, Strategy, strategy_of
 
 NEAR = 0.95
 """Share of the best that counts as found."""
@@ -55,96 +37,13 @@ BUDGET = 0.05
 FINALISTS, ROUNDS = 3, 8
 """Confirmed at the end: of the three that seem fastest, the best by their means over rounds."""
 
-OURS_TRIALS = 80
-NOTHING = "pipelines.tabular"
-"""A pipeline that is everywhere; none runs."""
-
-BRACKET, KEPT, RUNGS = 27, 3, (0.25, 0.5, 1.0)
-"""Of `halving`: so many begin, one in three goes on, and is measured for so many seconds."""
-
 BEGIN, END = "<!-- tournament -->", "<!-- end of tournament -->"
 """Around the table in a page."""
 
 
-class Problem:
-    """A recorded surface with a memory budget.
-
-    Attributes:
-        params: The parameters of each of its configurations, by key.
-        limit_gib: The budget.
-        best: Samples per second of the best that fits.
-        grid_seconds: What measuring every configuration takes.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self.spec, self.cells, self.noise = recording.spec, recording.cells, recording.noise
-        self.params = {key: each for key, each in combinations(self.spec).items() if key in self.cells}
-        peaks = sorted(cell.peak_gib for key in self.params if not (cell := self.cells[key]).failure)
-        self.limit_gib = peaks[int(INFEASIBLE_SHARE * len(peaks))]
-        self.best = max(self.cells[key].throughput for key in self.params if self.fits(key))
-        self.grid_seconds = math.fsum(
-            self.cells[key].start_seconds + REPEATS * WINDOW_SECONDS for key in self.params
-        )
-
-    @property
-    def name(self) -> str:
-        """The surface's name."""
-        return self.spec.name
-
-    def fits(self, key: str) -> bool:
-        """Returns whether a configuration runs."""
-        cell = self.cells[key]
-        return not cell.failure and cell.peak_gib <= self.limit_gib
-
-    def surface(self, seed: int) -> RecordedSurface:
-        """Returns it as it answers one search."""
-        return RecordedSurface(self.cells, self.noise, limit_gib=self.limit_gib, seed=seed)
-
-    def share(self, key: str) -> float:
-        """Returns what a configuration reaches of the best that fits."""
-        return self.cells[key].throughput / self.best
-
-
-@dataclass(frozen=True)
-class Step:
-    """One trial of a search.
-
-    Attributes:
-        key: Of its configuration.
-        seconds: What it took.
-        throughput: Samples per second that it seemed to have; 0 where it failed.
-    """
-
-    key: str
-    seconds: float
-    throughput: float
-    out_of_memory: bool = False
-
-
-Strategy = Callable[[Problem, int], Iterator[Step]]
-"""`(problem, seed)`: the steps of one search, for as long as they are asked for."""
-
-
-class Sampler(Protocol):
-    """What another library's search needs, to take part: a class of some twenty lines."""
-
-    def __init__(self, space: Mapping[str, BaseDistribution], seed: int) -> None:
-        """Begins a search.
-
-        Args:
-            space: The values of each parameter by its name, as Optuna's distributions.
-        """
-
-    def ask(self) -> Mapping[str, Scalar] | None:
-        """Returns a value for each parameter, or None if there is nothing left to try."""
-
-    def tell(self, params: Mapping[str, Scalar], throughput: float | None) -> None:
-        """Takes the samples per second of what was asked for; None if it failed."""
-
-
 @dataclass
 class Score:
-    """How far a search has come.
+    """The progress of a search.
 
     Attributes:
         seconds: What its trials took so far.
@@ -195,190 +94,6 @@ def score(strategy: Strategy, problem: Problem, seed: int) -> Score:
         if found.is_over:
             break
     return found
-
-
-# -- ours ------------------------------------------------------------------------------------------
-
-
-def ours(sampler: str = "auto", trials: int = OURS_TRIALS, **search: object) -> Strategy:
-    """Returns a search as `sweeper run` does it, supervisor and all."""
-
-    def run(problem: Problem, seed: int) -> Iterator[Step]:
-        spec = spec_of(problem, seed, sampler, trials, **search)
-        with tempfile.TemporaryDirectory(dir=scratch()) as home:
-            run_recorded(Path(home), spec, problem, seed)
-            yield from steps_of(Journal(Path(home) / "sweeps" / spec.name), problem)
-
-    return run
-
-
-def spec_of(problem: Problem, seed: int, sampler: str, trials: int, **search: object) -> SweepSpec:
-    """Returns the specification of a sweep over a recorded surface."""
-    # Nothing of the pipeline runs, and it need not be here.
-    tree = {**problem.spec.to_dict(), "pipeline": NOTHING}
-    tree["search"] = {"sampler": sampler, "trials": trials, "minutes": None, "seed": seed, **search}
-    tree["measure"] = {
-        "window_seconds": WINDOW_SECONDS,
-        "repeats": REPEATS,
-        "quality_samples": 0,
-        "trace": False,
-    }
-    tree["confirm"] = {"rounds": 0}
-    return SweepSpec.from_dict(tree)
-
-
-def run_recorded(home: Path, spec: SweepSpec, problem: Problem, seed: int) -> None:
-    """Runs a sweep whose trials are answered from the recording."""
-    surface = problem.surface(seed)
-    run_sweep(
-        home,
-        spec,
-        NullTracker(),
-        Quiet(),
-        launch=lambda folder: ReplayLauncher(surface, devices=[surface.device]),
-    )
-
-
-def scratch() -> str | None:
-    """Returns a folder in memory where there is one: sweeps write each outcome through to the disk."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def steps_of(journal: Journal, problem: Problem) -> Iterator[Step]:
-    """Yields the searched trials of a sweep, less what was passed over."""
-    for entry in journal.trials():
-        outcome, plan = entry.outcome, entry.job.plan
-        if entry.job.stage != "search" or is_passed_over(outcome):
-            continue
-        key = entry.job.config.replace({"accumulate_steps": 1}).key()
-        seconds = problem.cells.get(key, UNKNOWN).start_seconds
-        if isinstance(outcome, Measurement):
-            seconds += SCREEN_SECONDS if plan.screen_above else 0.0
-            seconds += 0.0 if outcome.screened_out else REPEATS * WINDOW_SECONDS
-            # What accumulates is a trial of another configuration.
-            own = entry.job.config.accumulate_steps == 1
-            yield Step(key, seconds, outcome.throughput if own else 0.0)
-        else:
-            assert isinstance(outcome, Failure)
-            yield Step(key, outcome.seconds, 0.0, out_of_memory=True)
-
-
-def is_passed_over(outcome: object) -> bool:
-    """Returns whether a trial did not run, since it was not expected to fit."""
-    return isinstance(outcome, Failure) and outcome.kind is FailureKind.OOM_EXPECTED
-
-
-# -- the others ------------------------------------------------------------------------------------
-
-
-def _measured(problem: Problem, surface: RecordedSurface, key: str, seconds: float) -> Step:
-    outcome = surface(problem.spec.config(problem.params[key]))
-    if isinstance(outcome, Failure):
-        return Step(key, outcome.seconds, 0.0, out_of_memory=True)
-    return Step(key, problem.cells[key].start_seconds + seconds, outcome.throughput)
-
-
-def grid(problem: Problem, seed: int) -> Iterator[Step]:
-    """Yields every configuration once, in random order."""
-    surface, keys = problem.surface(seed), sorted(problem.params)
-    random.Random(seed).shuffle(keys)
-    for key in keys:
-        yield _measured(problem, surface, key, REPEATS * WINDOW_SECONDS)
-
-
-def halving(problem: Problem, seed: int) -> Iterator[Step]:
-    """Yields brackets of successive halving: many for a moment, the best of them for longer.
-
-    As Hyperband has it (Li et al. 2018), with the length of the measurement as the budget.
-    """
-    surface, keys = problem.surface(seed), sorted(problem.params)
-    random.Random(seed).shuffle(keys)
-    for first in range(0, len(keys), BRACKET):
-        left = keys[first : first + BRACKET]
-        for seconds in RUNGS:
-            steps = [_measured(problem, surface, key, seconds) for key in left]
-            yield from steps
-            ranked = sorted((step for step in steps if step.throughput), key=lambda step: -step.throughput)
-            left = [step.key for step in ranked[: max(1, len(left) // KEPT)]]
-
-
-def asking(make: Callable[[Mapping[str, BaseDistribution], int], Sampler]) -> Strategy:
-    """Returns a search by a sampler: without presets, screening or memory model, each trial in full."""
-
-    def run(problem: Problem, seed: int) -> Iterator[Step]:
-        surface, sampler = problem.surface(seed), make(distributions_of(problem.spec), seed)
-        while (params := sampler.ask()) is not None:
-            key = problem.spec.config(params).key()
-            step = _measured(problem, surface, key, REPEATS * WINDOW_SECONDS)
-            sampler.tell(params, step.throughput or None)
-            yield step
-
-    return run
-
-
-class OptunaSampler:
-    """One of Optuna's samplers at its defaults; what fails is told FAIL."""
-
-    def __init__(
-        self,
-        make: Callable[[int], optuna.samplers.BaseSampler],
-        space: Mapping[str, BaseDistribution],
-        seed: int,
-    ) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._study = optuna.create_study(direction="maximize", sampler=make(seed))
-        self._space = dict(space)
-        self._trial: optuna.Trial | None = None
-
-    def ask(self) -> Mapping[str, Scalar]:
-        """Returns what it suggests."""
-        self._trial = self._study.ask(self._space)
-        params: Mapping[str, Scalar] = self._trial.params
-        return params
-
-    def tell(self, params: Mapping[str, Scalar], throughput: float | None) -> None:
-        """Tells the study."""
-        assert self._trial is not None
-        failed = optuna.trial.TrialState.FAIL if throughput is None else None
-        self._study.tell(self._trial, throughput, state=failed)
-
-
-def of_optuna(make: Callable[[int], optuna.samplers.BaseSampler]) -> Strategy:
-    """Returns the search of one of Optuna's samplers, which is made from a seed."""
-    return asking(lambda space, seed: OptunaSampler(make, space, seed))
-
-
-STRATEGIES: Mapping[str, Strategy] = {
-    "ours": ours(),
-    "grid": grid,
-    "halving": halving,
-    "random": of_optuna(lambda seed: optuna.samplers.RandomSampler(seed=seed)),
-    "tpe": of_optuna(lambda seed: optuna.samplers.TPESampler(seed=seed)),
-    "gp": of_optuna(lambda seed: optuna.samplers.GPSampler(seed=seed)),
-    "cmaes": of_optuna(lambda seed: optuna.samplers.CmaEsSampler(seed=seed)),
-}
-
-
-def strategy_of(name: str) -> Strategy:
-    """Returns a strategy by its name.
-
-    Raises:
-        UserError: There is none of this name.
-    """
-    if name in STRATEGIES:
-        return STRATEGIES[name]
-    path, _, kind = name.partition(":")
-    if not (path.endswith(".py") and kind):
-        raise UserError(
-            f"A strategy must be one of {', '.join(STRATEGIES)}, or FILE.py:CLASS, but got {name!r}."
-        )
-    if not Path(path).is_file():
-        raise UserError(f"A strategy's file must exist, but {path} does not.")
-    found = runpy.run_path(path)
-    if kind not in found:
-        raise UserError(f"{path} must have the class {kind!r}, but it has none of this name.")
-    make: Callable[[Mapping[str, BaseDistribution], int], Sampler] = found[kind]
-    return asking(make)
 
 
 # -- the table -------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContent:
-    """What a tracker shows of one trial.
+    """The content of one trial in a tracker.
 
     Attributes:
         tags: Tags by name; an empty value clears an existing tag and is not written otherwise.

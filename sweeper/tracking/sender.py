@@ -20,7 +20,7 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What is left after a `drain`.
+    """The remainder after a `drain`.
 
     Attributes:
         pending: Keys that were not sent.

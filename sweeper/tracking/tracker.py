@@ -88,7 +88,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """What a sweep knows about a trial beyond its record.
+    """A sweep's knowledge of a trial beyond its record.
 
     Attributes:
         label: The run's name; what differs comes first, such as `007 bs2048 res bf16 h256`.
@@ -125,7 +125,7 @@ class Tracker(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the sweep is shown; empty for the default. Holds no secret."""
+        """The address that shows the sweep; empty for the default. Holds no secret."""
 
     def open(self, sweep: SweepInfo) -> None:
         """Creates or updates the place where the sweep is shown, before the first trial."""

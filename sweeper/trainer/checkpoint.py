@@ -36,7 +36,7 @@ _MAKING = ".making"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a training run is.
+    """The progress of a training run.
 
     Attributes:
         steps: Micro-batches of each device.

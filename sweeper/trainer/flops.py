@@ -1,4 +1,4 @@
-"""How much arithmetic a training does, and how much this device could do."""
+"""Counts the arithmetic of a training step and looks up what the device could do."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def number_in(path: Path) -> int | None:
 
 
 class Turn(Protocol):
-    """What a trial waits for between its windows."""
+    """Requests that a trial waits for between its windows."""
 
     def wait(self, taken: int) -> bool:
         """Reports the number of windows taken; returns whether it is to take another, once that is known."""

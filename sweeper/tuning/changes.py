@@ -14,7 +14,7 @@ from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, DRAWS, E
 from sweeper.scaffold.known_options import of_environment
 
 MIN_GAIN = 1.02
-"""What cannot bring that much, however good it is, is not tried."""
+"""A change that cannot bring this much, at best, is not tried."""
 
 OF_ENVIRONMENT: Mapping[str, str] = {
     "device.malloc": EXACT,

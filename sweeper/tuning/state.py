@@ -1,4 +1,4 @@
-"""What a tune has found before its sweep, kept so that the same command continues where it was cut off."""
+"""Stores what a tune finds before its sweep, so that the same command continues an interrupted one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = "tunes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is known before the search.
+    """The facts known before the search.
 
     Attributes:
         key: What it was found for: the command, its files, the options.

@@ -96,6 +96,7 @@ def test_a_compiled_model_draws_as_before_and_is_compiled_once():
     assert truth["graphs"] > 0
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
     """There is no compiler on the path, and none that torch remembers."""
     empty = {"PATH": str(tmp_path), "CXX": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

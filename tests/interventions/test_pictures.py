@@ -155,7 +155,7 @@ def test_a_picture_that_is_written_again_is_decoded_again(folder: Path) -> None:
     [
         ("list", "open no pictures with Pillow"),
         ("palette", "open no pictures with Pillow"),
-        ("slow", "of the time of its rows"),
+        pytest.param("slow", "of the time of its rows", marks=pytest.mark.slow),
     ],
 )
 def test_where_nothing_can_be_saved_it_says_so(folder: Path, kind: str, reason: str) -> None:

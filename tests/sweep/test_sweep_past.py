@@ -32,6 +32,8 @@ def test_an_earlier_sweep_that_is_named_must_exist(bench: Bench):
     for name in ("no-such", "/no/such/folder"):
         with pytest.raises(UserError, match="no sweep"):
             bench.run(spec_of(search={"warm_start": name}))
+        # It is said at once, not after the data were prepared.
+        assert bench.launcher.jobs == []
     assert not (bench.home / "sweeps" / "toy").exists()
 
 

@@ -13,20 +13,15 @@ import pytest
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.testing.recorded import Head, Process, add, begin, read
-from sweeper.testing.tournament import (
-    BEGIN,
-    END,
+from sweeper.testing.strategies import (
     REPEATS,
     STRATEGIES,
     WINDOW_SECONDS,
     Problem,
-    Score,
     Step,
-    score,
     strategy_of,
-    table,
-    written_into,
 )
+from sweeper.testing.tournament import BEGIN, END, Score, score, table, written_into
 
 SIZES, KINDS, LEVELS = [64, 128, 256, 512, 1024, 2048, 4096], ["rows", "resident"], ["fp32", "bf16"]
 SPEC = SweepSpec.from_dict(

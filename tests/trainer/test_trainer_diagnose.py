@@ -127,7 +127,7 @@ def batch_of_arithmetic(known: Job) -> int:
     ("kind", "asked", "bottleneck"),
     [
         ("input", {"loader.kind": "rows"}, Bottleneck.INPUT),
-        ("compute", {}, Bottleneck.COMPUTE),
+        pytest.param("compute", {}, Bottleneck.COMPUTE, marks=pytest.mark.slow),
         ("sync", {}, Bottleneck.SYNC),
     ],
 )

@@ -1,4 +1,4 @@
-"""Trains baseline and winner to the baseline's loss, with several seeds, where there is time for that."""
+"""Trains the baseline and the winner to the baseline's loss with several seeds, if there is time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MAX_SAMPLES = 3
 """Times the baseline's samples that the winner may need."""
 
 USUAL_SHARE = 1.5
-"""Times the baseline's samples that it is expected to need at most."""
+"""Times the baseline's samples that the winner is expected to need at most."""
 
 MAX_SECONDS = 300.0
-"""Where nothing limits a sweep's time and nobody has asked for it."""
+"""At most, if the sweep has no time limit and the user has not asked for it."""
 
 
 def to_loss(

@@ -79,7 +79,7 @@ class LoadedSweep:
 
     @property
     def confirmation(self) -> ConfirmationResult:
-        """What its confirmation found; nothing while there is no result."""
+        """The findings of its confirmation; none while there is no result."""
         return self.result.confirmation if self.result else ConfirmationResult(winner=None)
 
     def ratios(self) -> dict[int, Ratio]:

@@ -1,4 +1,4 @@
-"""What is known of a machine from all sweeps of a home: `machines/<id>.json`."""
+"""Stores what all sweeps of a home know of a machine: `machines/<id>.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds an earlier sweep of the same training, and keeps what a new one needs of it."""
+"""Finds an earlier sweep of the same training and keeps the part that a new one needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LASTING = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, Failure
 """Failures that are likely to happen again; those of the user's code may have been mended."""
 
 MARKS = ("code", "data", "torch", "device", "space", "fix", "baseline")
-"""What may differ from an earlier sweep, by the keys of a fingerprint."""
+"""Keys of a fingerprint in which an earlier sweep may differ."""
 
 
 def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> None:

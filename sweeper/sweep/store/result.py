@@ -16,7 +16,7 @@ from sweeper.core.codec import decode, encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmationResult:
-    """What the rounds of a confirmation found.
+    """The findings of a confirmation's rounds.
 
     Attributes:
         winner: None if nothing is faster than the baseline.
@@ -45,7 +45,7 @@ class ConfirmationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """How a sweep ended, or the result so far of one that was stopped.
+    """The result of a sweep, or the result so far of one that was stopped.
 
     Attributes:
         reason: Why its search ended.

@@ -10,7 +10,7 @@ from sweeper.telemetry.probe import Probe, Reading
 
 
 class OtherGpus(Probe):
-    """What `NvmlProbe` reads, of several GPUs: `gpu1_power_w`, `gpu2_power_w` and so on, by rank.
+    """The readings of `NvmlProbe` for several GPUs: `gpu1_power_w`, `gpu2_power_w` and so on, by rank.
 
     Args:
         uuids: The GPUs of ranks 1 and on, as CUDA_VISIBLE_DEVICES names them: by UUID or index.
