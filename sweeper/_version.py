@@ -1,3 +1,3 @@
-"""The version. Packaging reads it from here."""
+"""Holds the version, which packaging reads from here."""
 
 __version__ = "0.2.0"

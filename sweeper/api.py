@@ -1,4 +1,4 @@
-"""`sweeper.run`: a sweep from a notebook or a script, with a progress bar and its result as an object."""
+"""Runs a sweep or judges a change from a notebook or a script: `sweeper.run`, `sweeper.judge`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "stage", "outcome", "throughput", "x_baseline", "ratio", "verdict")
 MAX_ROWS = 10
 _FORMAT = "{desc}{bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-"""Without a rate: trials differ too much in what they take."""
+"""Format of the progress bar. It has no rate, because trials differ too much in duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Sweep:
 
     Attributes:
         name: The sweep's name, as `sweeper list` shows it.
-        folder: Its folder; everything it measured is there.
+        folder: Its folder, with everything that it measured.
         state: `finished`, or `stopped` after Ctrl-C: `run` with the same specification continues it.
         ratio: The winner's confirmed speed against the baseline, with its 95% interval; None where
             no winner is confirmed.
@@ -84,7 +84,7 @@ def run(
 ) -> Sweep:
     """Runs a sweep to its end, or continues one that was interrupted; never repeats a trial.
 
-    Ctrl-C (a notebook's stop button) ends it in an orderly way and returns what is known so far.
+    Ctrl-C (a notebook's stop button) ends it in an orderly way and returns the result so far.
 
     Args:
         spec: A search space: the path of a YAML file, the name of one that comes with sweeper, or the
@@ -131,10 +131,14 @@ def judge(
     """Judges a change to a training script: is it faster, and does it train the same?
 
     Args:
-        before: The command as it was, as a list of words; `after` the command as it is now.
-        folder: Where both run, each in a mirror of it.
-        minutes: Limit for everything.
-        progress: Print a line for each thing that is found.
+        before: The command before the change, as a list of words.
+        after: The command with the change.
+        folder: The folder of both; each runs in a mirror of it.
+        minutes: Limit for the whole comparison.
+        progress: Print a line for each finding.
+
+    Returns:
+        The verdict.
 
     Raises:
         TrialFailedError: One of them cannot be measured.
@@ -158,7 +162,7 @@ def _observer(progress: bool) -> Iterator[Observer]:
 
 
 class _Bar:
-    """Shows a sweep as a progress bar: of a notebook where this is one, else of a terminal."""
+    """Shows a sweep as a progress bar, in a notebook or on a terminal."""
 
     def __enter__(self) -> Self:
         self._phase = ""

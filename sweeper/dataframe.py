@@ -1,4 +1,4 @@
-"""`sweeper.load`: a sweep as a pandas DataFrame, and that table as a file."""
+"""Loads a sweep as a pandas DataFrame (`sweeper.load`), and encodes that table as a file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
 
     Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
     `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed,
-    95%), every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for what the
-    pipeline itself reports (such as accuracy), `param.<name>` for all that differs between trials,
-    `failure`, `started` and `finished` (UTC), `uid`. What a trial does not have is NaN, NaT or NA.
+    95%), every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for each metric that
+    the pipeline itself reports (such as accuracy), `param.<name>` for each parameter that differs between
+    trials, `failure`, `started` and `finished` (UTC), `uid`. A missing value is NaN, NaT or NA.
 
     Args:
         name: The name in `sweeper list`.
@@ -87,7 +87,7 @@ def _reported_names(records: Sequence[TrialRecord]) -> Sequence[str]:
 
 
 def _column(name: str, values: list[Any], floats: Collection[str]) -> pd.Series[Any]:
-    """Returns a column in its type: by its name or, for a parameter, by its values."""
+    """Returns a column in the type of its name or, for a parameter, of its values."""
     import pandas as pd
 
     if name in _TIMES:

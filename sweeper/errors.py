@@ -1,4 +1,4 @@
-"""The exceptions that mean something to a caller, with the exit code of each.
+"""Defines the exceptions that a caller can handle, with the exit code of each.
 
 SweeperError
 ├── UserError (also ValueError)      2   the input is wrong; nothing was started

@@ -1,4 +1,4 @@
-"""The meter: three lines in a training script that report its speed to a sweep.
+"""Defines the meter: three lines in a training script that report its speed to a sweep.
 
     import sweeper
     meter = sweeper.meter()
@@ -7,8 +7,8 @@
         meter.step(samples=len(batch), loss=loss)
 
 Outside a sweep it does nothing. It never waits for a GPU: a loss on one is copied in the background
-and read once the copy is done. Standard library only, and Python 3.8: the hook in a script's own
-process uses its messages.
+and read once the copy is done. Standard library only, and Python 3.8, because the hook in a script's
+own process uses this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 VARIABLE = "SWEEPER_METER"
-"""Environment variable with the abstract name of the socket that receives its messages."""
+"""Environment variable with the abstract name of the socket that receives the meter's messages."""
 
 INTERVAL_SECONDS = 0.01
 MAX_BYTES = 1 << 16
@@ -49,8 +49,8 @@ class Meter:
         """Reports a finished training step.
 
         Args:
-            samples: Training samples in it, on this process.
-            loss: Its loss: a number, or a tensor.
+            samples: Training samples in the step, in this process.
+            loss: The step's loss: a number or a tensor.
         """
 
     def evaluated(self, loss: Any) -> None:
@@ -65,7 +65,7 @@ class Meter:
 class Channel:
     """Sends messages to the sweep's socket; never waits, never fails.
 
-    Messages have the totals since the beginning, so that a lost one costs nothing.
+    Each message has the totals since the beginning, so that a lost one costs nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -86,7 +86,7 @@ class Channel:
             self._socket.sendto(json.dumps(message).encode(), self._address)
 
     def _is_ours(self) -> bool:
-        """Some scripts close every descriptor they do not know; the number may be another's now."""
+        """Returns whether the descriptor is still the socket's: scripts may close ones they do not know."""
         try:
             return os.fstat(self._socket.fileno()).st_ino == self._inode
         except OSError:
@@ -168,7 +168,7 @@ def _reporting_meter(name: str, world_size: int) -> _ReportingMeter:
 
 
 class Losses:
-    """Losses since the last message; those on a GPU once their copies have arrived."""
+    """Collects the losses since the last message; one on a GPU counts once its copy has arrived."""
 
     MAX_PENDING = 64
 
@@ -199,7 +199,7 @@ class Losses:
         self._count += count
 
     def taken(self) -> float | None:
-        """Returns the mean of what has arrived and starts again; None if nothing has."""
+        """Returns the mean of the losses that have arrived and starts again; None if there are none."""
         while self._pending and self._pending[0][1].query():
             self.add_number(float(self._pending.pop(0)[0]))
         if not self._count:
@@ -210,7 +210,7 @@ class Losses:
 
 
 def finite(value: float) -> float | None:
-    """Returns a number as JSON can hold it: None says that it is not finite."""
+    """Returns `value` as JSON can hold it: None if it is not finite."""
     return value if math.isfinite(value) else None
 
 

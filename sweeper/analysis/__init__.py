@@ -1,1 +1,1 @@
-"""Facts about a sweep, computed from its records. Prints nothing."""
+"""Computes facts about a sweep from its records. Prints nothing."""

@@ -1,7 +1,7 @@
 """Names the bottleneck of a trial and the next thing to change, by one table of rules.
 
-Each rule gives the share of a step that its cause costs; the largest of at least a fifth is the
-verdict. If nothing can be won back, the verdict names what limits the device. A rule without its
+Each rule gives the share of a step that its cause costs; the largest share is the verdict if it is at
+least a fifth. If nothing can be won back, the verdict names what limits the device. A rule without its
 signal does not decide; if no rule is left, the verdict is `inconclusive`.
 """
 
@@ -24,8 +24,8 @@ BUSY = 0.5
 """Least share of arithmetic in a step for the device to be the limit."""
 
 OVERHEAD = 0.3
-"""Least share of a CPU's arithmetic that has to be independent of the batch to be call overhead: large
-operations, too, are up to a quarter slower per sample on half of their batch."""
+"""Least share of a CPU's arithmetic that must be independent of the batch to count as call overhead: even
+large operations are up to a quarter slower per sample on half of their batch."""
 
 MOSTLY_WAITING = 0.5
 """A loader whose processes run for less than this share of the time waits for something."""
@@ -63,7 +63,7 @@ class Rule:
     Attributes:
         cost: Share of a step; None if its signal is missing or the rule does not apply.
         why: The numbers behind it.
-        phase: Where it shows.
+        phase: The phase of the breakdown in which it shows.
         needs: The signals it needs, in words.
     """
 
@@ -111,7 +111,7 @@ def _sync_why(s: Signals) -> str:
 
 
 def _evaluation(s: Signals) -> float:
-    """Evaluations come beside the steps; this is what they add to one."""
+    """Returns the evaluation time per step, as a share of the step: evaluations run between steps."""
     share = s.evaluation or 0.0
     return min(1.0, share / (1 - share)) if share < 1 else 1.0
 
@@ -135,7 +135,7 @@ def _launch_why(s: Signals) -> str:
 
 
 def _capacity(s: Signals) -> float | None:
-    """Full memory matters if a larger batch would use the device better."""
+    """Returns the cost of full memory, which matters only if a larger batch would use the device better."""
     if s.memory is None:
         return None if s.on_gpu else 0.0
     held_back = max(_launch(s) or 0.0, _unfilled(s) or 0.0)
@@ -143,7 +143,7 @@ def _capacity(s: Signals) -> float | None:
 
 
 def _unfilled(s: Signals) -> float | None:
-    """Kernels run one after another, and each is too small for the device."""
+    """Returns the cost of kernels that run one after another and are too small for the device."""
     if not s.on_gpu:
         return 0.0
     if s.idle is None:
@@ -162,7 +162,7 @@ def _unfilled_why(s: Signals) -> str:
 
 
 def _compute(s: Signals) -> float | None:
-    """On a GPU the phases come from its timeline, including gaps."""
+    """Returns the share of arithmetic; None if it is small, or on a GPU whose phases include idle gaps."""
     if s.on_gpu and (s.idle is None or s.idle - s.input - s.transfer >= MIN_COST):
         return None
     return s.compute if s.compute >= BUSY else None
@@ -285,7 +285,7 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
 
 
 def _from_outside(found: Measurement) -> Verdict:
-    """Returns the verdict on a script by telemetry alone, as its steps cannot be broken down."""
+    """Returns the verdict on a script from telemetry alone, as its steps were not broken down."""
     shares = {name: stats.mean / 100 for name, stats in found.telemetry.items()}
     cores = shares.get("cpu_util_pct")
     at_work = f"the CPU is at {percent(cores)}" if cores is not None else "CPU utilisation is unknown"

@@ -92,7 +92,7 @@ class Versus:
         )
 
     def slower(self, share: float) -> Answer:
-        """Returns whether B is slower by more than `share` of A's speed, by its whole interval."""
+        """Returns whether B is slower by more than `share` of A's speed, judged by the whole interval."""
         bound = 1 - share
         if self.low is None or self.high is None:
             return "not decided"
@@ -114,7 +114,7 @@ class Comparison:
 
     Attributes:
         baseline: The baselines' speeds; None if one was not measured. `winner` likewise.
-        gain: The winners' confirmed ratios to their own baselines, without what changed both. None
+        gain: B over A in the winner's confirmed ratio to its baseline, free of what changed both. None
             if one is missing.
         configuration: What differs between the winners: name -> (A's, B's), None for an absent
             name.
@@ -227,7 +227,7 @@ def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
 
 
 def _unfair(a: Side, b: Side) -> Iterator[str]:
-    """Yields a sentence for each reason why two figures do not compare."""
+    """Yields a sentence for each reason why the figures are not comparable."""
     sides = {"A": a, "B": b}
     if a.summary.device != b.summary.device:
         yield f"The devices differ: {a.summary.device} and {b.summary.device}."
@@ -250,7 +250,7 @@ def _unfair(a: Side, b: Side) -> Iterator[str]:
 
 
 def _other_subject(a: Side, b: Side) -> Iterator[str]:
-    """Yields differences in what the two train, on which data, and who timed it."""
+    """Yields the differences in what the two sweeps train, on which data, and who timed it."""
     before, after = a.fingerprint, b.fingerprint
     alike = all(before.get(key) == after.get(key) for key in ("pipeline", "command"))
     if not alike:
@@ -269,7 +269,7 @@ def _other_subject(a: Side, b: Side) -> Iterator[str]:
 
 
 def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
-    """Yields reasons why two trials do not compare."""
+    """Yields the reasons why two trials are not comparable."""
     if left.measurement is None or right.measurement is None:
         return
     work = left.config.work().keys() | right.config.work().keys()

@@ -1,4 +1,4 @@
-"""Statistics of the confirmation rounds: log ratios, t intervals and the rule for ties."""
+"""Computes the statistics of the confirmation rounds: log ratios, t intervals and the rule for ties."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from sweeper.core.loaders import traits
 MIN_ROUNDS = 3
 LEVEL = 0.95
 PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
-"""Rounds for which the spread of the other pairs counts, unless an F test at this level tells them apart. On
-recorded noise this makes an interval of three rounds a quarter narrower, and no more often wrong."""
+"""Number of rounds that the spread of the other pairs is worth, unless an F test at this level tells the
+spreads apart. On recorded noise, this makes an interval of three rounds a quarter narrower, and wrong no more
+often."""
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
 TINY = 1e-18
-"""The variance of speeds that are all equal, since it must be above 0."""
+"""Variance for speeds that are all equal, since it must be above 0."""
 HARDLY = 0.5
-"""Share of the drift's half-width that the rounds' may have: together they are 12% wider than the drift."""
+"""Largest half-width of the rounds' interval that hardly matters, as a share of the drift's: both together
+are 12% wider than the drift alone."""
 APART = 2.0
-"""Ratio from which two configurations drift as far apart as any do."""
+"""Ratio of two speeds from which the configurations drift apart the most."""
 
 Round = Mapping[int, float]
 """Throughput by trial number: one fresh process each, in random order, baseline included."""
@@ -31,7 +33,7 @@ Round = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Variance:
-    """A variance as it was estimated.
+    """An estimated variance.
 
     Attributes:
         freedom: Its degrees of freedom.
@@ -69,8 +71,8 @@ class Drift:
 def share(ratio: float) -> float:
     """Returns the share of the largest drift that a ratio, given as its log, may have.
 
-    What makes two configurations drift apart is what they do differently: much, where one is twice as fast;
-    next to nothing, where they are equally fast.
+    Two configurations drift apart by what they do differently: much if one is twice as fast, next to
+    nothing if they are equally fast.
     """
     return min(1.0, abs(ratio) / math.log(APART))
 
@@ -85,7 +87,7 @@ class Ratio:
         throughput: Mean samples per second over rounds.
         rounds: Samples per second of each round.
         now_low: Lower end of the 95% interval for the same hour, `now_high` the upper one. None in results
-            of earlier versions, whose `low` and `high` are these.
+            of earlier versions, whose `low` and `high` have this meaning.
         speed_low: Lower end of the 95% interval for a later throughput, `speed_high` the upper one.
     """
 
@@ -132,7 +134,7 @@ def interval(
     """Returns mean, low and high of the t interval of `logs` (95%); infinite for fewer than two.
 
     Args:
-        others: The variance of like differences. If theirs may be the same, it counts, too.
+        others: The variance of similar differences. It also counts, unless an F test tells it apart.
     """
     mean, count = statistics.fmean(logs), len(logs)
     if count < 2:
@@ -142,7 +144,7 @@ def interval(
 
 
 def _spread(logs: Sequence[float], others: Variance | None) -> Variance:
-    """Returns the variance of two logs and more."""
+    """Returns the variance of at least two logs, combined with `others` if the two are alike."""
     own = Variance(statistics.variance(logs), len(logs) - 1)
     if others is None or not own.is_like(others):
         return own
@@ -160,13 +162,13 @@ def _around(mean: float, of: Variance, level: float = LEVEL) -> tuple[float, flo
 def later(
     logs: Sequence[float], drift: Variance, others: Variance | None = None, early: Sequence[float] = ()
 ) -> tuple[float, float, float]:
-    """Returns mean, low and high of what as many rounds will show later (95%).
+    """Returns mean, low and high of the mean that as many later rounds will show (95%).
 
     Args:
-        logs: Of rounds in a row.
+        logs: Log ratios or log speeds of consecutive rounds.
         drift: Variance between measurements.
         others: As for `interval`.
-        early: Of rounds before them, each at another time: they weigh more than a round in a row.
+        early: Logs of earlier rounds, each at another time: each weighs more than a consecutive round.
     """
     count = len(logs)
     if count < 2:
@@ -178,7 +180,7 @@ def later(
     mean = math.fsum(weight * log for weight, (log, _) in zip(weights, blocks, strict=True))
     squared = [weight**2 for weight in weights]
     noise = math.fsum(each / size for each, (_, size) in zip(squared, blocks, strict=True)) + 1 / count
-    # Those of now and of then, each with its drift; the freedom is Satterthwaite's.
+    # Noise and drift of both the present and the later mean; the freedom is Satterthwaite's.
     parts = [
         Variance(noise * own.value, own.freedom),
         Variance((math.fsum(squared) + 1) * drift.value, drift.freedom),
@@ -189,9 +191,9 @@ def later(
 
 
 def one_more(rounds: Sequence[Round], number: int, to: int, level: float = LEVEL) -> float:
-    """Returns by how much the log ratio of one later process of each may differ from that of as many rounds.
+    """Returns how far the log ratio of one later process of each may be from the mean of later rounds.
 
-    It is infinite for fewer than two rounds with both.
+    The mean is of as many later rounds as `rounds` has. Infinite for fewer than two rounds with both.
     """
     logs = log_ratios(rounds, number, to)
     if len(logs) < 2:
@@ -209,8 +211,8 @@ def log_ratios(rounds: Sequence[Round], number: int, to: int) -> list[float]:
 def versus(rounds: Sequence[Round], number: int, to: int) -> tuple[float, float, float]:
     """Returns the log of one trial's throughput over another's, with the ends of its interval (95%).
 
-    A few rounds tell little of their own spread: that of the other pairs of the same rounds counts, too.
-    All are infinite if no round has both.
+    A few rounds say little about their spread, so that of the other pairs in the same rounds counts too.
+    All three are infinite if no round has both.
     """
     logs = log_ratios(rounds, number, to)
     if not logs:
@@ -219,7 +221,7 @@ def versus(rounds: Sequence[Round], number: int, to: int) -> tuple[float, float,
 
 
 def _usual_variance(rounds: Sequence[Round], apart: Collection[int]) -> Variance | None:
-    """Returns the variance of the log ratio of two trials over the rounds; None if there are no others.
+    """Returns the pooled variance of the other pairs' log ratios over the rounds; None without other pairs.
 
     Args:
         apart: The pair to leave out.
@@ -239,8 +241,8 @@ def ratios(
     """Returns each candidate's ratio to the baseline, best first, over the rounds with both.
 
     Args:
-        drift: How far the machine drifts until a later measurement; not at all by default.
-        early: Rounds before them, each at another time; only the ratio is theirs, too.
+        drift: Drift of the machine until a later measurement; none by default.
+        early: Earlier rounds, each at another time; with a drift, they count for the ratio only.
     """
     of_speed = drift.speed if drift else Variance(0.0, 1)
     found = []
@@ -292,14 +294,14 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
 def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: Drift | None = None) -> bool:
     """Returns whether more rounds would add nothing.
 
-    They would not if the fastest has a narrow interval against the baseline, and no other contender may be
-    clearly faster than it; or if there are no contenders.
+    That is so if the fastest has a narrow interval against the baseline and no other contender may be clearly
+    faster, or if there are no contenders.
 
     Args:
-        precision: Half-width that is narrow enough, as a share of the ratio, and a difference that is not
-            worth another round.
-        drift: How far the machine drifts until a later measurement. An interval is narrow enough, too, if it
-            hardly widens that of a later one.
+        precision: Half-width that is narrow enough, as a share of the ratio; also the largest difference
+            that is not worth another round.
+        drift: Drift of the machine until a later measurement. An interval is also narrow enough if it hardly
+            widens that of a later measurement.
     """
     among = contenders(rounds, baseline)
     if not among:

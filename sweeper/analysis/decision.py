@@ -1,4 +1,4 @@
-"""Computes what a sweep decided. Terminal, page, Markdown, MLflow and JSON print it."""
+"""Computes what a sweep decided, for the terminal, the page, Markdown, MLflow and JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Side:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Its bottleneck."""
+        """The trial's bottleneck."""
         return verdict_on(self.record)
 
     @property

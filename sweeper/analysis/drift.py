@@ -1,7 +1,7 @@
 """Estimates how far a machine's speeds drift from one measurement to a later one.
 
-The rounds of a confirmation run one after another, so their spread does not show how the machine will be in
-an hour. Only figures that were measured at two times do.
+The rounds of a confirmation run one after another, so their spread does not show how fast the machine will
+be in an hour. Only figures that were measured at two times show it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ PRIOR_RATIO, PRIOR_SPEED = 0.045**2, 0.08**2
 after half an hour on shared hosts."""
 
 PRIOR_FREEDOM = 6
-"""Repeated measurements for which they count."""
+"""Number of repeated measurements that these variances are worth."""
 
 LEAST = 0.1
-"""Share of these variances that a machine drifts by at least, however steady it was so far."""
+"""Least drift variance of a machine, as a share of these, however steady it was so far."""
 
 MIN_SHARE = 0.25
-"""Of the largest drift: ratios that may have less of it tell nothing of it."""
+"""Share of the largest drift below which a ratio says nothing about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The speeds of one confirmation.
+    """The speeds of one confirmation or production run.
 
     Attributes:
         at: Unix time of its end.
-        of: The rounds that it has: a sweep, and which of its confirmations.
+        of: Name of its source: the sweep and which of its confirmations, or the production run.
         speeds: For each configuration: the mean log of samples per second, and the variance of that mean.
     """
 
@@ -48,10 +48,10 @@ class Return:
     """One figure at two times.
 
     Attributes:
-        difference: Of its logs.
+        difference: Difference of its logs.
         noise: The variance that this difference has without any drift.
         scale: The figure's share of the largest drift.
-        weight: Less than 1 for one of several that depend on each other.
+        weight: Less than 1 for figures that depend on each other.
     """
 
     difference: float
@@ -64,7 +64,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
     """Returns the block of some rounds.
 
     Args:
-        names: What identifies each trial on this machine.
+        names: Each trial's identifier on this machine, by number.
     """
     speeds = {}
     for number, name in names.items():
@@ -75,7 +75,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
 
 
 def drift(blocks: Sequence[Block]) -> Drift:
-    """Returns the drift between blocks, as far as they have measured the same; else what is usual."""
+    """Returns the drift between blocks, from what they measured again and from the usual drift."""
     order = sorted(blocks, key=lambda each: each.at)
     return Drift(ratio=_variance(PRIOR_RATIO, _ratios(order)), speed=_variance(PRIOR_SPEED, _speeds(order)))
 
@@ -106,7 +106,7 @@ def _ratios(blocks: Sequence[Block]) -> Iterator[Return]:
 
 
 def _variance(prior: float, returns: Iterable[Return]) -> Variance:
-    """Returns a variance from what is usual and from what came back; that counts less, the noisier it is."""
+    """Returns the variance from `prior` and `returns`, which count less the noisier they are."""
     total, freedom = PRIOR_FREEDOM * prior, float(PRIOR_FREEDOM)
     for each in returns:
         # Both measurements have drifted.

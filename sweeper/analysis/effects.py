@@ -72,13 +72,13 @@ Flat = Mapping[str, Scalar]
 
 
 class Acting:
-    """Reduces configurations of one space to what has an effect on them."""
+    """Reduces configurations of one space to the values that have an effect on them."""
 
     def __init__(self, spec: SweepSpec) -> None:
         self._spec, self._idle = spec, Idle(spec)
 
     def __call__(self, config: TrialConfig) -> Flat:
-        """Returns the values that act."""
+        """Returns the values that have an effect, by name."""
         flat = config.canonical().flatten()
         without = self._idle(config, flat)
         return {name: flat.get(name) for name in self._spec.space if name not in without}
@@ -88,7 +88,7 @@ class Design:
     """Configurations as rows of numbers: a column per choice, a parabola per number, where they act."""
 
     def __init__(self, known: Sequence[Flat], spec: SweepSpec) -> None:
-        """Finds the columns: what the known configurations never have gets none."""
+        """Finds the columns; a value that no known configuration has gets none."""
         self._spec = spec
         self._seen = {
             name: dict.fromkeys(flat[name] for flat in known if name in flat) for name in spec.space
@@ -112,7 +112,7 @@ class Design:
         return np.array(columns)
 
     def knows(self, name: str, value: Scalar) -> bool:
-        """Returns whether the configurations tell about a value: it or, for a number, others are there."""
+        """Returns whether a value's effect is known: the configurations have it or, for a number, others."""
         seen = self._seen[name]
         return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
 
@@ -136,7 +136,7 @@ class Effects:
         self._effects = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ logs)
 
     def knows(self, name: str, value: Scalar) -> bool:
-        """Returns whether the trials tell about a value."""
+        """Returns whether the trials show the effect of a value."""
         return self._design.knows(name, value)
 
     def ratio(self, config: TrialConfig, to: TrialConfig) -> float:

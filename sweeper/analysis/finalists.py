@@ -1,4 +1,4 @@
-"""Chooses the trials to confirm: the best few that differ in more than a number's last digit."""
+"""Chooses the trials to confirm: the best few that are not nearly the same."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import is_number
 
 SPEEDS = ("throughput", "epoch_seconds")
-"""Objectives that confirmation rounds decide; for others, they only measure the speed."""
+"""Objectives that confirmation rounds decide; for others, the rounds only measure the speed."""
 ALIKE = 1.25
-"""Numbers whose ratio is below this count as the same setting."""
+"""Ratio below which two numbers count as the same setting."""
 TWINS = 0.15
-"""Log ratio of two speeds below which only one of two loaders takes part."""
+"""Log ratio of speeds up to which only one of two trials that differ in their loaders takes part."""
 
 
 def finalists(
     records: Iterable[TrialRecord], baseline: TrialRecord, spec: SweepSpec, *, needs_loss: bool
 ) -> list[TrialRecord]:
-    """Returns the candidates for confirmation, best first: they beat the baseline at its own work.
+    """Returns the candidates for confirmation, best first: they beat the baseline at the same work.
 
     With a speed as the only objective, the `confirm.top` best; with another one, the best; with
     several, the one that `confirm.pick` picks from the front.
@@ -89,10 +89,7 @@ def is_speed(spec: SweepSpec) -> bool:
 
 
 def _apart(record: TrialRecord, other: TrialRecord) -> float:
-    """Returns how far apart the speeds of two trials are that differ in how they load data alone.
-
-    It is the log of their ratio; infinite if they differ in more.
-    """
+    """Returns the distance of two trials' log speeds; infinite if they differ in more than their loaders."""
     mine, its = (each.metric("throughput") for each in (record, other))
     same = record.config.replace(
         {name: value for name, value in other.config.flatten().items() if name.startswith("loader.")}

@@ -36,7 +36,7 @@ def interval(low: float, high: float, form: str = "{:.3g}") -> str:
 
 
 def interval_of_later(low: float, high: float) -> str:
-    """Returns the interval of a confirmed ratio with what it is of."""
+    """Returns the interval of a confirmed ratio, and says what it covers."""
     return f"95% interval of a later run {interval(low, high)}"
 
 

@@ -111,7 +111,7 @@ def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> Tria
             if value is not None:
                 violations[limit.metric] = max(violations[limit.metric], limit.violation(value))
             elif record.derived.get(limit.metric) == math.inf and limit.sign > 0:
-                # It was measured, and is never reached.
+                # The loss was measured, and never reaches its target.
                 violations[limit.metric] = max(violations[limit.metric], 1.0)
     return dataclasses.replace(record, violations=violations)
 
@@ -122,12 +122,12 @@ def objective_values(
     """Returns a trial's values for the search, one per objective.
 
     A feasible trial has its own values. An infeasible one gets the worst feasible values so far, so
-    that both GP and TPE learn to stay away. One that the environment ended has none (None).
+    that both GP and TPE learn to stay away. None for a trial that the environment ended.
     """
     if record.failure is not None and record.failure.kind not in INFEASIBLE:
         return None
     measured = [other for other in others if other.measurement and other.number != record.number]
-    # If nothing is feasible yet, the worst measured value: 0 would be the best of all epochs.
+    # If nothing is feasible yet, the worst measured value: an epoch of 0 seconds would be the best.
     rivals = [other for other in measured if other.feasible] or measured
     values = []
     for objective in spec.objectives:

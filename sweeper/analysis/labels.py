@@ -1,4 +1,4 @@
-"""Short names for configurations: what differs, most important first."""
+"""Gives configurations short names: what differs, most important first."""
 
 from __future__ import annotations
 

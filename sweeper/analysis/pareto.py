@@ -1,4 +1,4 @@
-"""Pareto front of several objectives, and the rules that pick one trial from it."""
+"""Finds the Pareto front of several objectives, and picks one trial from it by a rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pareto(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> l
     trials are all kept. A trial without one of the metrics is left out.
 
     Args:
-        records: Trials of the same work (`TrialConfig.work_key`), so that their speeds compare.
+        records: Trials of the same work (`TrialConfig.work_key`), so that their speeds are comparable.
     """
     placed = []
     for record in records:

@@ -27,7 +27,7 @@ def samples_to_loss(curve: Curve, target: float) -> tuple[float, How] | None:
     """Returns the training samples after which the loss reaches `target`, and how that is known.
 
     If the curve reaches it, interpolates linearly over the logarithm of the samples; a curve that
-    begins below reaches it at its first point. Otherwise extrapolates the power law L = a n^-b
+    starts below reaches it at its first point. Otherwise extrapolates the power law L = a n^-b
     (Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically") through the last
     point, with b by least squares over the last three in log-log.
 
@@ -110,7 +110,7 @@ def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[flo
     if quality is None or own is None or not yardstick.losses:
         return None
     if quality.key == own.key:
-        # With the baseline's numerics it does so by definition, whatever its first seed gave.
+        # With the baseline's numerics, it reaches that loss by definition, whatever its first seed gave.
         return quality.samples, "measured"
     found = samples_to_loss(quality.curve, statistics.fmean(yardstick.losses))
     if found is None and len(quality.curve) > 1:

@@ -1,4 +1,4 @@
-"""The next change to make for each bottleneck, as a change of the configuration if there is one."""
+"""Names the next change to make for each bottleneck, as a change of the configuration if there is one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Remedy:
 
 
 def rate(value: float) -> str:
-    """Returns samples per second in three digits: `830`, `5.12k`, `1.3M`."""
+    """Returns samples per second with three digits: `830`, `5.12k`, `1.3M`."""
     value = float(f"{value:.3g}")
     size, letter = next((each for each in ((1e6, "M"), (1e3, "k")) if value >= each[0]), (1.0, ""))
     return f"{value / size:g}{letter}"
 
 
 def percent(share: float) -> str:
-    """Returns `81%`."""
+    """Returns a share as a percentage: `81%`."""
     return f"{100 * share:.0f}%"
 
 
@@ -100,7 +100,7 @@ def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Reme
 
 
 def _kind(kind: str, text: str, more: Mapping[str, Scalar] = MappingProxyType({})) -> Remedy:
-    """Returns the remedy of another kind of loader; `text` follows its name."""
+    """Returns the remedy to use another kind of loader; `text` follows its name."""
     return Remedy(f"`loader.kind: {kind}`{text}", {"loader.kind": kind, **more})
 
 
@@ -201,7 +201,7 @@ def _larger_batch(s: Signals, found: Measurement, config: TrialConfig) -> Iterat
 
 
 def _ceiling(s: Signals, found: Measurement) -> str:
-    """Returns the possible gain, if the ceiling is known."""
+    """Returns the possible gain in words; empty if the ceiling is unknown."""
     if not s.device_rate or s.device_rate <= found.throughput:
         return ""
     return f": up to about {float(f'{s.device_rate / found.throughput:.2g}'):g}x"

@@ -72,8 +72,8 @@ def sensitivity(
     one step, or a tenth of the range if that is more. For anything else, every other choice is a
     neighbour, with the best values found for parameters that take effect with it.
 
-    Parameters without an effect on the winner have no neighbours. Neither have `model.*` and
-    `data.*`: samples per second compare only for the same work.
+    Parameters without an effect on the winner have no neighbours. `model.*` and `data.*` have none
+    either: samples per second are comparable only for the same work.
 
     Args:
         winner: A measured trial.
@@ -89,7 +89,7 @@ def sensitivity(
     here, without = winner.config, idle(winner.config, spec)
     flat, without_effect = here.canonical().flatten(), Idle(spec)
     apart = [(record, _apart(record.config, flat, without_effect, without)) for record in records]
-    # A trial outside the space, such as a plain script as the baseline, tells nothing about it.
+    # A trial outside the space, such as a plain script as the baseline, says nothing about it.
     measured = [
         (record.config, speed)
         for record, names in apart
@@ -121,7 +121,7 @@ def _apart(
 ) -> frozenset[str]:
     """Returns the names in which two configurations differ, without those idle in one of them.
 
-    What takes effect with another choice cannot be the same before and after.
+    A parameter that takes effect only with another choice cannot be the same before and after.
     """
     left = config.canonical().flatten()
     differ = frozenset(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
@@ -148,7 +148,7 @@ def _chosen(
     without: frozenset[str],
     flats: Sequence[Mapping[str, Scalar]],
 ) -> list[TrialConfig]:
-    """Returns the winner with another choice, and with what takes effect as trials of it had it."""
+    """Returns the winner with another choice, and the values of its trials for what takes effect."""
     # Without duplicates: many trials share them.
     brought = dict.fromkeys(
         tuple((each, flat[each]) for each in sorted(without) if each in flat)

@@ -1,4 +1,4 @@
-"""Signals of a bottleneck in a measurement, as shares of a step: the input of the verdict's rules."""
+"""Extracts the signals of a bottleneck from a measurement, as shares of a step, for the verdict's rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Signals:
     Attributes:
         on_gpu: Whether the trial ran on a CUDA device.
         step_s: Wall seconds of a step.
-        input: Lost to the data path: waiting, gathering, and what its processes take away.
+        input: Lost to the data path: waiting, gathering, and what its processes take from training.
         wait: The part of `input` in which the step itself waits or gathers.
         preparation: The part of `wait` in which a script changes its batch, in the training process.
         transfer: Copies to the device.
@@ -36,10 +36,10 @@ class Signals:
         sync_places: Lines of the user's code that wait for the device in each step (CUDA).
         rest: What a script does between its steps: logging, metrics, its own Python; None for a
             pipeline, whose loop is not the user's.
-        evaluation: Share of a script's time that evaluations take, beside its steps.
+        evaluation: Share of a script's time that evaluations take between its steps.
         device_rate, loader_rate: Samples per second of each on its own.
         sample_cpu_s: Processor seconds of loading a sample.
-        loader_busy: Share of the time in which the loader's processes run, on their own.
+        loader_busy: Share of the time in which the loader's processes run, with the loader alone.
         cpu: Use of the cores this trial may use.
     """
 
@@ -93,7 +93,7 @@ def signals_of(found: Measurement) -> Signals:
         helpers = sum(window.helper_cpu_seconds for window in found.windows) / seconds
         if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
             missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
-            # A GPU that was cooler for a moment computes faster alone, but it is not idle either.
+            # A cooler GPU computes faster alone for a moment; that difference is no idle time.
             lost = max(wait, missing if idle is None else min(missing, idle))
         if idle is not None and found.reported_by and lost > idle:
             # What a script does to its batch on the GPU is arithmetic.

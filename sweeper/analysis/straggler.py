@@ -1,4 +1,4 @@
-"""Names the GPU that slows the others down: those that train together wait for the slowest in each step."""
+"""Names the GPU that slows down the others: GPUs that train together wait for the slowest in each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sweeper.core.gpu_series import by_rank
 from sweeper.core.measurement import Measurement
 
 MIN_LAG = 0.05
-"""Share of the others' clock by which one must run more slowly."""
+"""Least share of the others' clock by which a straggler runs more slowly."""
 
 _HELD = {
     "gpu_throttled": "heat or a power brake holds it down",
@@ -20,7 +20,7 @@ _HELD = {
 def straggler(found: Measurement, count: int) -> str:
     """Returns which GPU runs more slowly than the others, by its clock, and why; empty if none does.
 
-    The share of time in which a GPU is busy does not tell: those that wait for others run a kernel, too.
+    The share of time in which a GPU is busy does not show it: a GPU that waits for others runs a kernel too.
 
     Args:
         count: GPUs that the trial ran on.

@@ -139,7 +139,7 @@ class Summary:
             return None
         samples = self.production_samples
         if self.to_loss is not None and self.winner is not None and record.number == self.winner.number:
-            # As far as the baseline gets with them.
+            # The winner needs these to reach what the baseline reaches.
             samples /= self.to_loss.samples_ratio
         return projected_hours(measured, samples, throughput)
 

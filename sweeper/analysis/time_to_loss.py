@@ -20,7 +20,7 @@ class TimeToLoss:
 
     Attributes:
         loss: The loss that both reach.
-        ratio: Geometric mean over seeds: of the samples, times the confirmed ratio of the speeds.
+        ratio: Geometric mean over seeds of the ratio of samples, times the confirmed ratio of speeds.
         low: Lower end of the 95% interval for one later training of each, `high` the upper one.
         samples: For each seed, the samples after which the baseline and the winner reached it.
     """
@@ -48,10 +48,10 @@ def time_to_loss(
     """Returns the comparison; None if one of the winner's trainings does not reach the loss.
 
     Args:
-        loss: What the baseline's trainings all reach.
+        loss: The loss that all of the baseline's trainings reach.
         baseline: Its curve with each seed, `winner` the winner's with the same seeds.
         speed: The winner's confirmed speed against the baseline.
-        one: By how much the log ratio of one process of each may differ from that of all rounds.
+        one: How far the log ratio of one process of each may be from that of all rounds (`one_more`).
     """
     samples = []
     for curves in zip(baseline, winner, strict=True):

@@ -1,4 +1,4 @@
-"""A trial on one card: its bottleneck, the parts of its step, what to change next."""
+"""Shows a trial on one card: its bottleneck, the parts of its step, what to change next."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> It
     """Yields the parts of a step as a percentage tree; the largest part of the phase `cause` is marked.
 
     Args:
-        diagnosis: Has the lines of a script that take most of each part.
+        diagnosis: Gives the lines of a script that take most of each part.
     """
     step = parts.step_s
     shares = [(phase, title, getattr(parts, field) / step) for phase, title, field in _PARTS]

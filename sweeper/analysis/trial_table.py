@@ -1,4 +1,4 @@
-"""TrialTable: the trials of a sweep, judged by everything known about them.
+"""Holds the trials of a sweep, judged by everything known about them.
 
 Nothing here reads or writes a file, and nothing grows with the number of trials but the table itself.
 """
@@ -26,7 +26,7 @@ NUM_WORST = 2
 
 
 class TrialTable:
-    """All trials of one sweep, in memory; the folder has the same.
+    """All trials of one sweep, in memory; the sweep's folder has the same.
 
     Attributes:
         records: Trials by number, as judged now.
@@ -103,7 +103,7 @@ class TrialTable:
         self.losses = losses
 
     def enter_quality(self, quality: Quality, config: TrialConfig) -> None:
-        """Enters a quality pass that ran separately, of a configuration or of one that trains alike."""
+        """Enters a quality pass that ran separately, of `config` or of one that trains alike."""
         key = self._key(config, self.quality_samples)
         self._qualities[key] = dataclasses.replace(quality, key=key)
 
@@ -299,7 +299,7 @@ class _Extremes:
         return -found[1] if found else None
 
     def worst(self) -> set[int]:
-        """Returns the numbers of the worst trials by each objective, of the feasible and of all."""
+        """Returns the numbers of the worst trials by each objective, among the feasible and among all."""
         return {number for each in self._worst.values() for _, number in each}
 
 

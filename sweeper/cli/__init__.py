@@ -1,4 +1,4 @@
-"""The command line: one module per command that parses, calls and prints."""
+"""Implements the command line: one module per command, which parses, calls and prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Runs the command line without handling signals (`sweeper.__main__` does)."""
-    # Not before: the import takes long enough for the user to press Ctrl-C.
+    # Imported late: the import takes long enough for the user to press Ctrl-C.
     from sweeper.cli.app import main as run
 
     run()

@@ -1,4 +1,4 @@
-"""The program: the table of commands, and how errors become one line and an exit code."""
+"""Lists the commands, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Commands(TyperGroup):
     """Imports each command only when it is used, so that help is fast."""
 
     def __init__(self, **options: Any) -> None:
-        """Knows the names only; typer suggests the nearest one for a typo."""
+        """Registers only the names; typer suggests the nearest one for a typo."""
         super().__init__(**options)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
 
@@ -102,7 +102,7 @@ def root(
 
 
 def main() -> NoReturn:
-    """Runs the command line; every error a user can meet is one line and an exit code."""
+    """Runs the command line; turns every error that a user can meet into one line and an exit code."""
     if not sys.platform.startswith("linux"):
         print(f"sweeper runs on Linux only (this is {sys.platform}).", file=sys.stderr)
         sys.exit(2)
@@ -116,7 +116,7 @@ def main() -> NoReturn:
         _check_current_folder()
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
-            # How typer passes Ctrl-C on.
+            # typer passes Ctrl-C on as this code.
             raise KeyboardInterrupt
     except BaseException as error:
         code = _code_of(error)
@@ -131,7 +131,7 @@ def main() -> NoReturn:
 
 
 _ASCII = dict(zip("–·…×◄►─│├└▁▂▃▄▅▆▇█", "-|~x<>-||`_.-=+*%#", strict=True))
-"""Replacements of the characters we print, for a terminal without Unicode."""
+"""ASCII replacements for the characters that we print, for a terminal without Unicode."""
 
 
 def _as_ascii(error: UnicodeError) -> tuple[str, int]:
@@ -159,7 +159,7 @@ def _code_of(error: BaseException) -> int:
     """Prints why the program ended, if the user needs to know, and returns the exit code."""
     taken = signals.current()
     if taken is not None and (taken.unwinding or taken.count > 1):
-        # Whatever error a library raised in its place.
+        # A library may have raised another error in its place.
         return signals.stopped(taken.first)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return signals.stopped(signal.SIGINT)

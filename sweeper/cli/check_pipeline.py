@@ -91,7 +91,7 @@ def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
 
 
 def _gpu_lines(built: Built) -> Iterator[str]:
-    """Yields GPU findings; without a GPU they are notes, which only steps on one would prove."""
+    """Yields GPU findings; without a GPU they are only notes, since no step on one has proved them."""
     count = len(built.checked)
     of = "the baseline" if count == 1 else f"{count} kinds of model or data"
     if not built.findings:
@@ -142,7 +142,7 @@ def _failure_lines(built: Built, which: str) -> Iterator[str]:
 
 
 def built_json(built: Built) -> dict[str, Any]:
-    """Returns the same as JSON values, with sizes as numbers."""
+    """Returns the content of `built_lines` as JSON values, with sizes as numbers."""
     return {
         "name": built.spec.name,
         "device": built.device,

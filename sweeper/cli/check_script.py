@@ -39,7 +39,7 @@ def tried_lines(tried: Tried) -> Iterator[str]:
         yield f"Ran {shlex.join(tried.record['command'])} on {tried.device}."
     for name, (value, line) in heard.get("understood", {}).items():
         yield f"  {QUANTITIES[name]:<26} {figure(value):<12} in: {line.strip()}"
-    # Nothing has to be printed where torch reports the steps.
+    # A script whose steps torch reports need not print anything.
     if heard and not heard["understood"] and isinstance(outcome, Failure):
         yield f"  Nothing was recognised in {heard['num_lines']} lines of output. The last ones:"
         yield from (f"    {line}" for line in heard["last_lines"])

@@ -29,7 +29,7 @@ from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 
 _DIGESTS = ("code", "data.files")
-"""Fingerprint keys whose values only tell whether they are equal."""
+"""Fingerprint keys whose values only show whether they are equal."""
 _HOW = {"confirmed": "", "unconfirmed": " (one trial)", "baseline": " (nothing is faster)"}
 
 
@@ -261,7 +261,7 @@ def _value(value: Scalar) -> str:
 
 
 def _trials(found: Comparison) -> Iterator[str]:
-    """Yields how the configurations changed that both sweeps measured."""
+    """Yields the changes in speed of configurations that both sweeps measured."""
     if found.median is None:
         yield "No configuration was measured in both sweeps."
         return

@@ -82,7 +82,7 @@ def _print(out: Console, found: Examination) -> None:
 
 
 def _say(out: Console, head: Text, body: str) -> None:
-    """Prints a line, on a terminal wrapped with a hanging indent."""
+    """Prints a line; wraps it with a hanging indent on a terminal."""
     room = max(40, out.width - len(head))
     first, *more = textwrap.wrap(body, room, break_long_words=False) if out.is_terminal else [body]
     out.print(head + Text(first), soft_wrap=True)
@@ -91,7 +91,7 @@ def _say(out: Console, head: Text, body: str) -> None:
 
 
 def _advice(members: Sequence[Ceiling]) -> str:
-    """Returns advice on how rows load; empty for other ceilings."""
+    """Returns advice on loading single rows; empty for other ceilings."""
     rates = {each.name: each.value for each in members}
     rows, batches = rates.get("loader.rows"), rates.get("loader.whole_batches")
     if not rows or not batches or batches < 2 * rows:
@@ -115,7 +115,7 @@ def _title(ceiling: Ceiling) -> str:
 
 
 def amount(ceiling: Ceiling) -> str:
-    """Returns a figure with its unit, in three digits."""
+    """Returns a figure with its unit, with three significant digits."""
     value, unit = ceiling.value, ceiling.unit
     if unit in _LARGER and value >= 1000:
         value, unit = value / 1000, _LARGER[unit]

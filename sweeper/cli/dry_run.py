@@ -48,7 +48,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def expected(plan: Plan) -> str:
-    """Returns how long the sweep takes, as far as its settings tell."""
+    """Returns the expected duration of a sweep, as far as its settings show it."""
     about = f"about {_minutes(plan.minutes)}"
     if plan.at_most_minutes is None:
         return f"{about}; no limit is set (`search.minutes`)"

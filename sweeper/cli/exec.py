@@ -55,7 +55,7 @@ def exec(
 
 
 def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
-    """Yields what is not as it was when it was measured and proved."""
+    """Yields the differences from the training that was measured and proved."""
     measured = value["holds_for"].get("torch")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if measured and measured != (here := importlib.metadata.version("torch")):
@@ -67,7 +67,7 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
 
 
 def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variable for collated data sets, which are kept beside the export; none without them."""
+    """Returns the variable with the folder of collated data sets, next to the export; empty without any."""
     if f"{Loader.name}={GATHERED}" not in str(own.get(VARIABLE, "")):
         return {}
     folder = exported.resolve().with_suffix(".batches")
@@ -79,7 +79,7 @@ def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
 
 
 def environment(own: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variables of an export, with those that make its changes at run time."""
+    """Returns the environment variables of an export, with those that make its changes at run time."""
     found = {name: str(text) for name, text in own.items()}
     # A hook that watches makes the changes itself.
     if not found.get(VARIABLE, "").strip() or inject.VARIABLE in os.environ:

@@ -27,7 +27,7 @@ from sweeper.system.files import write_atomic
 
 GIB = 2**30
 PATCH = "patch"
-"""A format that is no text of an export: it is made, and proved, with the user's own files."""
+"""A format that is not rendered from an export: it is made and proved with the user's own files."""
 
 
 def export(
@@ -75,7 +75,7 @@ def export(
     if form == PATCH:
         if trial is not None or flags is not None or rule is not None:
             raise UserError(f"`--format {PATCH}` takes no other option than `--out`.")
-        # Not imported before: libcst takes a while.
+        # Imported late: libcst takes a while.
         from sweeper.cli.patch_script import write_patch
 
         write_patch(home, name, out)
@@ -169,7 +169,7 @@ def _setting(sweep: LoadedSweep) -> Setting:
     held = prepared.values.get("bytes") if isinstance(prepared, Report) else None
     usable = probed.values.get("usable_cpus") if isinstance(probed, Report) else None
     return Setting(
-        # Unknown for a source, which keeps nothing.
+        # Unknown for a source, which prepares no data.
         data_gib=held / GIB if held else None,
         # With several slots, each has its share.
         usable_cpus=len(read_job(sweep.journal.trial_folder(BASELINE)).cpus) or usable,

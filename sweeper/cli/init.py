@@ -90,7 +90,7 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
     """Writes a search space for a command line; prints the next steps.
 
     Args:
-        watch: Whether the command is run for some seconds.
+        watch: Whether the command runs for some seconds, to see the values of its options.
         out: The file, `-` for standard output; named after the script by default.
         force: Whether to overwrite an existing file.
 

@@ -1,4 +1,4 @@
-"""`sweeper judge`: whether somebody's change makes a training faster, and whether it trains the same."""
+"""`sweeper judge`: judges whether a change makes a training faster, and whether it trains the same."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
 
 def list_command(home: Path, *, as_json: bool) -> None:
-    """Prints the sweeps of a state folder; a damaged one raises after all others are printed."""
+    """Prints the sweeps of a state folder; raises for a damaged one after all others are printed."""
     sweeps, damaged = [], []
     for journal in all_sweeps(home):
         try:

@@ -1,4 +1,4 @@
-"""`sweeper mcp`: a coding agent's access to `watch`, `tune`, `judge` and `show` for one command."""
+"""`sweeper mcp`: gives a coding agent access to `watch`, `tune`, `judge` and `show` for one command."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sweeper.errors import UserError
 
 MAX_MINUTES = 10.0
 MAX_OUTPUT = 32_000
-"""Characters of an answer; the end of a longer one."""
+"""Most characters of an answer; of a longer one, only the end is returned."""
 MAX_PATCH = 200_000
-"""Characters of a patch."""
+"""Most characters of a patch."""
 GRACE_SECONDS = 120.0
-"""Beyond the minutes asked for: a run that has begun is completed."""
+"""Time beyond the requested minutes in which a run that has begun can be completed."""
 END_SECONDS = 20.0
-"""From SIGINT to SIGKILL."""
+"""Time between SIGINT and SIGKILL."""
 
 Tool = Callable[..., Awaitable[str]]
 
@@ -64,7 +64,7 @@ def mcp(
 
 
 class RefusedError(Exception):
-    """The agent asked for what it may not have; the text says what it may."""
+    """The agent's request is not allowed; the text says what is."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Runner:
     """Runs the program's own commands, one at a time.
 
     Attributes:
-        command: The training.
+        command: The command of the training.
         max_minutes: Limit of one answer.
     """
 
@@ -85,7 +85,7 @@ class Runner:
         """Returns what `sweeper WORDS` prints, and its exit code if that is not 0.
 
         Raises:
-            RefusedError: Another one runs, or the minutes are beyond the limit.
+            RefusedError: Another command is running, or the minutes are beyond the limit.
         """
         if not 0 < minutes <= self.max_minutes:
             limit = f"above 0 and at most {self.max_minutes:g}"
@@ -126,7 +126,7 @@ class Runner:
 
 
 async def _ended(process: Any) -> None:
-    """Ends a process that runs, and its group."""
+    """Ends a process that is still running, and its group."""
     import anyio
 
     for number in (signal.SIGINT, signal.SIGKILL):

@@ -45,7 +45,7 @@ def _check_folders(home: Path) -> None:
 
 def _space(given: Path) -> Path:
     """Returns the file of a search space (`sweeper.spec.shipped.space_file`)."""
-    # Not imported before: it needs pydantic, which would make help slow.
+    # Imported late: it needs pydantic, which would make help slow.
     from sweeper.spec.shipped import space_file
 
     return space_file(str(given))

@@ -1,4 +1,4 @@
-"""`sweeper export --format patch`: what a tune found, written into the script's own files."""
+"""`sweeper export --format patch`: writes a tune's changes as a patch of the script's own files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ MINUTES = 3.0
 
 
 def write_patch(home: Path, name: str, out: Path | None) -> None:
-    """Writes the winner of a tune as a patch, if that holds without sweeper.
+    """Writes the winner of a tune as a patch, if its gain holds without sweeper.
 
     Raises:
-        UserError: It is no tune.
-        NothingFeasibleError: It has no winner, or nothing of that holds as a patch.
+        UserError: The sweep is not a tune with a winner.
+        NothingFeasibleError: The winner has no change that can be written, the script cannot be measured,
+            or the patch is not shown to be faster.
     """
     sweep = load_sweep(find_sweep(home, name))
     made = _made(sweep)
@@ -59,7 +60,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
 
 
 def lines(found: Patch, path: Path) -> Iterator[str]:
-    """Yields what was found of a patch that holds."""
+    """Yields the speed and the training of a patch that holds, and the command that applies it."""
     speed = found.speed
     assert speed is not None
     yield (

@@ -139,7 +139,8 @@ def run_spec(
     """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder.
 
     Args:
-        quiet: Whether only its decision is printed, for a tune, which has proved that all train the same.
+        quiet: Whether only the decision is printed, as for a tune, whose changes are proved to train the
+            same.
     """
     tracker = MlflowTracker(home, uri)
     out = console()

@@ -23,11 +23,11 @@ STDOUT = Path("-")
 """An output file of this name stands for standard output."""
 
 WIDE = 100
-"""Columns from which a line has room for everything."""
+"""Columns of a terminal from which a line has room for everything."""
 QUIET_SECONDS = 10.0
-"""A file, which has no live line, gets the status after so long without a line."""
+"""Time without a line after which a file, which has no live line, gets the status."""
 MAX_SHOWN = 3
-"""Running trials listed by name; the rest are only counted."""
+"""Most running trials that are listed by name; the rest are only counted."""
 
 
 class _Console(Console):
@@ -52,7 +52,7 @@ def columns(out: Console) -> int | None:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Returns a line broken between words, with an indent; `width` None: of any length."""
+    """Returns a line wrapped between words, with an indent; unchanged if `width` is None."""
     if width is None or len(text) <= width:
         return text
     margin = " " * (len(text) - len(text.lstrip()) + 2)

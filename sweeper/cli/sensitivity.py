@@ -17,7 +17,7 @@ MAX_NAMED = 2
 
 
 def sensitivity_json(found: Sequence[Sensitivity]) -> list[dict[str, Any]]:
-    """Returns name, value, ratio and how of each neighbour of the winner."""
+    """Returns `name`, `value`, `ratio` and `how` of each neighbour of the winner."""
     return [{**encode(each), "ratio": rounded(each.ratio, 4)} for each in found]
 
 

@@ -89,7 +89,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
 
 
 def _equal_metrics(records: Sequence[TrialRecord]) -> set[str]:
-    """Returns the pipeline's metrics that tell no trial from another."""
+    """Returns the pipeline's metrics that are the same in all trials."""
     found = [each.quality.metrics for each in records if each.quality is not None]
     return {name for name in (found[0] if found else ()) if len({each.get(name) for each in found}) == 1}
 

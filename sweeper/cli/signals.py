@@ -30,9 +30,9 @@ _NAMES = {signal.SIGHUP: "terminal closed", signal.SIGINT: "Ctrl-C", signal.SIGT
 BUG = 70
 UNWINDING_SECONDS = 4.0
 ORDERLY_SECONDS = 25.0
-"""For a sweep that handles Ctrl-C: 20 s for a confirmation, the rest to print the results."""
+"""Time for a sweep that handles Ctrl-C: 20 s for a confirmation, the rest to print the results."""
 CLUSTER_SECONDS = 20.0
-"""Extra time to end jobs elsewhere; most batch systems themselves wait for 30 s."""
+"""Time to end jobs elsewhere, in addition to an orderly exit; most batch systems wait for 30 s."""
 AT_ONCE_SECONDS = 1.5
 _SHOW_CURSOR = b"\x1b[?25h\r"
 
@@ -43,9 +43,9 @@ class SignalHandler:
     Attributes:
         first: The first signal received; 0 before one.
         count: Number of signals received.
-        unwinding: Whether an exception was raised here for one.
+        unwinding: Whether an exception was raised here for a signal.
         unwinding_seconds: Time for that exception before a hard end.
-        orderly_seconds: Time for a Ctrl-C that is handled elsewhere, as by a sweep; None: no limit.
+        orderly_seconds: Time for a Ctrl-C that is handled elsewhere, as by a sweep; None for no limit.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ _handler: SignalHandler | None = None
 
 
 def current() -> SignalHandler | None:
-    """Returns what handles this process's signals; None outside the command line, as in a test."""
+    """Returns the handler of this process's signals; None outside the command line, as in a test."""
     return _handler
 
 
@@ -151,7 +151,7 @@ def code_of(number: int) -> int:
 
 
 def line_of(number: int) -> str:
-    """Returns the line to print about that end."""
+    """Returns the line to print when the signal `number` ends the process."""
     name = _NAMES[signal.Signals(number)]
     return f"sweeper: stopped ({name}). Finished work is kept; run the same command to continue."
 
@@ -177,7 +177,7 @@ def allow_cluster() -> None:
 
 
 def run(program: Callable[[], object]) -> NoReturn:
-    """Runs `program` as this whole process and exits with its code."""
+    """Runs `program`, and ends the process with its exit code."""
     global _handler
     # A signal between two of the handler's lines waits until there is something to catch it.
     _hold()
@@ -199,7 +199,7 @@ def _outcome(program: Callable[[], object]) -> int:
         return exited.code if isinstance(exited.code, int) else 0 if exited.code is None else 1
     except BaseException as error:
         if _handler.first:
-            # Whatever the exception: some libraries raise another one in its place.
+            # For any exception, because some libraries raise another one in its place.
             return stopped(_handler.first)
         print(f"sweeper: cannot start: {type(error).__name__}: {error}", file=sys.stderr)
         return BUG

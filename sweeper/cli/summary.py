@@ -1,4 +1,4 @@
-"""`print_summary`: the decision of a sweep, its tables, and how to go on."""
+"""Prints the summary of a sweep: the decision, its tables, and the next commands."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def print_decision(out: Console, summary: Summary, *, is_proved: bool = False) -
     """Prints the decision alone.
 
     Args:
-        is_proved: Whether all that was searched trains the same: the loss need not be compared.
+        is_proved: Whether everything searched is proved to train the same, so that the loss need not be
+            compared.
     """
     out.print()
     for line in decision(summary):
@@ -138,7 +139,7 @@ def _sooner(found: TimeToLoss) -> str:
 
 
 def _assumption(summary: Summary) -> str:
-    """Returns what the projection assumes, where the winner computes something else than the baseline."""
+    """Returns what the projection assumes if the winner computes something other than the baseline."""
     base = summary.yardstick
     assert base is not None
     assert summary.winner is not None

@@ -96,7 +96,7 @@ def sync_command(
 
 def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[dict[str, Any], list[str]]:
     tracker = MlflowTracker(home, uri, thorough=True)
-    # Whatever a running supervisor sends meanwhile would arrive twice.
+    # Anything that a running supervisor sends meanwhile would arrive twice.
     lock = SweepLock(journal.folder)
     try:
         sweep = load_sweep(journal)

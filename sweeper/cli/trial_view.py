@@ -42,7 +42,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
     """Yields the lines about one trial.
 
     Args:
-        traced: What its trace says; empty without one.
+        traced: The summary of its trace; empty without one.
     """
     yield f"{name} ({stage})"
     if record.origin:
@@ -87,7 +87,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
 
 
 def _arithmetic(found: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what share of the device's arithmetic a training uses (MFU); earlier traces do not have it."""
+    """Yields the share of the device's arithmetic that a training uses (MFU); earlier traces lack it."""
     if each := traced.get("flops_per_sample"):
         here, most = each * found.throughput, traced["matmul_flops"]
         yield (

@@ -59,9 +59,9 @@ _HOW = {
     "races": "has its batches and draws, and losses about as far off as its own repeats have",
 }
 COMPILE_MINUTES = 10.0
-"""Minutes from which torch.compile is tried where launching operations is not what takes the time."""
+"""Minutes from which torch.compile is tried even if launching operations is not the bottleneck."""
 MIN_MINUTES = 1.0
-"""For the search and the confirmation, however long it took to get there."""
+"""Fewest minutes for the search and the confirmation, no matter how long the steps before took."""
 
 
 def tune(
@@ -148,11 +148,11 @@ class Asked:
 
     @property
     def line(self) -> CommandLine:
-        """The command, taken apart."""
+        """The command, split into its parts."""
         return parted(shlex.join(self.command))
 
     def key(self) -> str:
-        """Returns what must be equal for an earlier run to count: the command, its files, the options."""
+        """Returns a digest that an earlier run must share to count: of command, folder, files and options."""
         own = self.changes.read_text(encoding="utf-8") if self.changes else ""
         options = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
         parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
@@ -160,7 +160,7 @@ class Asked:
 
 
 def tune_command(asked: Asked, *, dry: bool) -> int:
-    """Watches, proves, searches, and says how to use what was found; returns the exit code."""
+    """Watches, proves, searches, and prints how to use the result; returns the exit code."""
     began, out = time.monotonic(), console()
     out.file = sys.stdout
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
@@ -328,7 +328,7 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
 
 
 def _fastest(watched: Measurement, tried: Sequence[Change]) -> float:
-    """Returns the samples per second at which a loss can be had: those of a gathered loader if it can be."""
+    """Returns the samples per second at which a loss can be measured, with a gathered loader if tried."""
     is_gathered = any((each.name, each.value) == (Loader.name, GATHERED) for each in tried)
     on_one_batch = watched.diagnosis.device_samples_s if watched.diagnosis else None
     return max(watched.throughput, on_one_batch or 0.0) if is_gathered else watched.throughput
@@ -337,7 +337,7 @@ def _fastest(watched: Measurement, tried: Sequence[Change]) -> float:
 def _stack_holds(
     asked: Asked, known: state.Found, proofs: Proofs | None, sweep: LoadedSweep, out: Console
 ) -> bool:
-    """Proves the winner's changes together; what they are as found is written beside the sweep."""
+    """Returns whether the winner's changes are proved together; writes the proof into the sweep's folder."""
     path = sweep.journal.folder / PROOF_FILE
     winner = sweep.summary.winner
     assert winner is not None

@@ -1,4 +1,4 @@
-"""The changes of a tune as text: their names, and the table of what each brings."""
+"""Renders the changes of a tune as text: their names, and the table of what each brings."""
 
 from __future__ import annotations
 

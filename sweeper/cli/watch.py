@@ -98,6 +98,6 @@ class _Shown(Silent):
 
 
 def _lines(found: Measurement) -> list[str]:
-    """Returns the speed, and the card."""
+    """Returns the speed and the card of a script."""
     first = f"{rate(found.throughput)}, {found.step_ms:.3g} ms per step"
     return ["", f"{first}; start-up {seconds(found.startup_seconds)}.", *card(found, NO_PARAMETERS)]

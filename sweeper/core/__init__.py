@@ -1,1 +1,1 @@
-"""The vocabulary: frozen dataclasses with units and their wire format. Standard library alone."""
+"""Defines the vocabulary: frozen dataclasses with units, and their wire format. Standard library only."""

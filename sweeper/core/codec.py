@@ -26,7 +26,7 @@ def stored_as(name: str, **options: Any) -> Any:
 
     Args:
         name: The key in a file.
-        **options: Those of `dataclasses.field`.
+        **options: Options of `dataclasses.field`.
     """
     return dataclasses.field(**options, metadata={_STORED_AS: name})
 
@@ -40,7 +40,7 @@ _keys: Callable[[Any], tuple[tuple[str, str], ...]] = cache(
 
 
 def encode(value: Any) -> Any:
-    """Returns `value` as `json.dumps(..., allow_nan=False)` takes it; NaN and inf become None."""
+    """Returns `value` in a form that `json.dumps(..., allow_nan=False)` accepts; NaN and inf become None."""
     kind = type(value)
     if kind in _PLAIN:
         # The common case.
@@ -59,7 +59,7 @@ def encode(value: Any) -> Any:
 
 
 class _MisfitError(Exception):
-    """A value that does not fit, on its way up to `decode`, which knows the whole path."""
+    """A value does not fit. Each level adds its step to the path, and `decode` reports the whole path."""
 
     def __init__(self, says: Callable[[str], str]) -> None:
         super().__init__()
@@ -103,11 +103,11 @@ def _decoder_of(hint: Any) -> Callable[[Any], Any]:
 
 
 _decoder: Callable[[Any], Callable[[Any], Any]] = cache(_decoder_of)
-"""Made once: a sweep has thousands of files."""
+"""Returns the decoder of a type. Each is made only once, because a sweep has thousands of files."""
 
 
 def _types_kept(hint: Any) -> frozenset[type]:
-    """Returns the types whose values need no decoder under `hint`; most values do not."""
+    """Returns the types whose values `hint` takes as they are; most values need no decoder."""
     if get_origin(hint) in (Union, UnionType):
         return _types_kept_by_any(get_args(hint))
     return frozenset((hint,)) if hint in (*_PLAIN, float) else frozenset()
@@ -213,7 +213,7 @@ def _mapping_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _numbered_decoder(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns the decoder for a mapping by number, whose keys are text in a file."""
+    """Returns the decoder for a mapping with integer keys, which are text in a file."""
 
     def decoder(value: Any) -> Any:
         found = inner(value)

@@ -1,4 +1,4 @@
-"""TrialConfig: the complete configuration of one trial, and its dotted names in YAML."""
+"""Defines TrialConfig: the complete configuration of one trial, with its dotted names in YAML."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _require(holds: bool, rule: str, got: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
-    """How samples reach the device.
+    """The way in which samples reach the device.
 
     Attributes:
         kind: `rows` collates one Python item per sample (what most hand-written datasets do),
             `workers` fetches whole batches by index in DataLoader workers, `resident` keeps the
             tensors on the device and gathers there, `stream` gathers in host memory and copies
-            ahead of the step, for data larger than the device. Others come from entry points
-            (`sweeper.core.loaders`).
+            ahead of the step, for data larger than the device's memory. Other kinds come from entry
+            points (`sweeper.core.loaders`).
         num_workers: DataLoader processes; 0 loads in the training process.
         prefetch_factor: Batches each worker keeps ready; without effect at `num_workers=0`.
         pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
@@ -44,10 +44,10 @@ class LoaderConfig:
         drop_last: Drops a ragged last batch, so that shapes are static.
         buckets: Number of static lengths that samples of varying length are padded to; 1 pads all
             to the longest. Batches are drawn within a bucket, so this affects the loss.
-        in_order: Batches come in the order in which they were asked for. Without it, a slow one does
-            not hold up the others, and two runs differ.
-        start_method: How workers start: torch's way, or `fork`, `forkserver`, `spawn`, of which the
-            latter two need a data set that can be pickled.
+        in_order: Batches come in the order in which they were requested. Without it, a slow batch does
+            not delay the others, and two runs differ.
+        start_method: The start method of workers: torch's default, or `fork`, `forkserver` or `spawn`.
+            The last two need a data set that can be pickled.
     """
 
     kind: str = field(default=loaders.RESIDENT, metadata={"registry": loaders.KINDS})
@@ -75,7 +75,7 @@ class PrecisionConfig:
     """Arithmetic of a step.
 
     Attributes:
-        amp: Type that autocast computes in; `fp32` turns autocast off, `fp8` is bf16 with the matrix
+        amp: Type that autocast uses; `fp32` turns autocast off, `fp8` is bf16 with the matrix
             products of linear layers in float8.
         tf32: TF32 for the float32 operations that remain. `default` keeps torch's defaults: off for
             matrix products, on for cuDNN's convolutions and recurrent layers. True and False set both.
@@ -87,13 +87,13 @@ class PrecisionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileConfig:
-    """How a step is launched, and cuDNN's algorithm search.
+    """The launch of a step, and cuDNN's algorithm search.
 
     Attributes:
         mode: `eager` leaves the model as it is, `graph` captures the whole step (gather, forward,
             backward, optimiser) as a CUDA graph, the others are modes of torch.compile.
-        dynamic: Whether sizes may vary in compiled code; `auto` finds out, and compiles again.
-        regional: Compiles the block that a model repeats, once, instead of the whole model.
+        dynamic: Whether sizes may vary in compiled code; `auto` compiles again when a size varies.
+        regional: Compiles only the block that a model repeats, once, instead of the whole model.
     """
 
     mode: Literal["eager", "default", "reduce-overhead", "max-autotune", "graph"] = "eager"
@@ -108,10 +108,10 @@ class OptimizerConfig:
 
     Attributes:
         lr: Learning rate at `lr_batch_size` samples per step.
-        lr_rule: How it scales with the global batch: not at all, with its square root (Adam), or
-            linearly (SGD).
-        lr_batch_size: The global batch `lr` is meant for; 0 means the trial's own. A sweep fills in
-            its baseline's, so that an exported configuration is complete.
+        lr_rule: The scaling of the rate with the global batch: none, with its square root (Adam), or
+            linear (SGD).
+        lr_batch_size: The global batch that `lr` is meant for; 0 means the trial's own. A sweep fills in
+            the baseline's, so that an exported configuration is complete.
         warmup_steps: Steps over which the rate rises linearly from zero.
         clip_norm: Largest gradient norm; 0 leaves gradients alone.
     """
@@ -152,9 +152,10 @@ class DeviceConfig:
         cpu_threads: Threads of an operation; 0 takes all usable cores.
         malloc: `retain` keeps freed host memory for the next step instead of returning it to the
             kernel, which must clear it again; `default` is what a plain script gets.
-        expandable_segments: The GPU's allocator grows its blocks instead of adding others, so that
-            sizes that vary leave fewer gaps.
-        numa: `near` keeps the trial on the cores and the memory next to its GPU, or on one node.
+        expandable_segments: The GPU's allocator grows its blocks instead of adding new ones, so that
+            varying sizes leave fewer gaps.
+        numa: `near` keeps the trial on the cores and the memory next to its GPU; without a GPU, on one
+            NUMA node.
     """
 
     count: int = 1
@@ -176,12 +177,12 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpConfig:
-    """How devices that train together exchange gradients (DistributedDataParallel).
+    """The exchange of gradients between devices that train together (DistributedDataParallel).
 
     Attributes:
         static_graph: Promises that every step uses the same parameters in the same order.
         gradient_as_bucket_view: Gradients are parts of the buckets that are exchanged, not copies.
-        broadcast_buffers: The first device's buffers (a batch norm's) reach the others in each step.
+        broadcast_buffers: Each step copies the first device's buffers (such as a batch norm's) to the others.
     """
 
     static_graph: bool = False
@@ -266,7 +267,7 @@ class TrialConfig:
         return dataclasses.replace(self, **tree, args=args)
 
     def canonical(self) -> TrialConfig:
-        """Returns the same trial with fields that cannot have an effect at their defaults.
+        """Returns the same trial, in which fields that cannot have an effect have their defaults.
 
         Configurations that run identically share one canonical form, which reveals duplicates. A
         script's configuration is its own canonical form, since any parameter may have an effect.
@@ -325,7 +326,7 @@ class TrialConfig:
         )
 
     def work(self) -> dict[str, Scalar]:
-        """Returns the parameters that change the work, without which samples/s do not compare."""
+        """Returns the parameters that change the work; samples/s compare only where they are equal."""
         if self.args is not None:
             return {n: v for n, v in self.flatten().items() if n.partition(".")[0] in OPEN_SECTIONS}
         return {f"{top}.{n}": v for top in OPEN_SECTIONS for n, v in sorted(getattr(self, top).items())}
@@ -340,7 +341,7 @@ class Field:
     """One searchable name: its Python type, default, and the values allowed where they are few.
 
     Attributes:
-        registry: Where its values come from, if third parties may add to `choices`.
+        registry: The registry of its values, if third parties may add to `choices`; else None.
     """
 
     name: str
@@ -386,10 +387,10 @@ LATER = frozenset(
         *("ddp.static_graph", "ddp.gradient_as_bucket_view", "ddp.broadcast_buffers"),
     }
 )
-"""Fields that were added: at their defaults, they are no part of a digest, and older results keep theirs."""
+"""Fields added after the first digests. A digest omits them at their defaults, so older ones stay valid."""
 
 _SAME_LOSS = frozenset({"compile.cudnn_benchmark", "activation_checkpointing"})
-"""Fields besides those of loaders and devices that leave the loss as it is."""
+"""Fields that do not change the loss, besides those of loaders, devices and DDP."""
 
 _all_fields = operator.attrgetter(*FIELDS)
 

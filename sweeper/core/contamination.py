@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from sweeper.core.measurement import Window
 
 COUNTING = 0.02
-"""Share of the trial's processor time lost to counting it in hundredths of a second."""
+"""Error of processor time that is counted in hundredths of a second, as a share of the trial's own."""
 
 SHARE = 0.05
 """Share of a window that others may take before it is measured again."""
 
 MIN_SECONDS = 0.04
-"""The kernel counts processor time in hundredths of a second, on each core."""
+"""Shorter disturbances do not count: the kernel counts each core's time in hundredths of a second."""
 
 CANARY_RATIO = 1.3
 MIN_CLOCK_PCT = 75.0
-"""NVBench's bound: it drops timings below three quarters of the default clock."""
+"""Lowest undisturbed clock in percent of the default: NVBench drops timings below three quarters of it."""
 
 
 def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     """Returns what disturbed `window` on the host's side.
 
-    Other processes disturb a window only as far as the trial's threads had to wait for a core
-    meanwhile: with cores to spare they do no harm. Waiting alone is no proof either, since a trial
-    whose own workers outnumber the cores waits too.
+    Other processes disturb a window only while the trial's threads wait for a core: with cores to
+    spare they do no harm. Waiting alone is no proof, since a trial whose own workers outnumber the
+    cores also waits.
 
     Args:
         quiet_canary_ms: The canary's time on this machine when nothing else runs; 0 where unknown.
@@ -46,7 +46,7 @@ def of_gpu(values: Mapping[str, float]) -> tuple[str, ...]:
     """Returns what disturbed a window on the GPU.
 
     Args:
-        values: Means over the window by series name; an absent series decides nothing.
+        values: Means over the window by series name; an absent series shows no disturbance.
     """
     found = []
     if values.get("gpu_foreign_processes", 0.0) > 0:

@@ -1,7 +1,7 @@
-"""The table of export formats and their traits. Imports no writer.
+"""Lists the export formats and their traits. Imports no writer.
 
 A new format is one function and one row of the table; a third party's format is an entry point in
-`sweeper.export_formats` that gives a row. No other module branches on a format's name.
+`sweeper.export_formats` that provides a row. No other module branches on a format's name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ class ExportFormat:
     """One format of an export.
 
     Attributes:
-        render: Import string of a function `(value, options) -> str`: the export as plain values,
-            and `sweeper.export.Options`. It raises a UserError for what the format cannot express.
+        render: Import string of a function `(value, options) -> str`. `value` is the export as plain
+            values, `options` a `sweeper.export.Options`. The function raises a UserError for anything
+            that the format cannot express.
         about: A description in a few words, for `--help`.
         suffix: Suffix of the file in the sweep's folder, such as `.yaml`; empty if the text is
             printed unless `--out` names a file.
@@ -38,7 +39,7 @@ class ExportFormat:
 
 
 YAML = "yaml"
-"""The default, and the format that a text with `runs_export` trains from."""
+"""The default format, and the one that a text with `runs_export` trains from."""
 
 BUILTIN: Mapping[str, ExportFormat] = {
     YAML: ExportFormat(render="sweeper.export.formats:as_yaml", suffix=".yaml", reads_back=True),
@@ -71,5 +72,5 @@ def printed() -> Iterator[str]:
 
 
 def taking(option: str) -> str:
-    """Returns the built-in formats that have the trait `option`: `args`."""
+    """Returns the built-in formats that have the trait `option`, such as `args`."""
     return " or ".join(name for name, row in BUILTIN.items() if getattr(row, option))

@@ -1,4 +1,4 @@
-"""Names of telemetry of a trial's GPUs: `gpu_power_w` is of the first, `gpu1_power_w` of the next."""
+"""Names the telemetry of a trial's GPUs: `gpu_power_w` is the first one's, `gpu1_power_w` the next one's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def of_rank(name: str, rank: int) -> str:
-    """Returns what a series of the first GPU is called for the GPU of another rank."""
+    """Returns the name that a series of the first GPU has for the GPU of another rank."""
     return name if rank == 0 else name.replace("gpu_", f"gpu{rank}_", 1)
 
 

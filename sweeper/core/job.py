@@ -1,4 +1,4 @@
-"""The folder contract between supervisor and worker: config.json in, outcome.json out."""
+"""Defines the folder contract between supervisor and worker: config.json in, outcome.json out."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SERIES = "series"
 TELEMETRY_LOG = "telemetry.log"
 TRACE = "trace.json.gz"
 RECORD = "script.json"
-"""For a script: what exactly ran, and what it reported."""
+"""File that records what exactly ran for a script, and what the script reported."""
 
 ANYWHERE = "auto"
-"""As a job's device: whichever the worker has."""
+"""A job's device that stands for whichever the worker has."""
 
 RESTORE_HINT = "Restore it, or remove it to run that job again"
 
-# The runners of jobs; `worker/runners.py` knows where each is.
+# The runners of jobs; `worker/runners.py` locates each.
 TRIAL_RUNNER = "trial"
 QUALITY_RUNNER = "quality"
 PREPARE_RUNNER = "prepare"
@@ -60,12 +60,12 @@ _RUNNERS_OF_0_1 = {
     "sweeper.script.trial:run_for_loss": SCRIPT_QUALITY_RUNNER,
     "sweeper.trainer.production:run": TRAINING_RUNNER,
 }
-"""Version 0.1.0 wrote import strings."""
+"""Runners by the import strings that version 0.1.0 wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurePlan:
-    """How a trial is timed.
+    """The plan by which a trial is timed.
 
     Attributes:
         window_seconds: Length of one timed window.
@@ -73,14 +73,15 @@ class MeasurePlan:
         warmup_cap_seconds: Longest warm-up, compile excluded.
         cap_seconds: Measuring time after which no further window begins.
         quality_samples: Training samples of the quality pass; 0 skips it.
-        quality_parts: In how many parts the pass is divided: after each, the loss is measured.
+        quality_parts: Number of parts of the pass; the loss is measured after each.
         until_loss: Loss at which the pass may end after a part; None to train on all its samples.
         quality_above: Throughput below which the trial cannot win and the pass is skipped.
-        quality_cap_seconds: The pass is skipped if, by the steps measured, it would take longer.
+        quality_cap_seconds: Longest expected duration at which the pass still runs, judging by the
+            measured steps.
         quiet_canary_ms: The canary's time when nothing else runs on the machine; 0 where unknown.
         diagnose: Whether the parts of a step are measured separately after the windows.
         screen_seconds: Length of a first window, after which a trial that is too slow ends.
-        screen_above: Throughput that it must reach there; 0 turns screening off.
+        screen_above: Throughput that a trial must reach in that window; 0 turns screening off.
     """
 
     window_seconds: float = 3.0
@@ -103,14 +104,14 @@ class Job:
     """A task for a worker.
 
     Attributes:
-        folder: Where its config.json is now, even if it was moved.
-        runner: What runs it: one of the names above, or `module:function`, which takes `(Job, Progress)` and
-            returns the result.
+        folder: The folder that its config.json is in now, even if it was moved.
+        runner: The function that runs it: one of the names above, or `module:function`. It takes
+            `(Job, Progress)` and returns the result.
         pipeline: Module of the user's pipeline, found through `import_paths`.
         script: The script to run instead of a pipeline; None for a pipeline.
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
-        cold_cache: Whether nothing of its data is in the kernel's memory when it begins.
+        cold_cache: Whether its data is dropped from the kernel's page cache when it begins.
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
         training: Options of a production run; None for all other jobs.
@@ -126,9 +127,9 @@ class Job:
         stall_seconds: Longest time without a step in stages that take steps; 0 for no limit.
         patience_seconds: Time after which a script is given up if its output is not understood and
             torch reports nothing; 0 for no limit.
-        source: Who has to report a script's speed, as the baseline's measurement names it; empty for
-            anyone.
-        attempt: How often the environment has ended this trial; 0 at first.
+        source: The required reporter of a script's speed, as named in the baseline's measurement; empty
+            for any reporter.
+        attempt: Number of times that the environment has ended this trial; 0 at first.
         params: The search's own values for the trial, before `when` and aliases are applied.
         origin: Where its configuration came from, in words.
     """
@@ -200,7 +201,7 @@ def write_outcome(folder: Path, outcome: Outcome | Report, secrets: Collection[s
 
 
 def decode_outcome(value: Any) -> Outcome | Report:
-    """Returns the outcome encoded in `value`, which names its `type`."""
+    """Returns the outcome encoded in `value`, whose key `type` names its kind."""
     return decode(_OUTCOMES[value["type"]], value)
 
 

@@ -1,8 +1,8 @@
-"""The table of launchers and their traits. Imports no launcher.
+"""Lists the launchers and their traits. Imports no launcher.
 
 A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is an
-entry point in `sweeper.launchers` that gives a row. No module outside of
-`sweeper.execution` branches on a launcher's name.
+entry point in `sweeper.launchers` that provides a row. No module outside `sweeper.execution` branches on a
+launcher's name.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class LauncherTraits:
         keeps_processes: Jobs share the sweep's folder and run side by side, so that confirmation may keep
             a process and ask it for one window at a time.
         cluster: Display name of the cluster; empty where there is none.
-        example_address: An `execution.address`, for messages; empty if it takes none.
+        example_address: An example of `execution.address` for messages; empty if it takes no address.
         needs_address: `execution.address` is required.
         takes_tls: `execution.tls` is accepted, and required with an address of `tls://`.
         job_script: Import string of a function `(Execution, gpus, sweep) -> str` that returns the script of
             one job, given the GPUs per job and the name of the sweep; empty where there is none.
         requires: Module that must be installed; empty for none.
-        install: What pip installs to get it.
+        install: The requirement that pip installs to get that module.
     """
 
     factory: str
@@ -51,7 +51,7 @@ class LauncherTraits:
 
 
 LOCAL = "local"
-"""The default."""
+"""The default launcher."""
 
 
 def _batch(cluster: str) -> LauncherTraits:

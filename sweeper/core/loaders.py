@@ -1,8 +1,8 @@
-"""The table of loaders and their traits. Imports no torch.
+"""Lists the kinds of loader and their traits. Imports no torch.
 
 A new kind is one file with its implementation and one row of the table; a third party's kind is an
-entry point in `sweeper.loaders` that gives a row. No module outside of
-`sweeper.trainer.data` branches on a kind's name.
+entry point in `sweeper.loaders` that provides a row. No module outside `sweeper.trainer.data` branches
+on a kind's name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sweeper.errors import UserError
 ROWS, WORKERS, RESIDENT, STREAM = "rows", "workers", "resident", "stream"
 
 BEST_FIRST = (RESIDENT, STREAM, WORKERS)
-"""The kinds that usually win."""
+"""The kinds that usually win, the fastest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class LoaderTraits:
         has_workers: `num_workers`, `prefetch_factor`, `persistent_workers` and `pin_memory` have an effect.
         reads_rows: It collates one Python item per sample instead of gathering whole batches.
         copies_ahead: Batches are copied to the device while earlier steps run.
-        gathers_in_step: The implementation also takes `index_only=True` and then hands over indices,
-            which a captured step gathers.
+        gathers_in_step: The implementation also takes `index_only=True` and then returns indices, by
+            which a captured step gathers the samples.
         python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that returns
             the lines of a plain PyTorch script that loads the same way; empty if no plain script
             can.
@@ -90,7 +90,7 @@ _TABLE = (
 
 BUILTIN = {row.kind: row for row in _TABLE}
 KINDS = Registry("loaders", "loader.kind", LoaderTraits, BUILTIN, lambda row: row.kind)
-"""Every kind available here."""
+"""Every kind of loader available here."""
 
 
 RESIDENT_SHARE = 0.8

@@ -1,4 +1,4 @@
-"""The outcome of a trial: `Outcome = Measurement | Failure`, with units in the names."""
+"""Defines the outcome of a trial: `Outcome = Measurement | Failure`, with units in the names."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ class Window:
         steps: Micro-batches processed.
         samples: Training samples that earned throughput (steps skipped by a scaler earn none).
         cpu_seconds: Processor time of the trial's whole process tree.
-        involuntary_switches: How often the kernel took the processor from one of its threads.
-        steal_seconds: Time the host gave this machine's cores to others, over all cores.
+        involuntary_switches: Number of times that the kernel took the processor from one of the trial's
+            threads.
+        steal_seconds: Time in which the host gave this machine's cores to others, summed over all cores.
         pressure_seconds: Time in which some process of the machine waited for a core (PSI); None
             where the kernel does not report it.
         load: Processes that wanted a core, averaged over a minute, at the window's end.
-        canary_ms: Time of some fixed work, the slower of before and after: the same for all
-            trials on a quiet machine; 0 where the trial's own loader ran at the same time.
+        canary_ms: Time of a fixed piece of work, the slower of its runs before and after the window.
+            It is the same for all trials on a quiet machine; 0 where the trial's own loader ran at the
+            same time.
         helper_cpu_seconds: The part of `cpu_seconds` that loader workers took.
         waited_seconds: Time in which threads of the tree wanted a core and had none; None where
             the kernel does not report it.
         others_cpu_seconds: Processor time that others took on the cores this trial may use.
         minor_faults: Pages the kernel had to map and clear for the training process.
-        flags: What disturbed the window (`sweeper.core.contamination`).
+        flags: The disturbances of the window (`sweeper.core.contamination`).
     """
 
     start_s: float
@@ -91,19 +93,19 @@ class Breakdown:
 class Diagnosis:
     """The parts of a step, each measured separately in short runs after the windows.
 
-    A figure is None where it could not be taken; verdicts that need it are not given.
+    A figure is None if it could not be measured; there is then no verdict that needs it.
 
     Attributes:
         device_samples_s: Samples per second of steps on one batch that is already on the device.
         loader_samples_s: Samples per second that the loader delivers while nothing trains.
-        sample_cpu_s: Processor seconds that the loader takes per sample meanwhile: reading, decoding,
-            collating.
-        loader_busy: Share of the time in which the loader's processes run meanwhile; the rest they wait.
-        half_step_s: Seconds of such a step on half of the batch (eager steps only).
-        full_step_s: Seconds of a step on the whole batch, alternating with the half.
+        sample_cpu_s: Processor seconds per sample that the loader takes while nothing trains: reading,
+            decoding, collating.
+        loader_busy: Share of that time in which the loader's processes run rather than wait.
+        half_step_s: Seconds of a step on half of a batch that is already on the device (eager steps only).
+        full_step_s: Seconds of a step on the whole batch, measured in turns with the half.
         blocked_s: Seconds of a step's arithmetic in which the process neither ran nor wanted a
             core: it waited for something else (CPU only).
-        busy_s: Seconds of device work in a step, queued ahead (CUDA only).
+        busy_s: Seconds of device work in a step that is queued ahead (CUDA only).
         issue_s: Seconds that the host needs to launch a step (CUDA only).
         sync_places: Lines of the user's code that wait for the device in every step (CUDA only).
         fits_device: Whether the training data fits on the device.
@@ -114,8 +116,8 @@ class Diagnosis:
         lines: For each phase of a script's step, the lines of the user's code that take most of it,
             as `file:line`.
         evaluation_share: Share of a script's time that evaluations take.
-        outside: What a script does outside of its folder, where trials meet: files it writes, hosts
-            it connects to.
+        outside: What a script does outside its folder, where trials can interfere: files that it writes,
+            hosts that it connects to.
     """
 
     device_samples_s: float | None = None
@@ -145,8 +147,8 @@ class Quality:
         key: `TrialConfig.quality_key` and the sample count; equal keys have equal losses.
         constant_loss: Validation loss of the best constant predictor, where the pipeline knows it.
         best_loss: Best reachable validation loss, where the data is synthetic and it is known.
-        curve: (training samples, validation loss) on the way, ascending; the last one is (`samples`,
-            `val_loss`). Empty where the pass was run by an older version.
+        curve: Pairs (training samples, validation loss) during the pass, ascending; the last one is
+            (`samples`, `val_loss`). Empty if an older version ran the pass.
         of: The split of `val_loss`: `validation`, or `training` if a script reports no other loss.
         metrics: Other metrics the pipeline reports for the validation samples, by its own names.
     """
@@ -201,8 +203,8 @@ class Measurement:
         throughput: Samples per second: all windows' samples over all windows' seconds.
         epoch_seconds: Time of one pass over `train_samples` at that throughput.
         compile_seconds: First step minus a steady one, where a compile mode was set.
-        observed: What a script's training turned out to use, as torch reports it.
-        effective: What actually ran where it differs from the configuration, by field name.
+        observed: The settings that a script's training used, as torch reports them.
+        effective: The settings that actually ran where they differ from the configuration, by field name.
         gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
         host_mem_peak_gib: Peak resident set of the training process.
         diagnosis: The parts of a step, measured separately; None if not requested.
@@ -260,7 +262,7 @@ class Measurement:
 
 
 class FailureKind(StrEnum):
-    """Why a trial has no measurement."""
+    """The reason why a trial has no measurement."""
 
     OOM = "oom"
     OOM_EXPECTED = "oom_expected"
@@ -286,7 +288,7 @@ class FailureKind(StrEnum):
 
 
 class Bottleneck(StrEnum):
-    """What keeps a trial from being faster."""
+    """The limit that keeps a trial from being faster."""
 
     INPUT = "input-bound"
     TRANSFER = "transfer-bound"
@@ -317,7 +319,7 @@ INFEASIBLE = frozenset(
         FailureKind.IMPLAUSIBLE,
     }
 )
-"""Findings about the configuration: the sampler learns from them, and they are not retried."""
+"""Failures that are findings about the configuration: the sampler learns from them; they are not retried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +330,7 @@ class Failure:
         message: One line: what happened.
         stage: How far it got (`start`, `build`, `warmup`, `window`, `quality`).
         detail: The last lines of the trial's own output.
-        log: The file that has all of it.
+        log: The file with all of that output.
     """
 
     kind: FailureKind

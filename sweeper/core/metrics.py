@@ -1,7 +1,7 @@
-"""The table of metrics over a trial's record.
+"""Lists the metrics of a trial's record.
 
 A new metric is one function and one row of the table; a third party's metric is an entry point in
-`sweeper.objectives` that gives a row, and is there for the sweeps whose specification names it.
+`sweeper.objectives` that provides a row, for the sweeps whose specification names it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Metric:
     """One row of the metric table.
 
     Attributes:
-        unit: As printed.
-        direction: `maximize` or `minimize`: which way is better.
-        of: Computes it from a record; None where it is absent. It depends on the record alone, and
-            is computed again whenever the record changes.
+        unit: The unit as printed.
+        direction: The better direction: `maximize` or `minimize`.
+        of: Function that computes it from a record; returns None where it is absent. It depends on the
+            record alone, and runs again whenever the record changes.
         digits: Significant digits worth logging.
         rests_on_loss: It needs a quality pass, the trial's own or a shared one.
     """
@@ -78,7 +78,7 @@ def _memory_fraction(m: Measurement) -> float | None:
 
 
 def _busy(m: Measurement) -> float | None:
-    """Returns the share of the time in which the device had work, by device events."""
+    """Returns the percentage of the time in which the device had work, by device events."""
     if m.diagnosis is None or m.diagnosis.busy_s is None or not m.step_ms:
         return None
     return min(100.0, 1e5 * m.diagnosis.busy_s / m.step_ms)
@@ -132,7 +132,7 @@ _TABLE = (
 )
 
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
-"""Objectives, constraints, columns and MLflow metrics all come from here."""
+"""The built-in metrics by name: the source of all objectives, constraints, columns and MLflow metrics."""
 
 REPORTED_DIGITS = 4
 
@@ -176,7 +176,7 @@ def _added_row(name: str, paths: tuple[str, ...]) -> Metric:
 
 
 def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
-    """Returns `record`, if it was measured, with those metrics of `names` that third parties add.
+    """Returns `record` with the third-party metrics among `names`; unchanged if it was not measured.
 
     Raises:
         UserError: One of them fails, or returns something other than a number.

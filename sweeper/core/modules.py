@@ -1,6 +1,6 @@
 """Finds a pipeline's modules by file: the current folder's, then sweeper's, then other distributions'.
 
-`pipelines.stocks` is the current folder's where there is such a file, and otherwise
+`pipelines.stocks` is the file in the current folder if there is one, and otherwise
 `sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This is
 decided per module: a user's own `pipelines/mine.py` works next to the shipped `pipelines.stocks`.
 
@@ -28,7 +28,7 @@ from sweeper.core.registry import import_strings
 
 PACKAGE = "pipelines"
 SHIPPED = f"sweeper.{PACKAGE}"
-"""The installed name of that package."""
+"""The installed name of the package with the shipped pipelines."""
 
 _SWEEPER = Path(__file__).resolve().parents[1]
 
@@ -57,7 +57,7 @@ class Module:
 
     @property
     def logical_name(self) -> str:
-        """Its name wherever its file is: `pipelines.stocks`."""
+        """Its name regardless of where its file is: `pipelines.stocks`."""
         return self.name.removeprefix("sweeper.")
 
     @property
@@ -145,7 +145,7 @@ def _is_in(name: str, package: str) -> bool:
 def _file(folder: Path, name: str) -> Path | None:
     relative = Path(*name.split("."))
     for path in (folder / relative / "__init__.py", (folder / relative).with_suffix(".py")):
-        # os.path takes a name that no file can have as one that does not exist.
+        # For os.path, a name that no file can have is one that does not exist.
         if name.strip(".") and os.path.isfile(path):
             return path
     return None

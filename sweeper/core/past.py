@@ -1,4 +1,4 @@
-"""The part of an earlier sweep of the same training that a new sweep keeps."""
+"""Defines the part of an earlier sweep of the same training that a new sweep keeps."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PastSweep:
 
     Attributes:
         winner: The number of its winner; None without one.
-        kind: Of the device that it ran on: `cpu` or `cuda`.
-        differs: What is different now, in words.
+        kind: Kind of the device that it ran on: `cpu` or `cuda`.
+        differs: The differences of the new sweep, in words.
     """
 
     name: str

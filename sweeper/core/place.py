@@ -1,4 +1,4 @@
-"""Place: where a trial ran, and next to how many others (place.json)."""
+"""Records where a trial ran, and next to how many others (place.json)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def said(place: Place) -> str:
 
 
 def write_place(folder: Path, place: Place) -> None:
-    """Writes `folder/place.json`; nothing where the trial had the supervisor's machine to itself."""
+    """Writes `folder/place.json`, unless the trial had the supervisor's machine to itself."""
     if place != Place():
         # Not synced to disk: nothing depends on it, and a trial's outcome must not wait for it.
         (folder / PLACE).write_text(json.dumps(encode(place)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Messages of a running job to its keeper: stage, device, timed windows, steps."""
+"""Defines the messages of a running job to its keeper: stage, device, timed windows, steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Progress(Protocol):
 
     Attributes:
         reached: The latest stage.
-        steps: Where each step is counted.
+        steps: The counter of steps.
     """
 
     reached: str
@@ -49,7 +49,7 @@ class Progress(Protocol):
         """Reports the device that the job runs on."""
 
     def window(self, window: Window) -> Sequence[str]:
-        """Reports that a timed window has ended; returns what, by telemetry, disturbed it."""
+        """Reports that a timed window has ended; returns the disturbances that telemetry shows in it."""
 
 
 class OwnSteps:
@@ -57,7 +57,7 @@ class OwnSteps:
 
     Attributes:
         count: Steps so far.
-        pauses: How many pauses are in progress.
+        pauses: Number of pauses in progress.
     """
 
     def __init__(self) -> None:

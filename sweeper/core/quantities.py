@@ -1,14 +1,14 @@
-"""The quantities that a script's output can report: the names of groups in patterns."""
+"""Lists the quantities that a script's output can report: the names of groups in patterns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 COUNTS = ("step", "samples")
-"""Progress of training, in this epoch or overall."""
+"""Quantities that count the progress of training, in this epoch or overall."""
 
 RATES = ("s_per_step", "ms_per_step", "steps_per_s", "samples_per_s", "tokens_per_s", "epoch_seconds")
-"""Speed, in the script's own units."""
+"""Quantities that give the speed, in the script's own units."""
 
 LOSSES = ("loss", "val_loss")
 

@@ -1,4 +1,4 @@
-"""TrialRecord: one trial of a sweep with its outcome."""
+"""Defines TrialRecord: one trial of a sweep with its outcome."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class TrialRecord:
         outcome: None while it runs.
         quality: The loss of this trial's numerics key, from its own pass or a shared one.
         violations: Constraint name -> amount by which it is violated (<= 0 holds).
-        derived: Metrics that depend on more than the trial itself, such as the production run or
-            the baseline's loss, by name; infinite where the trial would never get there. It also
-            has the third-party metrics that the sweep names.
-        notes: How a derived metric came about: `time_to_loss_how` is `measured` or `extrapolated`.
+        derived: Metrics by name that depend on more than the trial itself, such as the production run
+            or the baseline's loss; infinite where the trial would never reach the goal. They include
+            the third-party metrics that the sweep names.
+        notes: How a derived metric was obtained: `time_to_loss_how` is `measured` or `extrapolated`.
         asked_at: Wall time at which it was requested, in seconds; 0 if unknown.
         folder: Where its files are.
         place: Where it ran, and alongside how many others.
@@ -55,12 +55,12 @@ class TrialRecord:
 
     @property
     def measurement(self) -> Measurement | None:
-        """The outcome where it is a measurement."""
+        """The outcome if it is a measurement, else None."""
         return self.outcome if isinstance(self.outcome, Measurement) else None
 
     @property
     def failure(self) -> Failure | None:
-        """The outcome where it is a failure."""
+        """The outcome if it is a failure, else None."""
         return self.outcome if isinstance(self.outcome, Failure) else None
 
     @property
@@ -99,7 +99,7 @@ class SearchResult:
 
     Attributes:
         params: The value of every parameter of the space.
-        values: One per objective; None for a trial without any (`fail`).
+        values: One value per objective; None for a trial without values (`fail`).
         constraints: Violation by name (<= 0 holds), with the same names on every trial.
     """
 

@@ -1,4 +1,4 @@
-"""Registry: finds built-in parts by name and third-party parts by entry point.
+"""Finds built-in parts by name and third-party parts by entry point.
 
 Each seam of sweeper (`loaders`, `launchers`, ...) has one `Registry`. A third party adds a name to it with an
 entry point in the group `sweeper.<seam>`:
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def resolve(path: str) -> Any:
-    """Returns what the import string `module:attribute` names.
+    """Returns the object that the import string `module:attribute` names.
 
     Raises:
         UserError: It cannot be imported.
@@ -54,15 +54,15 @@ def import_strings(seam: str) -> Mapping[str, str]:
 
 
 class Registry(Generic[T]):
-    """The names of one seam, and what each stands for.
+    """The names of one seam, with the object that each stands for.
 
     Args:
         seam: The entry-point group is `sweeper.<seam>`.
         setting: The setting that takes one of its names, for messages: `loader.kind`.
-        expects: The type of what a name stands for.
+        expects: The type of these objects.
         builtin: An import string for each built-in name, or the object itself if it is cheap to
             make.
-        name_of: Returns the name that an object carries itself; its entry point must have the same.
+        name_of: Function that returns the name inside an object; its entry point must have the same name.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Registry(Generic[T]):
         )
 
     def get(self, name: str) -> T:
-        """Returns what `name` stands for.
+        """Returns the object that `name` stands for.
 
         Raises:
             UserError: There is no such name, or its entry point cannot be loaded, is one of several, has the

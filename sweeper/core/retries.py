@@ -1,4 +1,4 @@
-"""Retries: which endings of a job are tried again, and how often."""
+"""Decides which jobs run again after which endings, and how often."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 
 MAX_ATTEMPTS = 3
-"""After these, a job that the environment ended, or that ran whenever the sweep was killed, failed."""
+"""Attempts at a job that the environment ends, or that runs whenever the sweep is killed; then it failed."""
 RETRIED = frozenset(
     {FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.DEVICE_LOST, FailureKind.DEVICE_BUSY}
 )
-"""Endings by the environment; no other ending is tried again."""
+"""Failures that the environment causes; no other failure is retried."""
 
 
 def is_retried(job: Job, outcome: Outcome | Report | None) -> bool:

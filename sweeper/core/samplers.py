@@ -1,7 +1,7 @@
-"""The table of samplers and their traits. Imports no Optuna.
+"""Lists the samplers and their traits. Imports no Optuna.
 
 A new sampler is one function and one row of the table; a third party's sampler is an entry point in
-`sweeper.samplers` that gives a row. Only the searcher branches on the names `auto` and `climb`.
+`sweeper.samplers` that provides a row. Only the searcher branches on the names `auto` and `climb`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sweeper.core.registry import Registry
 
 AUTO, CLIMB, SOBOL = "auto", "climb", "qmc"
-"""The parts of `auto`: the usual starts, some points of SOBOL, then CLIMB."""
+"""AUTO and its parts: it tries the usual starts, then some points of SOBOL, then those of CLIMB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,11 @@ class SamplerTraits:
 
     Attributes:
         make: Import string of a function `(seed, point, trials) -> optuna.samplers.BaseSampler`. It
-            is called for every ask, so the sampler may keep nothing but what is in the study's
-            trials. `seed` is for this ask alone; `point` counts the asks, for a sequence without a
-            seed per ask; `trials` is how many are searched.
-        why: How the report explains a trial it suggested; `asked of NAME` if empty.
-        needs_torch: The supervisor must not import torch, so the sampler runs in a separate process.
+            is called for every ask, so the sampler has no state but that in the study's trials.
+            `seed` is for this ask alone; `point` counts the asks, for a sequence without a seed per
+            ask; `trials` is the number of trials to search.
+        why: The report's explanation of a trial that it suggested; `asked of NAME` if empty.
+        needs_torch: It imports torch, which the supervisor must not do, so it runs in a separate process.
         keeps: Prefix of the trials' system attributes in which it keeps its state; empty for none.
     """
 

@@ -1,4 +1,4 @@
-"""Script: a user's training script, its command line, its files and how to read its output."""
+"""Defines Script: a user's training script, its command line, its files and how to read its output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sweeper.core.config import Scalar
 from sweeper.core.template import names_in, render
 
 FOLDER = "trial.folder"
-"""A name that templates may use besides the parameters: where the trial's own files are."""
+"""A name that templates may use besides the parameters: the folder of the trial's own files."""
 
 RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
-"""Variables that have the C library keep freed memory for the next step, as mallopt(3) reads them."""
+"""Environment variables that make the C library keep freed memory for the next step (mallopt(3))."""
 
 WATCH = "script.watch"
 """Key of a measurement's note on why a script's steps were not watched."""
@@ -41,7 +41,7 @@ class Script:
         command: Program and arguments, run without a shell.
         files: Texts of files that are written before it starts, by path below its working directory.
         env: Its additional environment variables.
-        folder: Where the user started; paths are relative to it.
+        folder: The folder in which the user started it; paths are relative to it.
         workdir: Whether each trial works in a mirror of `folder` whose large files are links, in a
             full copy, or `here`, in `folder` itself.
         stop: Whether it is asked to stop once it is measured, or runs to completion.
@@ -50,7 +50,7 @@ class Script:
         samples_per_step: Factors of the samples per step, such as `{bs}*{accum}`; empty for the
             trial's own batch.
         samples_per_epoch: Samples per epoch; 0 if unknown.
-        tokens_per_sample: For output in tokens; 0 if unknown.
+        tokens_per_sample: Tokens per sample, for output in tokens; 0 if unknown.
         mlflow: The unit of the steps it logs to MLflow; `off` if it logs nothing useful.
         mlflow_store: An empty store with one run, `mlflow_run`; each trial gets a copy of it.
         patterns: Regular expressions for its output, with named groups (`sweeper.script.patterns`);

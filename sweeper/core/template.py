@@ -1,4 +1,4 @@
-"""Templates of command lines and files: `{name}` is a value, `{name: value -> text}` is optional text.
+"""Renders templates of command lines and files: `{name}` is a value, `{name: value -> text}` optional text.
 
     "--batch-size={batch_size}"              the value in the text
     "{precision.amp: bf16 -> --amp}"         an argument for one value only

@@ -1,4 +1,4 @@
-"""Training: the options of a production run besides its configuration, and its file names."""
+"""Defines Training: the options of a production run besides its configuration, and its file names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 Schedule = Literal["constant", "linear", "cosine"]
 
 HISTORY = "history.jsonl"
-"""A line for every block of steps and every validation, in the run's folder."""
+"""File in the run's folder with a line for every block of steps and every validation."""
 
 STOP = "stop"
 """A file that asks the run to write a last checkpoint and end."""
@@ -29,9 +29,9 @@ class Training:
         validate_epochs: Epochs between validations; the run also ends with one.
         patience: Validations without a better loss after which it ends; 0 for no limit.
         checkpoint_seconds: Seconds between checkpoints.
-        keep: How many of the latest checkpoints are kept.
+        keep: Number of the latest checkpoints that are kept.
         max_seconds: Time after which it ends, counted across resumptions; 0 for no limit.
-        stall_seconds: It fails after this long without a step; 0 turns this off.
+        stall_seconds: Time without a step after which it fails; 0 for no limit.
     """
 
     folder: str

@@ -26,9 +26,9 @@ def examine(
     """Examines this machine for sweeps in `home`, which need not exist yet. Imports no torch.
 
     Args:
-        driver_problem: Why NVML cannot be used; empty if it can.
-        describe_gpus: The GPUs as NVML describes them.
-        measured: Runs the ceilings job; gets the folder for compiled code, if any, and the number of
+        driver_problem: Returns why NVML cannot be used; empty if it can.
+        describe_gpus: Returns the GPUs as NVML describes them.
+        measured: Runs the ceilings job, given the folder for compiled code, if any, and the number of
             GPUs that the job will see.
     """
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The findings of an examination: checks with a state and a remedy, and measured ceilings."""
+"""Defines the findings of an examination: checks with a state and a remedy, and measured ceilings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Examination:
 
 
 def judged(name: str, text: str, remedies: Sequence[tuple[bool, State, str]]) -> Check:
-    """Returns the check in the state of the first condition `(holds, state, remedy)` that holds, else ok."""
+    """Returns a check with the state and remedy of the first `(holds, state, remedy)` that holds, else ok."""
     for holds, state, remedy in remedies:
         if holds:
             return Check(name, state, text, remedy)

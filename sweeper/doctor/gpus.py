@@ -17,7 +17,8 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 _OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
 
-# Chips that share memory with the processor: their machine code runs nowhere else, and no other on them.
+# Chips that share memory with the processor. Their machine code runs on no other chip, nor other code on
+# them.
 _INTEGRATED = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)}
 
 
@@ -37,7 +38,7 @@ def present() -> bool:
 
 
 def num_visible(num_gpus: int, visible: str | None) -> int:
-    """Returns how many of a machine's GPUs a process sees, at most.
+    """Returns the largest number of a machine's GPUs that a process can see.
 
     Args:
         visible: CUDA_VISIBLE_DEVICES; None if not set.
@@ -54,7 +55,7 @@ def look(problem: str, gpus: Sequence[GpuFacts], *, is_present: bool) -> Iterato
 
     Args:
         problem: Why NVML cannot be used; empty if it can.
-        is_present: What `present` found.
+        is_present: The answer of `present`.
     """
     if problem and is_present:
         text = "there is an NVIDIA GPU, but its driver cannot be used here: trials would run on the CPU"
@@ -153,7 +154,8 @@ def torch_build(
     """Returns whether torch can use the GPUs that the driver reports.
 
     Args:
-        torch: `version`, `cuda` (empty for a build without) and `problem`, as the ceilings job reports them.
+        torch: `version`, `cuda` (empty for a build without CUDA) and `problem`, as the ceilings job reports
+            them.
         num_seen: GPUs that torch sees.
         visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
@@ -189,7 +191,7 @@ def used_by_torch(index: int, device: Mapping[str, Any], torch: Mapping[str, Any
     """Returns whether torch has code for a GPU that it sees, and could compute on it.
 
     Args:
-        device: As the ceilings job reports it: `name`, `capability`, `problem`.
+        device: The GPU as the ceilings job reports it: `name`, `capability`, `problem`.
     """
     name, text = f"cuda:{index}", f"{device['name']}, capability {device['capability']}"
     major, _, minor = device["capability"].partition(".")

@@ -22,7 +22,7 @@ MIN_SHM, MIN_MEMORY = 1 * GIB, 2 * GIB
 MIN_FILES = 4096
 BUSY_PCT, SWAPPING_PCT, STOLEN_PCT = 10.0, 1.0, 1.0
 LOADED = 0.5
-"""Processes that want a core, per core of the machine."""
+"""Load per core of the machine above which something else counts as running."""
 
 
 def looks() -> Sequence[Look]:
@@ -43,7 +43,7 @@ def load(pressure_pct: float | None, load_1min: float, num_cores: int) -> Check:
 
     Args:
         pressure_pct: Share of the last 10 s in which something waited for a core; None if unknown.
-        num_cores: Of the machine, usable or not: the load counts all processes.
+        num_cores: Cores of the machine, usable or not, because the load counts all processes.
     """
     waits = "" if pressure_pct is None else f"; some waited {pressure_pct:.0f}% of the last 10 s"
     text = f"load {load_1min:.2g} on {num_cores} cores in the last minute{waits}"
@@ -67,10 +67,10 @@ def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
 
 
 def quiet_cores(isolated: str, stolen_pct: float) -> Check:
-    """Returns what is known of cores that are kept free of other processes: timings are steadier there.
+    """Returns a check of the cores that are kept free of other processes, where timings are steadier.
 
     Args:
-        isolated: Those that the kernel keeps free (`isolcpus`, cpuset partitions), as it lists them: `2-5`.
+        isolated: Cores that the kernel keeps free (`isolcpus`, cpuset partitions), in its notation: `2-5`.
         stolen_pct: Share of the cores' time that a host gave to other machines.
     """
     free = f"cores {isolated} are kept free of other processes, and are not used unless asked for"
@@ -93,7 +93,7 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
     """Returns a check of the memory.
 
     Args:
-        group: Limit of the control group and what is left of it; None if there is none.
+        group: Limit of the control group and the rest of it; None if there is no limit.
     """
     text = f"{free / GIB:.3g} of {total / GIB:.3g} GiB are free"
     if group is not None and group[0] < total:
@@ -109,7 +109,7 @@ def _memory() -> Check:
 
 
 def group_memory() -> tuple[int, int] | None:
-    """Returns limit and rest of the control group that leaves the least; None if none has a limit."""
+    """Returns limit and rest, in bytes, of the control group with the least left; None without a limit."""
     names = {
         2: ("memory.max", "memory.current", "inactive_file "),
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),

@@ -20,9 +20,9 @@ from sweeper.execution.local import TRIAL_ENV
 from sweeper.telemetry.nvml.devices import GpuFacts
 
 TIMEOUT_SECONDS = 50.0
-"""For everything but the GPUs: torch's start, the host, the loader, the disk and the compiler."""
+"""Limit for everything but the GPUs: torch's start, the host, the loader, the disk and the compiler."""
 GPU_SECONDS = 20.0
-"""For each GPU: a CUDA context and a dozen figures."""
+"""Limit for each GPU: a CUDA context and a dozen figures."""
 END_SECONDS = 10.0
 SPEEDUP, BEHIND = 1.15, 0.8
 _PRECISIONS = {"bf16": "precision.amp=bf16", "fp16": "precision.amp=fp16", "TF32": "precision.tf32=True"}
@@ -33,7 +33,7 @@ _REMEDIES = {
 
 
 def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER) -> Report | Check:
-    """Returns the report of the ceilings job, or its failure, whose folder is kept.
+    """Returns the report of the ceilings job, or a failed check; the folder of a failed job is kept.
 
     Args:
         cache: Folder for compiled code, which is kept; None if nothing can be written.
@@ -81,7 +81,7 @@ def _worked(folder: Path, seconds: float) -> str:
     except subprocess.TimeoutExpired:
         return f"still running {END_SECONDS:g} s after its time limit"
     finally:
-        # On SIGTERM a keeper ends its tree first.
+        # On SIGTERM, a keeper ends its process tree before itself.
         keeper.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             keeper.wait(END_SECONDS)
@@ -95,10 +95,10 @@ def ceilings_of(values: Mapping[str, Any]) -> tuple[Ceiling, ...]:
 
 
 def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | None) -> Iterator[Check]:
-    """Yields what follows from a report of the ceilings job.
+    """Yields the checks that follow from a report of the ceilings job.
 
     Args:
-        gpus: As NVML reports them.
+        gpus: The GPUs as NVML reports them.
         visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
     torch, seen = values["torch"], values["gpus"]

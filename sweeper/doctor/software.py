@@ -14,13 +14,13 @@ from sweeper.doctor.finding import Check, State
 
 SHOWN = ("torch", "optuna", "mlflow", "nvidia-ml-py")
 
-# Whoever reaches the port of `mlflow server` can, without a password, read any file (CVE-2026-2614, up
-# to 3.9) and run code through uploaded artifacts (CVE-2026-2651, up to 3.10).
+# Anyone who reaches the port of `mlflow server` can read any file (CVE-2026-2614, up to 3.9) and run code
+# through uploaded artifacts (CVE-2026-2651, up to 3.10), without a password.
 _HOLES = " Servers of older versions have known vulnerabilities (CVE-2026-2614, CVE-2026-2651)."
 
 
 def look() -> Iterator[Check]:
-    """Yields a check of Python, one of the packages, and one for each package that is wrong."""
+    """Yields a check of Python, and one for each package that is wrong; if none is, one for all."""
     try:
         demands, needed = metadata.requires("sweeper") or [], metadata.metadata("sweeper")["Requires-Python"]
         yield python(platform.python_version(), needed or "")
@@ -60,11 +60,11 @@ def python(version: str, needed: str) -> Check:
 
 
 def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterator[Check]:
-    """Yields a failure for each package that is missing or not as demanded; else one line.
+    """Yields a failure for each package that is missing or has a wrong version; else one check for all.
 
     Args:
-        demands: Requirements as package metadata has them; those of extras are skipped.
-        version_of: Gives the version of a distribution, or an empty string.
+        demands: Requirements as in package metadata; those of extras are skipped.
+        version_of: Returns the version of a distribution, or an empty string.
     """
     wrong = False
     for text in demands:

@@ -82,7 +82,7 @@ def file_system(home: Path, mounts: str) -> Check:
         if len(fields.split()) < 5 or not rest:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
-        # Of two mounts on one point, the later hides the earlier.
+        # Where two mounts have the same point, the later one hides the earlier.
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, rest.split()[0]
     remedy = (

@@ -1,1 +1,1 @@
-"""Places jobs: `submit(folder) -> Handle`. A launcher knows nothing about what a worker does."""
+"""Places jobs: `submit(folder)` returns a `Handle`. A launcher knows nothing about what a worker does."""

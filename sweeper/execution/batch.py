@@ -1,4 +1,4 @@
-"""Workers as jobs of a batch system, through dask-jobqueue: submits, replaces, cancels them."""
+"""Submits, replaces and cancels workers as jobs of a batch system, through dask-jobqueue."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import Execution
 
 ASK_SECONDS = 15.0
-"""Interval between questions to the batch system while workers are missing."""
+"""Seconds between two queries to the batch system while workers are missing, and after a refusal."""
 SUBMIT_SECONDS = 120.0
 MAX_REFUSALS = 20
-"""Consecutive refusals by the batch system before the sweep stops, if there is no job."""
+"""Consecutive refusals by the batch system after which a sweep without any job stops."""
 MAX_IN_VAIN = 3
 MAX_WORDS = 60
 STALE_SECONDS = 20.0
-"""A younger job may not be listed yet."""
+"""Seconds after which a job that is not listed counts as ended; a younger one may not be listed yet."""
 
 _SETTINGS = {
-    # A lost worker takes its trial along; only the supervisor runs it again.
+    # The trial of a lost worker is lost too; only the supervisor runs it again.
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.work-stealing": False,
-    # A machine without power closes no connection.
+    # A machine that loses power closes no connection.
     "distributed.scheduler.worker-ttl": "60s",
-    # How long a nanny may take to restart its worker before the job is given up.
+    # Time for a nanny to restart its worker before the job is given up.
     "distributed.deploy.lost-worker-timeout": "15s",
 }
 
 
 LOGS = "jobs"
-"""In the sweep's folder: the jobs' output."""
+"""Folder of the jobs' output, inside the sweep's folder."""
 
 
 def launch(request: LaunchRequest) -> RemoteLauncher:
@@ -130,11 +130,12 @@ class BatchPool(DaskPool):
         self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
 
     def want(self, count: int) -> None:
-        """Submits or cancels jobs to have `count`; lost ones are replaced.
+        """Submits or cancels jobs to reach `count`, and replaces lost ones.
 
         Raises:
             UserError: The batch system rejects the first job.
-            EnvironmentStopError: It no longer accepts jobs.
+            EnvironmentStopError: It no longer accepts jobs, or several jobs in a row ended before their
+                worker started.
         """
         cluster, now = self._cluster, time.monotonic()
         self._forget_ended()
@@ -144,7 +145,7 @@ class BatchPool(DaskPool):
             cluster.scale(count)
         try:
             if cluster.workers.keys() - asked.keys():
-                # Before more are requested: these take the free names.
+                # Cancels surplus jobs first, since a new job may reuse the name of one.
                 cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
             while len(asked) < count:
                 asked.update(cluster.new_worker_spec())
@@ -152,7 +153,7 @@ class BatchPool(DaskPool):
                 return
             cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
         except (RuntimeError, TimeoutError, OSError) as error:
-            # Dask would keep them as if they existed.
+            # Dask would keep rejected jobs as if they existed.
             for name in [name for name, job in dict(cluster.workers).items() if not job.job_id]:
                 del cluster.workers[name]
             self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
@@ -169,7 +170,7 @@ class BatchPool(DaskPool):
         else:
             self._refused = 0
         for job in dict(cluster.workers).values():
-            # By ID: a replacement job has the same worker name.
+            # Keyed by job ID, since a replacement has the same worker name.
             self._started.setdefault(job.job_id, now)
 
     def workers(self) -> Sequence[str]:
@@ -179,7 +180,7 @@ class BatchPool(DaskPool):
         return found
 
     def _forget_ended(self) -> None:
-        """Forgets jobs that ended before their worker came, which nothing else would notice."""
+        """Forgets jobs that ended before their worker started; nothing else would notice them."""
         there = {str(info["name"]) for info in self._info.values()}
         waiting = {
             name: job
@@ -231,7 +232,7 @@ class BatchPool(DaskPool):
 
 
 def _listed(kind: str) -> set[str] | None:
-    """Returns the jobs that the batch system still has; None if it cannot be asked."""
+    """Returns the IDs of the user's jobs in the batch system; None unless it is SLURM and answers."""
     if kind != "slurm":
         return None
     try:
@@ -255,7 +256,7 @@ def _arguments(
     return {
         **found,
         "job_script_prologue": [*keys, *found["job_script_prologue"]],
-        # Older PBS accepts no longer name.
+        # Older versions of PBS accept at most 15 characters.
         "job_name": named[: 15 if kind == "pbs" else None],
         "log_directory": str(logs) if logs else None,
     }

@@ -1,4 +1,4 @@
-"""The launcher for clusters: sends jobs as parcels to the workers of a pool, one job per worker."""
+"""Launches jobs on a cluster: sends them as parcels to the workers of a pool, one job per worker."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from sweeper.execution.workers import Known, RemoteHandle, seconds_of, where
 from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"
-"""In the sweep's folder while it runs: its jobs, which a next supervisor finds if this one dies."""
+"""File in the sweep's folder that lists its jobs while it runs, for the next supervisor if this one dies."""
 MODELS = "models.json"
-"""In the sweep's folder: device models of workers that this sweep does not use."""
+"""File in the sweep's folder that lists the device models of workers that the sweep does not use."""
 _ANOTHER = (
     "results only compare within one model. Request one (`execution.job.constraint`), or give each a"
     " separate sweep (`same_gpu: false`)"
 )
 LOOK_SECONDS = 0.2
 WAITING_SECONDS = 5.0
-"""After this long without a worker, the user is informed."""
+"""Seconds without a worker after which the user is informed."""
 LEAVE_SECONDS = 5.0
 MAX_SAID = 200
 MAX_REFUSALS = 3
-"""If this many workers refuse and none accepts, the sweep stops."""
+"""Number of workers in a row that may refuse trials before a sweep without any other worker stops."""
 MAX_WORKERS = 1000
-"""For a cluster of unknown size."""
+"""Maximum number of workers on a cluster of unknown size."""
 
 Later = list[Callable[[], object]]
-"""Calls that run the callbacks of others, to be made without the lock."""
+"""Calls to make after the lock is released, since they run other code's callbacks."""
 
 
 def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteLauncher:
@@ -108,11 +108,12 @@ class RemoteLauncher(Launcher):
             template: The common part of all jobs' parcels.
             most: Maximum number of concurrent workers.
             needs_gpu: Whether each worker must have its own GPU.
-            on_cpu: Whether GPUs are left alone.
+            on_cpu: Whether trials run on the CPU, so that GPUs are ignored.
             model: The only device model to use; by default that of the first worker.
-            same_gpu: Whether workers with other models stay unused; else their models are recorded.
-            folder: Where the list of jobs is kept; not kept by default.
-            say: Takes lines for the user.
+            same_gpu: Whether the user wants results for one model only; otherwise the models of unused
+                workers are recorded, for separate sweeps.
+            folder: The sweep's folder, for the lists of jobs and models; by default none is written.
+            say: Called with each line for the user.
         """
         self._pool, self._template = pool, template
         self._most, self._wanted = most, most
@@ -132,7 +133,7 @@ class RemoteLauncher(Launcher):
 
     @property
     def capacity(self) -> int:
-        """The number of jobs that can run now: workers with time for a trial."""
+        """The number of jobs that can run now: one for each worker that is busy or has time for a trial."""
         with self._lock:
             if self._broken is not None:
                 raise self._broken
@@ -150,7 +151,7 @@ class RemoteLauncher(Launcher):
         with self._locked() as later:
             if self._broken is not None:
                 raise self._broken
-            # Confirmation runs alone and leaves the other workers to others.
+            # Confirmation runs one job at a time and releases the other workers.
             self._wanted = 1 if handle.job.stage == "confirm" else self._most
             self._seconds = seconds_of(handle.job)
             self._queue.append(handle)
@@ -158,7 +159,7 @@ class RemoteLauncher(Launcher):
         return handle
 
     def end(self, handle: RemoteHandle) -> None:
-        """Cancels a job, wherever it is."""
+        """Cancels a job, whether it waits or runs."""
         with self._locked() as later:
             if handle in self._queue:
                 self._queue.remove(handle)
@@ -185,9 +186,9 @@ class RemoteLauncher(Launcher):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Later]:
-        """Holds the lock; yields a list for calls to make once it is free, even after an error.
+        """Holds the lock; yields a list of calls to make after its release, even after an error.
 
-        Whoever waits for a job submits the next one, or waits for a thread that needs the lock.
+        A job's callback may submit the next job, or wait for a thread that needs the lock.
         """
         later: Later = []
         try:
@@ -240,7 +241,7 @@ class RemoteLauncher(Launcher):
         return handles
 
     def _look(self) -> None:
-        """Notices new and lost workers, and places waiting jobs."""
+        """Adds new workers, removes lost ones, releases idle ones that are not needed, and places jobs."""
         names = self._pool.workers()
         new = [name for name in names if name not in self._workers]
         about = self._pool.call(new, node.here, *self._asked_of_all) if new else {}
@@ -257,7 +258,7 @@ class RemoteLauncher(Launcher):
                 self._lose(hanging, later)
             idle = [each for each in self.known if each.handle is None and not each.leaving]
             spare = sum(not each.leaving for each in self.known) - self._wanted
-            # The last busy worker has warm caches: it is the last to go.
+            # The worker that was used last has warm caches: it is the last to go.
             for each in sorted(idle, key=lambda each: (not each.refusal, each.name == self._last)):
                 if each.refusal or spare > 0 or not each.has_time_for(self._seconds):
                     spare -= 1
@@ -294,7 +295,7 @@ class RemoteLauncher(Launcher):
             self._refusals += 1
             known.leaving = self._pool.retire(name)
             if known.leaving:
-                # A replacement would likely be the same.
+                # A replacement would likely be refused as well.
                 self._most = max(1, self._most - 1)
                 self._wanted = min(self._wanted, self._most)
             self._say(f"The worker on {where(about)} takes no trials: {known.refusal}.")
@@ -323,7 +324,7 @@ class RemoteLauncher(Launcher):
             takers = [each for each in self.known if self._takes(each, seconds_of(handle.job))]
             if not takers:
                 continue
-            # Trials that are compared run on one worker, as long as it is there.
+            # Trials that are compared run on the same worker, as long as it is present.
             worker = next((each for each in takers if each.name == self._last), takers[0])
             if handle.job.stage == "search":
                 worker = takers[0]
@@ -348,10 +349,10 @@ class RemoteLauncher(Launcher):
         try:
             future = self._pool.run(worker.name, node.run_parcel, parcel.to_bytes())
         except Exception as error:
-            # The worker is gone, which nothing has noticed yet.
+            # The worker is gone, but does not count as lost yet.
             future = Future()
             future.set_exception(error)
-        # A future that has ended calls back at once.
+        # A future that has ended calls back immediately.
         later.append(partial(future.add_done_callback, partial(self._arrived, handle, worker)))
 
     def _arrived(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Workers of an existing Dask cluster."""
+"""Runs jobs on the workers of an existing Dask cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(module: str) -> Any:
         ) from None
     finally:
         if signal.getsignal(signal.SIGINT) is not before:
-            # dask-jobqueue handles Ctrl-C once it is imported, and would exit with code 0.
+            # On import, dask-jobqueue takes over Ctrl-C, and would exit with code 0.
             signal.signal(signal.SIGINT, before)
 
 
@@ -53,7 +53,7 @@ class DaskPool:
     stays = True
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
-        """Connects.
+        """Connects to the scheduler at `address`.
 
         Raises:
             EnvironmentStopError: No scheduler answers there.
@@ -110,7 +110,7 @@ class DaskPool:
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Runs `function` on a worker, in its task thread."""
         self._count += 1
-        # If workers declare GPUs, this keeps other users of the cluster off meanwhile.
+        # If workers declare GPUs, claiming one keeps other users' tasks off the worker meanwhile.
         declared = self._info.get(worker, {}).get("resources") or {}
         resources = {name: 1 for name in declared if name.lower() == "gpu"}
         distributed = load("distributed")

@@ -1,4 +1,4 @@
-"""The inline launcher: runs jobs one by one in this process, for debugging."""
+"""Runs jobs one by one in this process, for debugging."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         kind: `slurm`, `pbs`, `lsf` or `sge`.
         gpus: GPUs per job; 0 for none.
     """
-    # LSF has no seconds.
+    # LSF takes time limits in whole minutes.
     seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
     asked = _ASKED[kind](job, gpus)
     directives = [*asked.pop("job_extra_directives", ()), *job.directives]
@@ -62,7 +62,7 @@ def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
 
 
 def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
-    # PBS takes whole numbers only, and has no GiB.
+    # PBS takes whole numbers only, and no GiB.
     memory = math.ceil(job.memory_bytes / 2**20)
     parts = [f"select=1:ncpus={job.cores}:mem={memory}mb", *([f"ngpus={gpus}"] if gpus else [])]
     parts += [job.constraint] if job.constraint else []
@@ -111,7 +111,7 @@ KINDS: Sequence[str] = tuple(_ASKED)
 
 
 def _clock(seconds: float) -> str:
-    """Formats a time in the way that all of them read."""
+    """Returns `seconds` as `HH:MM:SS`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{rest:02d}"

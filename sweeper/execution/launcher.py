@@ -1,6 +1,6 @@
-"""The protocol of launchers: takes a job's folder and returns a handle on its outcome.
+"""Defines the protocol of launchers: one takes a job's folder and returns a handle on its outcome.
 
-`sweeper.core.launchers` has the table of launchers. Each one has to pass the suite in
+`sweeper.core.launchers` has the table of launchers. Each one must pass the suite in
 `sweeper.testing.conformance`.
 """
 
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 class Handle(Protocol):
     """A running job: a subset of concurrent.futures.Future.
 
-    If it may run elsewhere, it also has a `place` (`sweeper.core.place.Place`), and writes it.
+    If the job may run on another machine, the handle also has a `place` (`sweeper.core.place.Place`),
+    which its launcher writes to the job's folder.
     """
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Returns whether the job has ended."""
 
     def result(self, timeout: float | None = None) -> Outcome | Report:
-        """Waits for the outcome; a job without one is a Failure of kind `lost`."""
+        """Waits for the outcome and returns it; without one, returns a Failure of kind `lost`."""
 
     def cancel(self) -> bool:
-        """Ends it with all its processes."""
+        """Ends the job with all its processes; returns False if it had already ended."""
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> object:
-        """Calls `fn` when it has ended."""
+        """Calls `fn` when the job has ended."""
 
 
 class Launcher(Protocol):
-    """Places workers.
+    """Places jobs.
 
     A launcher derives from this class and implements `capacity`, `submit` and `close`.
     """
@@ -57,7 +58,7 @@ class Launcher(Protocol):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends every job and whatever was started for them."""
+        """Ends every job and everything that was started for them."""
         raise NotImplementedError
 
     @property
@@ -82,13 +83,13 @@ class LaunchRequest:
 
     Attributes:
         folder: The sweep's folder.
-        execution: The section of the specification.
-        gpus: GPUs that each job asks for; 0 leaves them alone.
+        execution: The `execution` section of the specification.
+        gpus: GPUs that each job requests; 0 if jobs use none.
         parcel: Returns the common part of all jobs' parcels, for launchers that share no folder
             with their workers.
         most: Maximum number of concurrent jobs, if fewer than `execution` allows.
         model: The only device model to use; empty for the first worker's.
-        say: Takes lines for the user.
+        say: Called with each line for the user.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""The local launcher: a server with torch imported, and a keeper and a trial for each job.
+"""Runs jobs on this machine: a server imports torch; each job gets a keeper and a trial process.
 
 supervisor ──► server (torch, one thread) ──fork──► keeper ──fork or exec──► trial
 """
@@ -24,10 +24,10 @@ from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import held_back_line, passed
 
 MARK = "SWEEPER_SWEEP"
-"""Environment variable of every process of a sweep: the sweep's folder."""
+"""Environment variable that marks every process of a sweep; its value is the sweep's folder."""
 
 MAX_SERVERS = 3
-"""A server that was killed this often will be killed again."""
+"""Maximum number of servers per launcher: if that many were killed, the next one would be too."""
 
 SERVER_ENV: Mapping[str, str] = {
     # One thread: a process with more must not fork. Trials set their own number.
@@ -36,16 +36,16 @@ SERVER_ENV: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 TRIAL_ENV: Mapping[str, str] = {
-    # How long a thread spins at a barrier before it sleeps. With OpenMP's default (300,000), a step
-    # of 1 ms took 160 ms when another process kept a core busy: the thread that all wait for had
-    # lost its core to a spinning one. Sleeping immediately costs a quiet machine half its speed.
+    # Number of spins of a thread at a barrier before it sleeps. With OpenMP's default (300,000), a
+    # step of 1 ms took 160 ms when another process kept a core busy: the thread that all others
+    # waited for had lost its core to a spinning one. Without spins, a quiet machine is half as fast.
     "GOMP_SPINCOUNT": "1000",
     "PYTHONUNBUFFERED": "1",
 }
 
 
 def own_environment() -> dict[str, str]:
-    """Returns the user's values of the variables that are overridden here."""
+    """Returns the user's values of the environment variables that this module overrides."""
     return {name: os.environ[name] for name in {**SERVER_ENV, **TRIAL_ENV} if name in os.environ}
 
 
@@ -54,7 +54,7 @@ def environment_of(
 ) -> dict[str, str]:
     """Returns the environment of a local process that runs jobs of the sweep in `folder`.
 
-    Its mark lets the next supervisor end processes that a killed one has left.
+    Its mark lets the next supervisor end processes that a killed one left behind.
 
     Args:
         pass_env: Environment variables that trials get in addition to the usual ones
@@ -82,7 +82,7 @@ class LocalHandle(Future[Outcome | Report]):
 class LocalLauncher(Launcher):
     """Runs jobs on this machine, at most `capacity` at a time (which the caller ensures).
 
-    The server starts with the launcher and imports torch; jobs submitted before that is done wait.
+    The server starts with the launcher and imports torch; jobs wait until that is done.
     """
 
     capacity = sys.maxsize
@@ -99,7 +99,7 @@ class LocalLauncher(Launcher):
         environ: Mapping[str, str] = os.environ,
         program: Sequence[str] = ("-m", "sweeper.execution.server"),
     ) -> None:
-        """Starts a server, and another one if that is killed and a job is submitted afterwards.
+        """Starts a server; if it is killed, the next submitted job starts another one.
 
         Args:
             pass_env: Environment variables that trials get in addition to the usual ones
@@ -181,7 +181,7 @@ class LocalLauncher(Launcher):
             with self._lock:
                 handle = self._handles.pop(message["ended"])
             _set_outcome(handle, Path(message["ended"]))
-        # The keepers hold the pipe as well, so at its end no keeper and no trial is left, unless a
+        # The keepers also hold the pipe open: when it ends, no keeper and no trial is left, unless a
         # keeper was killed together with the server.
         if not self._stdin.closed:
             with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ class LocalLauncher(Launcher):
 
 
 def _set_outcome(handle: LocalHandle, folder: Path) -> None:
-    """Gives a handle its outcome, or the error in reading it."""
+    """Sets a handle's outcome, or the error raised in reading it."""
     try:
         handle.set_result(outcome_or_lost(folder))
     except Exception as error:

@@ -1,9 +1,9 @@
-"""The worker's side of a cluster: runs parcels with a local launcher.
+"""Runs parcels on a worker of a cluster, with a local launcher.
 
     worker of the cluster (one job, one GPU) ──► server ──fork──► keeper ──► trial
 
-Everything is in the worker's own scratch folder, except for prepared data and compile caches, which
-the workers of a machine share and keep.
+All files are in the worker's scratch folder, except for prepared data and compile caches, which the
+workers of a machine share and keep.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ from sweeper.system.cpu import cpu_name
 from sweeper.telemetry.nvml.probe import gpu_names
 
 SCRATCH = "SWEEPER_SCRATCH"
-"""Names the node's folder for all of this; by default, the folder of temporary files."""
+"""Environment variable that names a node's folder for scratch folders and caches.
+
+By default, that is the folder of temporary files.
+"""
+
 ENDS_AT = "SWEEPER_JOB_ENDS_AT"
-"""In a job's environment: its time limit, in seconds since 1970 by the node's clock."""
+"""Environment variable of a job: when it ends, in seconds since 1970 by the node's clock."""
 IDLE_SECONDS = 600.0
-"""A supervisor that has been silent for this long counts as gone."""
+"""Seconds of silence after which a supervisor counts as gone."""
 PREPARE_SECONDS = 3600.0
 
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
@@ -58,11 +62,11 @@ _NODES: dict[str, Node] = {}
 
 
 def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
-    """Describes the worker that calls it.
+    """Returns the description of the worker that calls it.
 
     Args:
-        needs_gpu: Whether it needs its own GPU; without one it refuses trials.
-        on_cpu: Whether GPUs are left alone.
+        needs_gpu: Whether the worker must have its own GPU; without one, it refuses trials.
+        on_cpu: Whether trials run on the CPU, so that GPUs are ignored.
     """
     gpu, names = os.environ.get(_VISIBLE, ""), [] if on_cpu else gpu_names()
     ends_at = os.environ.get("SLURM_JOB_END_TIME") or os.environ.get(ENDS_AT) or ""
@@ -83,7 +87,11 @@ def _until(stamp: float) -> float:
 
 
 def run_parcel(data: bytes) -> bytes:
-    """Runs the parcel in `data` and returns its packed results."""
+    """Runs the parcel in `data` and returns its packed results.
+
+    Raises:
+        ValueError: An earlier supervisor sent the parcel, or the worker still runs a job of the sweep.
+    """
     parcel = Parcel.from_bytes(data)
     with _LOCK:
         node = _NODES.get(parcel.sweep)
@@ -102,21 +110,21 @@ def run_parcel(data: bytes) -> bytes:
 
 
 def cancel(sweep: str, attempts: Sequence[tuple[str, int]]) -> None:
-    """Ends those of the given attempts (uid and number) that run on this worker; they are lost."""
+    """Ends the given attempts (uid and number) if they run on this worker; they are lost."""
     if node := _NODES.get(sweep):
         node.cancel(attempts)
 
 
 def relieve(sweep: str, turn: int) -> None:
-    """Ends jobs that a sweep's earlier supervisor left running on this worker: they block it."""
+    """Frees this worker from jobs that an earlier supervisor of the sweep left running."""
     node = _NODES.get(sweep)
     if node is not None and node.turn < turn:
-        # The engine's thread must not wait for it.
+        # The thread of Dask or Ray that makes this call must not wait.
         threading.Thread(target=leave, args=(sweep, turn), daemon=True).start()
 
 
 def leave(sweep: str, before: float = math.inf) -> None:
-    """Ends everything of a sweep on this worker.
+    """Ends everything that a sweep runs on this worker.
 
     Args:
         before: Jobs of this turn or a later one are left alone.
@@ -191,7 +199,7 @@ class Node:
         )
 
     def _prepared(self, job: Job) -> Failure | None:
-        """Prepares the data on this machine, once for all its workers."""
+        """Prepares the data on this machine, once for all its workers; returns the failure, if any."""
         prepared = Path(job.prepared)
         if prepared.exists():
             return None
@@ -222,7 +230,7 @@ class Node:
         return self._handle.result()
 
     def cancel(self, attempts: Sequence[tuple[str, int]]) -> None:
-        """Ends the running job if it is one of these."""
+        """Ends the running job if it is one of `attempts`."""
         job = self._job
         if self._handle is not None and job is not None and (job.uid, job.attempt) in attempts:
             self._handle.cancel()
@@ -299,7 +307,7 @@ def _clear(root: Path) -> None:
 
 def _scratches(root: Path) -> Iterator[Path]:
     for folder in root.glob("work-*"):
-        # A new one may have no lock yet, or nobody may hold it yet.
+        # A new folder may have no lock file yet, or one that nobody holds yet.
         with contextlib.suppress(OSError):
             if -_until((folder / "lock").stat().st_mtime) > IDLE_SECONDS:
                 yield folder

@@ -1,4 +1,4 @@
-"""Parcels: a job and its code as bytes, and its results as bytes. Needs no shared file system."""
+"""Packs a job with its code, and its results, as bytes, so that no shared file system is needed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Parcel:
         sweep: Unique name of the job's sweep.
         turn: Number of the sweep's supervisor; jobs of an earlier one are ended.
         isolation: `execution.isolation`.
-        env: Values of the variables in `execution.pass_env`, as the supervisor has them.
-        pass_env: Those names, for variables of the worker's own environment.
-        code: The user's modules: text by path, relative to the import path.
+        env: Values of the variables in `execution.pass_env` in the supervisor's environment.
+        pass_env: Names in `execution.pass_env`, for variables of the worker's own environment.
+        code: Text of the user's modules by path, relative to the import path.
     """
 
     job: Job
@@ -58,16 +58,16 @@ class Parcel:
 def pack_folder(folder: Path) -> bytes:
     """Packs the files that a job has left in its folder, except config.json."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
-    # The target of a link is not the job's.
+    # The target of a link does not belong to the job.
     sent = {name: path for name, path in files.items() if path.is_file() and not path.is_symlink()}
     return _packed({name: path.read_bytes() for name, path in sent.items() if name != CONFIG})
 
 
 def unpack_into(folder: Path, data: bytes) -> None:
-    """Unpacks a worker's files into the job's folder, the outcome last: it commits the rest.
+    """Unpacks a worker's files into the job's folder, the outcome last, since it commits the rest.
 
     Raises:
-        ValueError: They are not what a worker sends.
+        ValueError: `data` is damaged, its outcome cannot be read, or a path leaves the folder.
     """
     files = _unpacked(data)
     try:

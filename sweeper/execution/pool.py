@@ -1,4 +1,4 @@
-"""The protocol of pools: starts workers, names them and runs functions on them."""
+"""Defines the protocol of pools, which start workers, name them and run functions on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Worker:
         job: The scheduler's ID of the worker's job; empty if there is none.
         model: Model of its GPU, or of its processor if it sees none.
         seconds_left: Seconds until its job's time limit; None for no limit.
-        refusal: Why it takes no trials; empty if it does.
+        refusal: Why it takes no trials; empty if it takes them.
     """
 
     host: str
@@ -42,7 +42,7 @@ class Pool(Protocol):
     stays: bool
 
     def want(self, count: int) -> None:
-        """Starts or releases workers to have `count`.
+        """Starts or releases workers to reach `count`.
 
         Called repeatedly, so that lost workers are replaced. Does nothing if the workers belong to
         somebody else.
@@ -60,10 +60,14 @@ class Pool(Protocol):
     def call(
         self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any
     ) -> Mapping[str, Any]:
-        """Runs a short function on each of `workers` alongside its trial; omits those that fail."""
+        """Runs a short function on each of `workers` alongside its trial.
+
+        Returns:
+            The results by worker, without the workers on which it failed.
+        """
 
     def retire(self, worker: str) -> bool:
-        """Releases an idle worker; returns whether it goes, since somebody else's stays."""
+        """Releases an idle worker; returns False if it belongs to somebody else and stays."""
 
     def jobs(self) -> Sequence[str]:
         """Returns the scheduler's IDs of all jobs, including waiting ones."""

@@ -1,4 +1,4 @@
-"""Workers through Ray: actors on an existing cluster or on one started here."""
+"""Runs jobs in Ray actors, on an existing cluster or on one started here."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sweeper.execution.pool import WorkerLostError
 
 CALL_SECONDS = 10.0
 THREADS = 3
-"""Of a worker: for its trial, for short calls meanwhile, and one that is held while it lives."""
+"""Threads of a worker: for its trial, for short calls meanwhile, and for `_hold` while it lives."""
 OBJECT_BYTES = 128 * 2**20
-"""Shared memory for the parcels of a cluster started here; trials' loaders need the rest."""
+"""Bytes of shared memory for parcels in a cluster started here; trials' loaders need the rest."""
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A CPU worker may ask for zero GPUs; Ray must not change which ones are visible there.
+    # If a worker requests zero GPUs, Ray must not change which ones it sees.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# Ray's setting for other systems: a cluster of one machine, which listens on loopback only.
+# A setting that Ray has for other systems: a cluster of one machine listens on loopback only.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
@@ -69,7 +69,7 @@ class _Actor:
     """A worker."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs `function`."""
+        """Runs `function` and returns its result."""
         return function(*arguments)
 
 
@@ -124,7 +124,7 @@ class RayPool:
         except BaseException:
             self._remove_folder()
             raise
-        # A GPU worker reserves no cores: the machine tells a trial how many it may use.
+        # A GPU worker reserves no cores: a trial learns from the machine how many it may use.
         resources = {"num_gpus": gpus, "num_cpus": 0} if gpus else {"num_cpus": 1}
         self._remote = ray.remote(_Actor).options(
             **resources, max_restarts=0, max_concurrency=THREADS, scheduling_strategy="SPREAD"
@@ -139,7 +139,7 @@ class RayPool:
         self._lost = set[str]()
 
     def want(self, count: int) -> None:
-        """Starts or releases workers to have `count`, as far as the cluster has room."""
+        """Starts or releases workers to reach `count`, as far as the cluster has room."""
         if self._most is None:
             total = self._ray.cluster_resources().get(self._kind, 0)
             count = min(count, int(total // self._per_worker))
@@ -235,7 +235,7 @@ class RayPool:
 def _new_folder() -> str:
     """Makes a folder for a cluster started here, and removes those of killed processes.
 
-    Always in /tmp, since it holds sockets, whose paths must be short.
+    The folder is always in /tmp, since it holds sockets, whose paths must be short.
     """
     for left in Path("/tmp").glob("sweeper-ray-*-*"):
         if not os.path.exists(f"/proc/{left.name.split('-')[2]}") and left.stat().st_uid == os.getuid():
@@ -256,7 +256,7 @@ def _own_handlers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _token() -> Iterator[None]:
-    """Makes a cluster that is started meanwhile accept commands from this process only.
+    """Makes a cluster that is started inside the context accept commands from this process only.
 
     Ray itself would leave a token in the user's home. A token that the user has set is kept.
     """

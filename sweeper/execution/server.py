@@ -1,9 +1,9 @@
-"""The server: imports torch once, then forks a keeper per job. JSON lines in, JSON lines out.
+"""Imports torch once, then forks a keeper per job; reads and writes JSON lines.
 
     {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its keeper has exited
     {"cancel": DIR}                           ->  the keeper ends its process tree
 
-It has a single thread, runs no tensor operation and never touches CUDA, so that forking is safe.
+The server has one thread, runs no tensor operation and must never touch CUDA, so that forking is safe.
 When its input ends (the supervisor is gone), it ends all keepers and exits.
 """
 
@@ -39,7 +39,7 @@ _START: dict[str, Start] = {
 
 
 class Server:
-    """Reads requests from `source`, writes answers to `answers`."""
+    """Reads requests from `source` and writes answers to `answers`."""
 
     def __init__(self, source: int, answers: int) -> None:
         self.source, self.answers = source, answers
@@ -51,7 +51,7 @@ class Server:
 
     def serve(self) -> None:
         """Serves requests until the input ends."""
-        # The handler does nothing; the wake-up descriptor brings poll() back.
+        # The handler does nothing; the wake-up descriptor makes poll() return.
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -103,7 +103,7 @@ class Server:
             die_with_parent(signal.SIGTERM, server)
             for descriptor in (self.source, self._wake, self._wake_end):
                 os.close(descriptor)
-            # Open until the keeper exits: the supervisor reads EOF when all keepers are gone.
+            # `answers` stays open until the keeper exits: the supervisor reads EOF when all are gone.
             keep(folder, start, (self.answers,))
             status = 0
         except BaseException:
@@ -158,7 +158,7 @@ def main(warm: Callable[[], None] = warm) -> None:
     gc.disable()
     warm()
     look_for_probes()
-    # Present objects live forever: the collector need not touch (and so copy) their pages.
+    # The objects made so far live forever: the collector need not touch (and so copy) their pages.
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""The workers of a cluster as a launcher knows them, and their jobs."""
+"""Describes the workers of a cluster, as a launcher knows them, and their jobs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sweeper.execution.node import PREPARE_SECONDS
 from sweeper.execution.pool import Worker
 
 MARGIN_SECONDS = 30.0
-"""Between a trial's time limit and the end of the worker's job."""
+"""Seconds between a trial's time limit and the end of the worker's job."""
 
 
 class Ends(Protocol):
     """Cancels jobs."""
 
     def end(self, handle: RemoteHandle) -> None:
-        """Cancels a job, wherever it is."""
+        """Cancels a job, whether it waits or runs."""
 
 
 class RemoteHandle(Future[Outcome | Report]):
@@ -52,9 +52,9 @@ class Known:
     """A present worker.
 
     Attributes:
-        ends_at: When its time is up, by the monotonic clock.
-        handle: The job that it has run since `since`.
-        refusal: Why it takes no trials; empty if it does.
+        ends_at: Time of the monotonic clock at which the worker ends; infinite for no limit.
+        handle: The job that it has run since `since`; None if it is idle.
+        refusal: Why it takes no trials; empty if it takes them.
         leaving: Whether it was asked to leave.
     """
 
@@ -67,7 +67,7 @@ class Known:
     leaving: bool = False
 
     def has_time_for(self, seconds: float) -> bool:
-        """Whether it will be there for `seconds` more."""
+        """Returns whether it will be available for `seconds` more."""
         return time.monotonic() + seconds <= self.ends_at
 
     @property
@@ -80,10 +80,10 @@ class Known:
 
 
 def seconds_of(job: Job) -> float:
-    """Returns how long a worker must still be there for a job; 0 for setup jobs."""
+    """Returns the seconds for which a worker must be available for a job; 0 for setup jobs."""
     return 0.0 if job.runner in (PREPARE_RUNNER, PROBE_RUNNER) else job.timeout_seconds + MARGIN_SECONDS
 
 
 def where(worker: Worker) -> str:
-    """Names a worker's machine and job."""
+    """Returns a worker's machine and job in words."""
     return f"{worker.host} (job {worker.job})" if worker.job else worker.host

@@ -1,4 +1,4 @@
-"""The caveats of an export: what to know before relying on its figures."""
+"""Lists the caveats of an export: what to know before relying on its figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS = re.compile(
     r"(?:-{1,2}|\+|(?:[\w-]+\.)+)(?:(?:max|num|n|total|train(?:ing)?)[-_])*(?:steps|iters|iterations)(?:=.*)?",
     re.I,
 )
-"""An option for the number of steps of a run: `--max_iters=1000`, `--steps`, `trainer.max_steps=100`."""
+"""Matches an option for a run's number of steps: `--max_iters=1000`, `--steps`, `trainer.max_steps=100`."""
 
 
 def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: float | None) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _learning_rate(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) 
 
 
 def _counted_in_steps(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) -> Iterator[str]:
-    """Warns if a script's run has a number of steps, and the batch is another than the baseline's."""
+    """Warns if a script's run is counted in steps and its batch differs from the baseline's."""
     if "batch_size" not in (config.args or {}) or config.global_batch == baseline.global_batch:
         return
     found = next((word for word in spec.command if _STEPS.fullmatch(word)), None)
@@ -66,7 +66,7 @@ def _counted_in_steps(spec: SweepSpec, config: TrialConfig, baseline: TrialConfi
 
 
 def _larger_data(spec: SweepSpec, record: TrialRecord, data_gib: float | None) -> Iterator[str]:
-    """Warns if the sweep's data fit in a memory that production's data will not fit in."""
+    """Warns if the sweep's data fits in a memory in which production's data will not."""
     wanted = spec.production.data_gib if spec.production else None
     measured = record.measurement
     if wanted is None or data_gib is None or measured is None:

@@ -15,7 +15,7 @@ def origin(value: Mapping[str, Any]) -> str:
 
 
 def promise(value: Mapping[str, Any]) -> str:
-    """Returns the figures to expect in production, and on which device, in one line."""
+    """Returns one line with the figures to expect in production and their device."""
     measured, held = value["measured"], value["holds_for"]
     parts = [f"{measured['throughput']:,.0f} samples/s"]
     if measured["epoch_seconds"]:

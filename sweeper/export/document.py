@@ -1,4 +1,4 @@
-"""The export of a trial as plain values: what runs, how fast it was, where that holds."""
+"""Builds the export of a trial as plain values: what runs, how fast it was, and where that holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sweeper.export.schema import (
 from sweeper.spec import SweepSpec
 
 PROOF_FILE = "proof.json"
-"""File in the folder of a tune's sweep: what was proved of its winner's changes."""
+"""File in the folder of a tune's sweep: what was proved about its winner's changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _chosen(summary: Summary, number: int | None) -> TrialRecord:
 
 def _production(spec: SweepSpec) -> Mapping[str, Any] | None:
     found = dict(spec.to_dict().get("production") or {})
-    # Documents of earlier versions have none.
+    # Left out if unset, as in exports of earlier versions.
     if found.get("price_per_hour", 0) is None:
         del found["price_per_hour"]
     return found or None

@@ -1,4 +1,4 @@
-"""A configuration as the flags of a training script: `--batch-size 512 --amp bf16 --num-workers 8`.
+"""Writes a configuration as flags of a training script: `--batch-size 512 --amp bf16 --num-workers 8`.
 
 A map from dotted names to the script's own flags replaces some of them:
 
@@ -28,7 +28,7 @@ _OWN_NAMES = {
     "optimizer.name": "--optimizer",
     "device.count": "--num-devices",
 }
-"""Flags of names whose last part says too little."""
+"""Flags of settings for which the last part of the name says too little."""
 
 _NO_FLAG = ("optimizer.lr_rule", "optimizer.lr_batch_size", "device.malloc")
 """Settings that the learning rate already reflects, or that no script option sets."""
@@ -60,8 +60,8 @@ _OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
 def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     """Returns the settings of an exported configuration that had an effect, by dotted name.
 
-    The learning rate is the one at the global batch. Settings the device does not support (TF32 on a
-    CPU) are off; settings of workers are absent without workers.
+    The learning rate is the one at the global batch. Settings that the device does not support
+    (TF32 on a CPU) have their defaults; settings of workers are absent without workers.
     """
     config = decode(TrialConfig, value["config"]).canonical()
     found = config.flatten()
@@ -116,7 +116,7 @@ def read_map(path: Path) -> dict[str, Any]:
 
 
 def _usual(settings: Mapping[str, Scalar]) -> dict[str, str]:
-    """Returns the flag of each setting; if two would share one, the later uses its whole name."""
+    """Returns the flag of each setting; if two would share one, the later one uses its whole name."""
     found: dict[str, str] = {}
     for name in settings:
         if name in _NO_FLAG:

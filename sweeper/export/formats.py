@@ -24,7 +24,7 @@ class Options:
 
     Attributes:
         flags: The script's own flags by dotted name (`sweeper.export.flags`).
-        runs: The file a job script trains from.
+        runs: The exported file that a job script trains from.
         reasons: The measured effect of a setting, by dotted name.
     """
 
@@ -53,9 +53,9 @@ def as_json(value: Mapping[str, Any], options: Options) -> str:
 
 
 def as_arguments(value: Mapping[str, Any], options: Options) -> str:
-    """Returns a shell command line, preceded by what writes the files it needs.
+    """Returns a shell command line, preceded by commands that write the files it needs.
 
-    A file that exists already is kept, and then the command does not run.
+    If a file already exists, it is kept and the command does not run.
 
     Raises:
         UserError: `--map` is given for a script, or names an unknown setting.

@@ -1,4 +1,4 @@
-"""Writes a SLURM script whose run resumes after an interruption, with the resources a trial took."""
+"""Writes a SLURM script whose run resumes after an interruption, with the resources that a trial took."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_MEMORY_GIB = 2
 TIME_HEADROOM = 1.3
 MIN_MINUTES = 10
 GRACE_SECONDS = 120
-"""For a last checkpoint before the time limit."""
+"""Seconds for a last checkpoint before the time limit."""
 
 STOPPED = 143
 """Exit code of a run that SIGTERM stopped."""
@@ -54,7 +54,7 @@ def job_script(value: Mapping[str, Any], runs: str) -> str:
 
 
 def _settings(value: Mapping[str, Any]) -> Mapping[str, Scalar]:
-    """Returns the known settings that take resources, by dotted name."""
+    """Returns the settings that determine the resources of a run, by dotted name."""
     if "params" in value:
         found: Mapping[str, Scalar] = value["params"]
         return found
@@ -95,11 +95,11 @@ def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Ite
 
 
 def _cpus(held: Mapping[str, Any], settings: Mapping[str, Scalar]) -> int:
-    """Returns the cores a run needs; 0 if unknown."""
+    """Returns the number of cores that a run needs; 0 if unknown."""
     workers, threads = _whole(settings.get("loader.num_workers")), _whole(settings.get("device.cpu_threads"))
     if threads:
         return workers + threads
-    # Its threads used every core, alongside its workers.
+    # Without a setting, the trial's threads used every core, alongside its workers.
     return max(held.get("usable_cpus") or held.get("cpu_threads") or 0, workers + 1 if workers else 0)
 
 

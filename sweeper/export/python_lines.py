@@ -1,4 +1,4 @@
-"""A configuration as lines for a plain PyTorch script, each with its reason."""
+"""Writes a configuration as lines for a plain PyTorch script, each with its reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 100
 DDP = ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")
 """Options of DistributedDataParallel."""
 YOURS = "# Your `dataset`, `model` and `loss_of(model, batch)` go here."
-"""Marks where the user's own parts go."""
+"""Comment that marks the place of the user's own parts."""
 
 _MALLOC = """\
 for name, number in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
@@ -184,7 +184,7 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
-    """Yields the settings of the process, made before anything is built."""
+    """Yields the lines that set up the process before anything is built."""
     seed, count = settings["seed"], settings["device.count"]
     if settings["device.malloc"] == "retain":
         yield from writer.because("device.malloc")
@@ -224,8 +224,8 @@ def _ddp(settings: Mapping[str, Scalar]) -> str:
 def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     """Yields the lines that set TF32; none for torch's default.
 
-    Only the older calls are used: once the newer `fp32_precision` differs from the older flags, torch's
-    own readers of those flags (the compiler, `cudnn.flags`) refuse.
+    Only the older calls are used: once the newer `fp32_precision` differs from the older flags, torch
+    code that reads those flags (the compiler, `cudnn.flags`) raises an error.
     """
     setting = settings["precision.tf32"]
     if setting == "default":

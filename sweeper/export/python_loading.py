@@ -1,4 +1,4 @@
-"""Lines of a plain PyTorch script that load data, for each kind of loader."""
+"""Writes the lines of a plain PyTorch script that load data, for each kind of loader."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def batches():
 
 
 def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
-    """Returns the definition of `batches()`: one epoch, as lists of tensors on the device.
+    """Returns the lines of `batches()`, which yields one epoch as lists of tensors on the device.
 
     Args:
-        settings: Those that had an effect, by dotted name (`sweeper.export.flags.effective`).
+        settings: Settings that had an effect, by dotted name (`sweeper.export.flags.effective`).
 
     Raises:
         UserError: A plain script cannot use this kind of loader.
@@ -80,14 +80,14 @@ def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
 
 
 def from_rows(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
-    """A DataLoader over single samples."""
+    """Returns the lines of a DataLoader over single samples."""
     size, drop = settings["batch_size"], settings["loader.drop_last"]
     arguments = ["dataset", f"batch_size={size}", "shuffle=True", f"drop_last={drop}"]
     return ["from torch.utils.data import DataLoader"], _data_loader(arguments, settings)
 
 
 def from_batches(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
-    """A DataLoader over whole batches."""
+    """Returns the lines of a DataLoader over whole batches."""
     size, drop = settings["batch_size"], settings["loader.drop_last"]
     batches = f"BatchSampler(RandomSampler(dataset), batch_size={size}, drop_last={drop})"
     arguments = ["dataset", f"sampler={batches}", "batch_size=None"]
@@ -96,12 +96,12 @@ def from_batches(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
 
 
 def on_the_device(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
-    """Gathers on the device."""
+    """Returns lines that gather batches on the device."""
     return [], _gathered(_ON_THE_DEVICE, settings)
 
 
 def copied_ahead(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
-    """Gathers on the host, and copies ahead of the step if there is a GPU."""
+    """Returns lines that gather batches on the host, and copy them ahead of the step if there is a GPU."""
     return [], _gathered(_COPIED_AHEAD if on_gpu else _FROM_THE_HOST, settings)
 
 

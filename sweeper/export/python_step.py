@@ -1,4 +1,4 @@
-"""Lines of a plain PyTorch script that make the optimiser and take the steps."""
+"""Writes the lines of a plain PyTorch script that make the optimiser and take the steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sweeper.core.config import Scalar
 _COMPILERS_GRAPHS = ("reduce-overhead", "max-autotune")
 DTYPES: Mapping[str, str] = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.bfloat16"}
 CAPTURABLE_WARNING = "This instance was constructed with capturable=True"
-"""The start of torch's warning about such an optimiser's step outside a capture."""
+"""Start of torch's warning about a step of a capturable optimiser outside a capture."""
 
 _CLASSES: Mapping[str, str] = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
@@ -83,7 +83,7 @@ def optimizer(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def step(settings: Mapping[str, Scalar]) -> Iterator[str]:
-    """Yields the lines that define `train_step`, from a batch, or several that are accumulated."""
+    """Yields the lines that define `train_step` for one batch, or for several that are accumulated."""
     count, is_fp16 = settings["accumulate_steps"], settings["precision.amp"] == "fp16"
     several = count != 1
     yield f"def train_step({'micro_batches' if several else 'batch'}):"
@@ -131,7 +131,7 @@ def _forward(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def loop(settings: Mapping[str, Scalar]) -> Iterator[str]:
-    """Yields the lines that train."""
+    """Yields the lines of the training loop."""
     count = settings["accumulate_steps"]
     name = "captured_step" if settings["compile.mode"] == "graph" else "train_step"
     warms = bool(settings["optimizer.warmup_steps"])

@@ -19,7 +19,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Returns an export (YAML or JSON, of any schema so far) as the plain values that were written.
 
     Args:
-        overrides: `key=value` from the command line, applied to them.
+        overrides: `key=value` pairs from the command line, applied to these values.
 
     Raises:
         UserError: It cannot be read, is not an export, has a newer schema, or was edited into an
@@ -45,7 +45,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def pass_env(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the environment variables that an export's run gets besides the usual ones.
+    """Returns the environment variables that an export's run gets in addition to the usual ones.
 
     Raises:
         UserError: They are not a list of names.

@@ -1,6 +1,6 @@
-"""The schema of an export: its blocks and their keys, in the order in which they are written.
+"""Defines the schema of an export: its blocks and their keys, in the order in which they are written.
 
-A None is written as null, unless its field is optional.
+None is written as null, unless its field is optional.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import Any, get_origin, get_type_hints
 from sweeper.core.config import Scalar
 
 SCHEMA = 2
-"""2 added `measured.lr`, `measured.gpu_mem_headroom_gib`, `production` and more of `holds_for`."""
+"""Version of the schema.
+
+Version 2 added `measured.lr`, `measured.gpu_mem_headroom_gib`, `production` and more of `holds_for`.
+"""
 
 _OPTIONAL: Mapping[str, bool] = {"optional": True}
-"""Metadata of a field whose key is left out where it is None."""
+"""Metadata of a field whose key is left out if it is None."""
 _FLAT: Mapping[str, bool] = {"flat": True}
 """Metadata of a field that is written as its own keys, without its name."""
 
@@ -66,9 +69,9 @@ class Measured:
     """The figures of the trial.
 
     Attributes:
-        throughput_low: Lower end of the 95% interval of a later throughput, `throughput_high` the upper
-            one; None where it was not confirmed.
-        lr: None for a script, which sets its own.
+        throughput_low: Lower end of the 95% interval of a later throughput; None if not confirmed.
+        throughput_high: Upper end of that interval; None if not confirmed.
+        lr: The learning rate; None for a script, which sets its own.
         effective: What actually ran where it differs from the configuration, by field name.
         verdict: What limits the trial, and why.
     """
@@ -103,8 +106,8 @@ class HoldsFor:
     """The conditions under which the figures hold.
 
     Attributes:
-        gpu: None where the trial had none.
-        versions: Of torch, CUDA and the driver.
+        gpu: The trial's GPU; None if it had none.
+        versions: Versions of torch, CUDA and the driver.
     """
 
     device: str
@@ -140,10 +143,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proved:
-    """The proof by `sweeper tune` of a script's changes, together.
+    """The proof by `sweeper tune` of all changes to a script together.
 
     Attributes:
-        kind: `exact` or `close`, as it was found.
+        kind: `exact` or `close`, as found.
         covers: What the recorded runs cover, in words.
         code: Digest of the scripts that the command names.
     """
@@ -159,7 +162,7 @@ class Export:
 
     Attributes:
         subject: `OfPipeline` or `OfScript` as plain values, without credentials.
-        production: The specification's section.
+        production: The `production` section of the specification.
     """
 
     schema: int = SCHEMA
@@ -187,10 +190,10 @@ def plain(block: Any) -> dict[str, Any]:
 
 
 def kinds(block: type) -> dict[str, type]:
-    """Returns the type of each key of `OfPipeline` or `OfScript`, as a file has it."""
+    """Returns the type that each key of `OfPipeline` or `OfScript` has in a file."""
     return {name: get_origin(hint) or hint for name, hint in get_type_hints(block).items()}
 
 
 def blocks() -> list[str]:
-    """Returns the keys of an export's own blocks, which each export has."""
+    """Returns the keys of the blocks that every export has."""
     return [name for name, hint in get_type_hints(Export).items() if dataclasses.is_dataclass(hint)]

@@ -1,9 +1,9 @@
-"""Runs inside a user's own process and watches its training, with nothing edited and nothing printed.
+"""Watches a training from inside the user's process, and neither edits nor prints anything.
 
 `environment` puts a folder in front of the interpreter's path. Its `sitecustomize` waits for torch to
-be imported, then loads `hook` under a private name, so that a `sweeper` of the user's stays theirs.
+be imported, then loads `hook` under a private name, so that a user's module `sweeper` is not replaced.
 
-Standard library alone, and Python 3.8: a script brings its own interpreter.
+Uses only the standard library, and runs on Python 3.8, since a script brings its own interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VARIABLE = "SWEEPER_HOOK"
 """Environment variable that turns the hook on; its value is a mode."""
 
 LOSSES_VARIABLE = "SWEEPER_HOOK_LOSSES"
-"""Environment variable whose value `all` has every loss read: a mean of few is too rough for a limit."""
+"""Environment variable whose value `all` makes every loss count: a mean of few is too rough for a limit."""
 
 FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 """Environment variable that names the trial's folder, in which the script may write."""
@@ -25,7 +25,7 @@ WATCH, DIAGNOSE, PROVE, EXECUTE = "watch", "diagnose", "prove", "execute"
 a seeded run bit for bit; or make changes and watch nothing."""
 
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
-"""The folder on PYTHONPATH; it holds nothing but `sitecustomize`."""
+"""Folder on PYTHONPATH that contains only `sitecustomize`."""
 
 
 def environment(
@@ -33,11 +33,11 @@ def environment(
 ) -> dict[str, str]:
     """Returns the variables that bring the hook into Python processes started with `environ`.
 
-    Args:
-        folder: Where the script may write; the working directory by default.
-        all_losses: Whether every loss is read, which takes a microsecond or two a step.
+    The hook's messages go to the socket that `sweeper.metering.VARIABLE` names.
 
-    Its messages go to the socket that `sweeper.metering.VARIABLE` names.
+    Args:
+        folder: Folder that the script may write to; the working directory by default.
+        all_losses: Whether every loss is read, which takes one or two microseconds per step.
     """
     path = environ.get("PYTHONPATH", "")
     searched = f"{SITE}{os.pathsep}{path}" if path else SITE

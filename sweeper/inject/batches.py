@@ -10,12 +10,12 @@ LENGTH, VALUE = "length", "value"
 ITEM, ATTRIBUTE = "item", "attribute"
 
 if TYPE_CHECKING:
-    # How to get to a part: `item` and its key, or `attribute` and its name, outermost first.
+    # Path to a part: `item` and its key, or `attribute` and its name, outermost first.
     Path = tuple[tuple[str, Any], ...]
 
 
 class Reader(NamedTuple):
-    """The place of a batch's number of samples: a dimension of a tensor, a length, or a number."""
+    """The location of a batch's number of samples: a dimension of a tensor, a length, or a number."""
 
     path: Path
     what: int | str
@@ -27,14 +27,14 @@ class Reader(NamedTuple):
         return batch
 
     def read(self, batch: Any) -> int:
-        """Returns the samples of a batch."""
+        """Returns the number of samples in a batch."""
         part, what = self.part(batch), self.what
         if what == LENGTH:
             return len(part)
         return int(part if what == VALUE else part.shape[what])
 
     def function(self) -> Callable[[Any], int]:
-        """Returns `read`, faster where the first of some tensors is read, as in nearly every script."""
+        """Returns `read`, or a faster form of it for the first dimension of an item, as most scripts have."""
         if self.what == 0 and len(self.path) == 1 and self.path[0][0] == ITEM:
             key = self.path[0][1]
             return lambda batch: batch[key].shape[0]
@@ -42,7 +42,7 @@ class Reader(NamedTuple):
 
 
 def flat_kind(batch: Any) -> str:
-    """Returns `list`, `tuple` or `dict` for a batch of that type that has tensors alone, else nothing."""
+    """Returns `list`, `tuple` or `dict` for a batch of that type that contains only tensors, else nothing."""
     if type(batch) not in (list, tuple, dict) or not batch:
         return ""
     parts = list(batch.values()) if type(batch) is dict else batch
@@ -51,27 +51,27 @@ def flat_kind(batch: Any) -> str:
 
 
 def reader_of(batch: Any, expected: int | None = None) -> Reader | None:
-    """Returns what reads batches like this one; None if there is nothing to read.
+    """Returns a reader for batches like this one; None if there is nothing to read.
 
     Args:
         batch: Tensors in any nesting of sequences, mappings and objects.
-        expected: The loader's batch size, which tells the batch's dimension from others.
+        expected: The loader's batch size, which distinguishes the batch dimension from others.
     """
     found = list(_sizes(batch, (), 0))
     if not found:
         return None
     alike = [reader for reader, size in found if size == expected] or [reader for reader, _ in found]
-    # The batch comes first in a tensor, unless nothing else has its size.
+    # A tensor's second dimension is the batch only if nothing else has its size.
     return min(alike, key=lambda reader: (VALUE, 0, LENGTH, 1).index(reader.what))
 
 
 def _sizes(part: Any, path: Path, depth: int) -> Iterator[tuple[Reader, int]]:
-    """Yields everything that may be a number of samples."""
+    """Yields a reader and the value for everything that may be a number of samples."""
     shape = getattr(part, "shape", None)
     if isinstance(shape, tuple):
         yield from ((Reader(path, dimension), size) for dimension, size in enumerate(shape[:2]))
     elif isinstance(getattr(part, "num_graphs", None), int):
-        # The tensors of a batch of graphs count nodes.
+        # The tensors of a batch of graphs have a row per node.
         yield Reader((*path, (ATTRIBUTE, "num_graphs")), VALUE), part.num_graphs
     elif depth < MAX_DEPTH:
         if isinstance(part, Mapping):

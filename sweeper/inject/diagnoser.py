@@ -1,13 +1,13 @@
-"""Takes training steps apart, in a run that is thrown away: what it trains on is changed.
+"""Takes training steps apart, in a run that is discarded because its batches are changed.
 
 as it is | lines | one batch, again and again | the loader alone | the batch and its half, in turns
 
-On a GPU, after the lines: the lines that wait for it, and the kernels alone.
+On a GPU, two more parts follow the lines: the lines that wait for the GPU, and the kernels alone.
 
-A batch of one has no half: it is taken in turns with one of two.
+A batch of one sample has no half, so it takes turns with a batch of two.
 
-Each part lasts about a second, and is reported at its end: a script that cannot take half a batch has
-told everything else by then.
+Each part lasts about a second and is reported at its end, so a script that fails on half a batch has
+reported everything else by then.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ OF_A_GPU = (WAITS, KERNELS)
 OF_A_LOADER = (ONE_BATCH, LOADER, HALVES)
 
 MIN_STEPS, MIN_SECONDS, MAX_SECONDS = 8, 1.0, 4.0
-"""A part has at least so many steps and seconds, but never lasts longer than the last; one of a GPU
-only the steps."""
+"""Minimum steps and seconds of a part, and its maximum seconds. A part for the GPU alone has no minimum
+seconds."""
 MIN_PROFILED = 3
-"""The first is not counted."""
+"""Minimum steps with a profiler; the first one is not counted."""
 DRAIN_SECONDS = 0.3
-"""At most: batches that were ready say nothing of a loader's speed."""
+"""Maximum seconds to skip batches that were ready, which say nothing about a loader's speed."""
 
 
 class Diagnoser(Observer):
@@ -67,11 +67,11 @@ class Diagnoser(Observer):
         self._begin_part(WARM_UP)
 
     def begin(self) -> None:
-        """Everything is watched from now on."""
+        """Starts to watch what the script does outside of its folder."""
         self._outside.install(self._torch)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Sends a message, with what was found outside: a lost one costs nothing."""
+        """Sends a message with everything found outside so far, so that a lost one costs nothing."""
         super().tell({"outside": self._outside.found, **message})
 
     def _new_sample_counter(self) -> Samples:
@@ -84,26 +84,26 @@ class Diagnoser(Observer):
         self._laps.lap(phase)
         self._sampler.phase(phase)
         if self._waits is not None:
-            # A copy to the GPU that waits is part of the copy.
+            # A wait during a copy to the GPU is part of the copy.
             self._waits.take(phase not in (PREPARATION, EVALUATION))
 
     def fetching(self, iterator: Any) -> None:
-        """A loader's iterator is asked for a batch."""
+        """Notes that a loader's iterator is asked for a batch."""
         self._lap(REST)
         super().fetching(iterator)
 
     def fetched(self, iterator: Any, batch: Any) -> None:
-        """A loader's iterator gave a batch."""
+        """Notes that a loader's iterator returned a batch."""
         super().fetched(iterator, batch)
         self._lap(DATA)
         if self._sample_counter.trains(iterator):
             self._has_begun = False
             if self._on_gpu:
-                # Some scripts put the copies into the batch itself.
+                # The tensors are noted now, since some scripts replace them in the batch with copies.
                 self._latest = list(_tensors(self._torch, batch))
 
     def evaluates(self, module: Any) -> None:
-        """A module was put into evaluation mode."""
+        """Notes that a module was put into evaluation mode."""
         self._lap(REST)
         super().evaluates(module)
 
@@ -114,7 +114,7 @@ class Diagnoser(Observer):
             if self._waits is not None:
                 self._waits.take(is_wait=False)
         elif self._part == KERNELS:
-            # Those of an evaluation are no step's.
+            # The kernels of an evaluation belong to no step.
             self._end_part()
         super()._pause_changed()
 
@@ -126,15 +126,16 @@ class Diagnoser(Observer):
 
     def _model_begins(self) -> None:
         if self._has_begun:
-            # Again in the same step: another view, the next of a sequence, a recomputed activation.
+            # Another call in the same step: another view, the next of a sequence, a recomputed activation.
             return
         self._has_begun = True
-        # What came before prepared the batch that the loader gave, or updated and cut one by hand.
+        # Until now, the script prepared the loader's batch. Without a loader, it updated parameters by hand
+        # or made a batch.
         before = OPTIMIZER if self._is_by_hand else DATA
         self._lap(PREPARATION if self._sample_counter.has_loader else before)
 
     def backward_begins(self, tensors: Any) -> None:
-        """A backward is about to run."""
+        """Notes that a backward pass is about to run."""
         self._lap(FORWARD)
         if self._part == WARM_UP:
             loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
@@ -143,12 +144,12 @@ class Diagnoser(Observer):
         super().backward_begins(tensors)
 
     def backward_ended(self) -> None:
-        """A backward has run."""
+        """Notes that a backward pass has run."""
         self._lap(BACKWARD)
         super().backward_ended()
 
     def step_ended(self, optimizer: Any, *rest: Any) -> None:
-        """An optimizer has stepped."""
+        """Notes that an optimizer has stepped."""
         self._lap(OPTIMIZER)
         super().step_ended(optimizer, *rest)
 
@@ -156,7 +157,7 @@ class Diagnoser(Observer):
         super()._step_ended(optimizer, num_steps)
         self._has_begun = False
         if self._on_gpu and self._torch.cuda.is_current_stream_capturing():
-            # Nothing may be asked of the device now.
+            # The device must not be queried during a capture.
             return
         if self._part == WARM_UP:
             self._sample_counter.watch_model(optimizer)
@@ -191,13 +192,13 @@ class Diagnoser(Observer):
             # The script may be profiling itself, or torch may be unable to profile this GPU.
             with contextlib.suppress(Exception):
                 self._kernels = KernelTime(self._torch, self._device)
-            # It takes seconds to start.
+            # The profiler takes seconds to start.
             self._began_s = time.perf_counter()
         elif part == DONE:
             self._report({"part": DONE})
 
     def _end_part(self) -> None:
-        """Reports a part and begins the next that is possible."""
+        """Reports the current part and begins the next one that is possible."""
         part, steps = self._part, self._steps - self._steps_before
         if part in (AS_IT_IS, ONE_BATCH):
             self._report(
@@ -239,12 +240,12 @@ class Diagnoser(Observer):
         self._begin_part(next(each for each in following if each not in skipped))
 
     def _report(self, message: dict[str, Any]) -> None:
-        # Ranks pass from part to part at moments of their own; the first one's parts are all of one process.
+        # Each rank changes parts at a different moment, so only the first rank reports.
         if self._world_size != 0:
             self.tell(message)
 
     def _copy_seconds(self) -> float:
-        # There may be no room for another batch.
+        # There may be no memory for another batch.
         with contextlib.suppress(Exception):
             return copy_seconds(self._torch, self._latest, self._device) if self._on_gpu else 0.0
         return 0.0
@@ -252,7 +253,7 @@ class Diagnoser(Observer):
     def _tell_halves(self) -> None:
         steps, others = ([laps.arithmetic_s for laps in each] for each in self._of_steps.values())
         if steps and others:
-            # A loader that reads ahead has given the next one before a step ends.
+            # A script that reads ahead has fetched the next batch before a step ends, which swaps the two.
             shorter, longer = sorted((statistics.median(steps), statistics.median(others)))
             full, half = longer, shorter
             if self._is_double:
@@ -260,7 +261,7 @@ class Diagnoser(Observer):
             self._report({"part": HALVES, "full": full, "half": half})
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        """Gives the script its next batch, which may be the one that it had before."""
+        """Returns the script's next batch, which may be the same as before."""
         if not self._sample_counter.trains(iterator) or self._part not in OF_A_LOADER:
             return original(iterator)
         if self._held is None:
@@ -278,7 +279,7 @@ class Diagnoser(Observer):
         return _copied(self._other if self._is_other else self._held)
 
     def _loader_alone(self, original: Callable[[Any], Any], iterator: Any) -> None:
-        # The batches of a data set of whole batches do not say how many samples they have.
+        # If a data set's items are whole batches, they do not show their number of samples.
         per_batch = self._num_samples // self._steps if self._sample_counter.has_single else 0
         reader = None if per_batch else self._sample_counter.reader(iterator, self._held)
         ready = getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0)
@@ -296,7 +297,7 @@ class Diagnoser(Observer):
                 seconds = time.perf_counter() - began
                 samples += reader.read(batch) if reader is not None else per_batch
         except StopIteration:
-            # The script gets the batch that is held; what was measured until then counts.
+            # The script gets the held batch; what was measured so far counts.
             pass
         self.tell({"part": LOADER, "samples": samples, "seconds": seconds})
 
@@ -314,7 +315,7 @@ def _waits() -> dict[str, float]:
 
 
 def _longest_wait(before: dict[str, float]) -> float:
-    """Returns the longest such wait of a thread since then: threads of one operation wait at once."""
+    """Returns the longest wait of a thread since `before`: the threads of one operation wait in parallel."""
     return max((after - before.get(thread, 0.0) for thread, after in _waits().items()), default=0.0)
 
 

@@ -18,7 +18,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 
 
 class FactFinder:
-    """Watches the first steps for what can be read from no object: autocast."""
+    """Watches the first steps for autocast, which cannot be read from any object."""
 
     def __init__(self, torch: Any, points: Points) -> None:
         self._torch = torch
@@ -41,8 +41,8 @@ class FactFinder:
         """Returns the facts, and stops watching.
 
         Args:
-            loader: What the loader says of itself.
-            sampler: The loader's.
+            loader: The loader's settings.
+            sampler: The loader's sampler.
         """
         if self._wrapper is not None:
             self._wrapper.restore()
@@ -71,7 +71,7 @@ class FactFinder:
 
 
 def of_loader(iterator: Any) -> dict[str, Any]:
-    """Returns what a loader's iterator says of itself."""
+    """Returns the settings of a loader, as its iterator has them."""
     workers = int(getattr(iterator, "_num_workers", 0) or 0)
     found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
     if workers:

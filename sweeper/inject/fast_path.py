@@ -1,8 +1,8 @@
-"""The usual step in as few instructions as possible: one loader, one optimizer, no evaluation.
+"""Counts usual steps in as few instructions as possible: one loader, one optimizer, no evaluation.
 
 A step evicts our code from the processor's caches, so each Python call costs several times what a
 micro-benchmark shows. The wrappers in `hook` therefore only count usual steps, and pass the counts on to
-the observer with each message; backwards are watched at some steps only, and so are losses. Anything
+the observer with each message; backward passes and losses are watched at some steps only. Anything
 unusual leaves the fast path, and the observer handles it.
 """
 
@@ -16,33 +16,33 @@ from .points import Wrapper
 from .samples import KnownLoader, Pass
 
 MIN_STEPS = 8
-"""Steps of one kind before the fast path is taken."""
+"""Number of steps of one kind before the fast path is taken."""
 
 LOOK_SECONDS = 0.008
 MAX_UNSEEN = 8
-"""Steps from one look to the next, in the mean: as many as fit into the seconds, up to these."""
+"""Mean number of steps from one look to the next: as many as fit into `LOOK_SECONDS`, up to this."""
 
 
 class FastPath:
     """Counters since they were last passed on.
 
-    A look, every few milliseconds, takes the time and the next loss. The number of steps between two
-    looks is drawn: a fixed one could meet the same batches of the data in every pass.
+    A look, every few milliseconds, reads the clock and the next loss. The number of steps between two
+    looks is random, since a fixed number could meet the same batches in every pass.
 
     Attributes:
         is_on: Whether steps are only counted.
-        moment_s: When the latest look was.
-        step_s: Seconds of a step before it.
-        look_at: Number of `steps` at which the next one is due.
-        due_s: When the next message is due.
-        feeding_pass: The loader's pass that feeds them.
-        read: Returns the samples of a batch.
-        optimizer: The only one that steps.
-        steps: Steps that have ended.
-        samples: Samples of the batches fetched for them.
+        moment_s: Time of the latest look.
+        step_s: Seconds per step before that look.
+        look_at: Number of `steps` at which the next look is due.
+        due_s: Time at which the next message is due.
+        feeding_pass: The loader's pass that feeds the steps.
+        read: Returns the number of samples in a batch.
+        optimizer: Id of the only optimizer that steps.
+        steps: Number of steps that have ended.
+        samples: Samples of the batches fetched for those steps.
         samples_ahead: Samples fetched since the latest step.
         loss, num_losses: Sum and number of the losses.
-        num_alike: Steps of one kind in a row.
+        num_alike: Number of steps of one kind in a row.
         backward: The wrapper of torch's backward, which rests between two looks.
     """
 
@@ -58,14 +58,14 @@ class FastPath:
         self._loader: KnownLoader | None = None
         self.read: Callable[[Any], int] = len
         self.optimizer = self.num_alike = 0
-        # Not the script's generators.
+        # The script's generators are not used.
         self._draw = random.Random(0).random
         self.backward: Wrapper | None = None
         self.end()
         self.clear()
 
     def end(self) -> None:
-        """Leaves the fast path. The next step that is like the ones before takes it again."""
+        """Leaves the fast path. The next step of the same kind takes it again."""
         self.is_on = False
         if self.backward is not None:
             self.backward.wake()
@@ -88,7 +88,7 @@ class FastPath:
         self.moment_s = now
 
     def look(self, now: float) -> bool:
-        """Takes the time, watches the next backward, and draws when to look again.
+        """Reads the clock, watches the next backward pass, and draws when to look again.
 
         Returns:
             Whether a message is due.
@@ -103,5 +103,5 @@ class FastPath:
         return now >= self.due_s
 
     def latest_s(self, now: float) -> float:
-        """Returns when the latest step ended, as far as that is known."""
+        """Returns an estimate of when the latest step ended."""
         return min(now, self.moment_s + (self.steps - self._looked_at) * self.step_s)

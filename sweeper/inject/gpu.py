@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 COPIES = 3
 WAITS = "called a synchronizing"
-"""In torch's warnings of them."""
+"""Text in torch's warnings about lines that wait."""
 
 
 class KernelTime:
-    """Seconds with a running kernel, from torch's profiler, which takes a second to start."""
+    """Measures the seconds with a running kernel by torch's profiler, which takes a second to start."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._cuda, self._device = torch.cuda, device
@@ -31,7 +31,7 @@ class KernelTime:
         self._steps = 0
 
     def step_ended(self) -> None:
-        """A step has ended."""
+        """Counts a step that has ended."""
         if not self._steps:
             # The first kernels may be lost.
             self._cuda.synchronize(self._device)
@@ -54,7 +54,7 @@ def kernel_spans(found: Any, *, with_copies: bool = True) -> list[tuple[float, f
     """Returns start and end, in microseconds, of everything that a profile saw on the device.
 
     Args:
-        with_copies: Whether copies from the host are among it.
+        with_copies: Whether copies from the host are included.
     """
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
@@ -77,7 +77,7 @@ def covered(spans: Sequence[tuple[float, float]], since: float) -> float:
 
 
 class Waits:
-    """Notes the lines of the user's code that wait for the GPU, until it is stopped."""
+    """Notes the lines of the user's code that wait for the GPU, until `stop` is called."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -88,7 +88,7 @@ class Waits:
         warnings.simplefilter("always")
         warnings.showwarning = self._note
         self._synchronize = torch.cuda.synchronize
-        # Torch does not warn of this one.
+        # torch does not warn about this call.
         torch.cuda.synchronize = self._waiting
         torch.cuda.set_sync_debug_mode("warn")
 
@@ -102,14 +102,14 @@ class Waits:
             self._pending.append(line)
 
     def take(self, is_wait: bool) -> None:
-        """Says whether what was noted since the last call counts."""
+        """Counts the lines noted since the last call if they are waits, and drops them otherwise."""
         if is_wait:
-            # Once for each phase, however often it waits there.
+            # A line counts once for each phase, however often it waits there.
             self._found += dict.fromkeys(self._pending)
         self._pending.clear()
 
     def stop(self, steps: int) -> list[Line]:
-        """Returns the lines that wait in each of so many steps."""
+        """Stops, and returns the lines that waited in each of `steps` steps."""
         self._cuda.set_sync_debug_mode("default")
         self._cuda.synchronize = self._synchronize
         self._warnings.__exit__(None, None, None)
@@ -117,7 +117,7 @@ class Waits:
 
 
 def copy_seconds(torch: Any, tensors: Sequence[Any], device: Any) -> float:
-    """Returns how long it takes to copy tensors to a GPU; None is torch's current one."""
+    """Returns the seconds that it takes to copy tensors to a GPU; a device of None is torch's current one."""
     found = []
     for _ in range(COPIES):
         torch.cuda.synchronize(device)

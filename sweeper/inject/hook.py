@@ -1,4 +1,4 @@
-"""Wraps the few points of torch that tell of training. Loaded once torch has been imported."""
+"""Wraps the few functions of torch that reveal training. It is loaded once torch has been imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def install(torch: Any) -> None:
-    """Begins to watch this process; what cannot be watched leaves it as it is."""
+    """Begins to watch this process; leaves it unchanged if it cannot be watched."""
     mode = os.environ[VARIABLE]
     if mode == EXECUTE:
         interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), interventions.complain)
@@ -41,7 +41,7 @@ def install(torch: Any) -> None:
         }
     )
     try:
-        # First: what is changed is watched, too.
+        # Changes come first, so that changed code is watched, too.
         interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), observer.tell)
         _wrap(torch, observer)
         observer.begin()
@@ -86,13 +86,13 @@ def _wrap(torch: Any, observer: Observer) -> None:
     def fetch(original: Function) -> Function:
         def fetch_watched(iterator: Any) -> Any:
             if fast.is_on:
-                # Not through `__dict__`, which makes one and slows every later use of the iterator.
+                # `__dict__` is not used: it would make one and slow every later use of the iterator.
                 if getattr(iterator, PASS, None) is fast.feeding_pass and has_grad():
                     batch = original(iterator)
                     try:
                         fast.samples_ahead += fast.read(batch)
                     except Exception:
-                        # Not like the batches before.
+                        # This batch is unlike the ones before.
                         leave_fast_path()
                         fetched(iterator, batch)
                     return batch
@@ -121,7 +121,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 else:
                     take_loss(tensors)
             except (AttributeError, RuntimeError, ValueError):
-                # Not a single number.
+                # The loss is not a single number.
                 take_loss(tensors)
             original(tensors, *args, **kwargs)
 

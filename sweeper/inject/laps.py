@@ -1,4 +1,4 @@
-"""Seconds by phase: of the process, or of what its GPU does."""
+"""Measures the seconds of each phase, of the process or of its GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 _WAIT_ASLEEP = "GOMP_SPINCOUNT" in os.environ or os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
 cpu_seconds = time.process_time if _WAIT_ASLEEP else time.thread_time
-"""Seconds that a training computes. Threads that have nothing to do spin by default, while the one that
-trains may be asleep; where they do not, that one sleeps while they compute."""
+"""Clock of the seconds in which a training computes. By default idle threads spin, so only the thread that
+trains counts; where idle threads sleep, it may sleep while others compute, so the process counts."""
 
 DATA, PREPARATION, FORWARD, BACKWARD, OPTIMIZER, REST, EVALUATION = (
     *("data", "preparation", "forward", "backward", "optimizer", "rest", "evaluation"),
@@ -18,11 +18,11 @@ ARITHMETIC = (FORWARD, BACKWARD, OPTIMIZER)
 
 
 class Laps:
-    """Wall and processor seconds by phase, since it was made.
+    """Wall and processor seconds by phase, since the object was made.
 
     Attributes:
         host: Wall seconds of the process.
-        cpu: Seconds in which it computed.
+        cpu: Seconds in which the process computed.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Laps:
 
 
 class DeviceLaps(Laps):
-    """The same on the timeline of a GPU, whose gaps belong to the phase in which it has nothing to do.
+    """Laps on the timeline of a GPU; its gaps belong to the phase in which it has nothing to do.
 
-    The process is not made to wait: phases that it runs ahead of a busy GPU take no time.
+    The process does not wait for the GPU: phases that it runs ahead of a busy GPU take no time.
 
     Args:
-        device: Where the loss is; None is torch's current one.
+        device: Device of the loss; None is torch's current one.
     """
 
     def __init__(self, torch: Any, device: Any) -> None:

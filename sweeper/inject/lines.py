@@ -1,4 +1,4 @@
-"""Samples the line of the user's own code that runs, by phase."""
+"""Samples which line of the user's code is running, by phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_WRITTEN = ("-packages" + os.sep, "torchinductor_")
-"""In paths of what is installed, and of what a compiler has generated."""
+"""Parts of the paths of installed files, and of files that a compiler has generated."""
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
 
@@ -34,7 +34,7 @@ def line_of(frame: Any) -> Line:
 class Sampler:
     """Interrupts the main thread every few milliseconds and notes its line.
 
-    It is used in a run that is thrown away, and only where nobody else has the signal.
+    Used only in a run that is discarded, and only if nothing else handles the signal.
     """
 
     def __init__(self) -> None:
@@ -43,17 +43,17 @@ class Sampler:
         self.is_on = False
 
     def start(self) -> None:
-        """Begins, if it can."""
+        """Starts to sample, if this is the main thread and the signal is free."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
             self.is_on = True
             signal.signal(signal.SIGALRM, self._sample)
-            # Calls of the system that libraries wait in go on by themselves.
+            # System calls that libraries wait in are restarted.
             signal.siginterrupt(signal.SIGALRM, False)
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
 
     def stop(self) -> None:
-        """Ends."""
+        """Stops sampling."""
         if self.is_on:
             self.is_on = False
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -63,7 +63,7 @@ class Sampler:
         self._pending.append(line_of(frame))
 
     def phase(self, name: str) -> None:
-        """Says which phase the samples since the last call belong to."""
+        """Assigns the samples since the last call to a phase."""
         found = self._found.setdefault(name, {})
         pending, self._pending = self._pending, []
         for line in pending:

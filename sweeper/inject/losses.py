@@ -1,4 +1,4 @@
-"""The training loss of a step: unscaled, and as if it had been computed on the whole batch."""
+"""Reads the training loss of a step, unscaled and as if it had been computed on the whole batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from ..metering import Losses
 
 LEARNING_STEPS = 3
-"""First steps, in which it is seen whether losses are divided by the number of accumulated backwards."""
+"""Number of first steps that show whether losses are divided by the accumulated backward passes."""
 TOLERANCE = 1e-3
 COPY_SECONDS = 0.01
-"""Between two losses that are copied from a GPU."""
+"""Seconds between two losses that are copied from a GPU."""
 
 
 class StepLosses:
-    """Reads the losses of backwards; those on a GPU only now and then, and never by waiting for it."""
+    """Reads the losses of backward passes; reads those on a GPU only now and then, without waiting."""
 
     def __init__(self, torch: Any) -> None:
         self._is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
@@ -29,7 +29,7 @@ class StepLosses:
         self._copied_s = 0.0
 
     def scaled(self, result: Any, outputs: Any) -> None:
-        """A GradScaler has multiplied a loss by its scale."""
+        """Notes that a GradScaler has multiplied a loss by its scale."""
         if hasattr(outputs, "backward") and result is not outputs:
             self._scaled, self._unscaled = weakref.ref(result), weakref.ref(outputs)
 
@@ -43,7 +43,7 @@ class StepLosses:
         self._losses.add_number(total, count)
 
     def take(self, tensors: Any, steps: int) -> None:
-        """Reads the loss that a backward begins with; anything but a single number is none."""
+        """Reads the loss that a backward pass begins with; ignores anything but a single number."""
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if self._scaled is not None and self._unscaled is not None and loss is self._scaled():
             loss = self._unscaled()
@@ -60,13 +60,13 @@ class StepLosses:
             return
 
     def step_ended(self, steps: int, backwards: int) -> None:
-        """A step had so many backwards."""
+        """Notes the number of backward passes of a step."""
         if steps <= LEARNING_STEPS:
             is_shared = self._divisor is not None and abs(self._divisor / backwards - 1) < TOLERANCE
             self._factor = float(backwards) if backwards > 1 and is_shared else 1.0
 
     def taken(self) -> float | None:
-        """Returns the mean loss since it was asked last; None if there is none yet."""
+        """Returns the mean loss since the last call; None if there is none."""
         mean = self._losses.taken()
         return None if mean is None else mean * self._factor
 
@@ -79,10 +79,10 @@ def _divisor_of(loss: Any) -> float | None:
         return None
     try:
         saved = function._saved_other
-        # A tensor of the device would have to be waited for.
+        # Reading a tensor on the device would wait for it.
         other = float(saved) if saved.is_cpu else 0.0
     except (AttributeError, RuntimeError, TypeError, ValueError):
-        # A tensor that needs gradients itself, or was freed.
+        # The tensor needs gradients itself, or was freed.
         return None
     if not other:
         return None

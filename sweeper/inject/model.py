@@ -1,9 +1,9 @@
-"""Samples from a model's input, for training without a loader.
+"""Counts samples from a model's input, for training without a loader.
 
 The model is the outermost module that has the optimizer's parameters. It is found once, among the
 objects of the garbage collector, since patching `Module.__call__` would cost every inner module and
-break `torch.compile(fullgraph=True)`. It is then watched by an attribute that torch reads at each
-call of a module and leaves out of copies and pickles.
+break `torch.compile(fullgraph=True)`. It is then watched through an attribute that torch reads at
+each call of a module and leaves out of copies and pickles.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .batches import Reader, reader_of
 from .points import Points
 
 MAX_DEPTH = 5
-"""Levels of modules that are tried: a wrapper may never be called itself."""
+"""Levels of modules that are tried, since a wrapper may never be called itself."""
 
 
 class ModelInput:
-    """The samples that a model gets under grad.
+    """The samples in a model's input while gradients are on.
 
     Args:
-        begins: Is called when the model is, with gradients.
+        begins: Called when the model is called with gradients on.
 
     Attributes:
-        source: What is read, in words; empty before anything is.
+        source: Description of what is read; empty before anything is.
     """
 
     def __init__(self, torch: Any, points: Points, begins: Callable[[], None] | None = None) -> None:
@@ -53,23 +53,23 @@ class ModelInput:
         else:
             root = self._root(optimizer)
             self._level = [] if root is None else [root]
-        # A call traced by torch.compile must stay as it was; what stands in its place is not traced.
+        # A call that torch.compile traces must stay as it was; its replacement is not traced.
         if not self._compiles() or any(map(_is_replaced, self._level)):
             begins, called = self._points.guarded(self._begins_call), self._points.guarded(self._called)
             self._calls = [_Call(each, begins, called) for each in self._level]
 
     def backward(self) -> None:
-        """A backward begins: a module called in a loop until then had one batch."""
+        """Counts the batch of a backward pass that begins; a module called in a loop had only one."""
         self._sum += self._largest
         self._largest = 0
 
     def taken(self) -> int:
-        """Returns the samples since it was asked last."""
+        """Returns the samples since the last call."""
         found, self._sum, self._largest = self._sum, 0, 0
         return found
 
     def _root(self, optimizer: Any) -> Any:
-        """Returns the outermost module with the optimizer's parameters, or with any to train."""
+        """Returns the outermost module with the optimizer's parameters; without one, with any to train."""
         kind = self._torch.nn.Module
         modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
         inner = {id(each) for module in modules for each in (vars(module).get("_modules") or {}).values()}
@@ -109,7 +109,7 @@ class ModelInput:
         try:
             size = self._reader.read(inputs)
         except (AttributeError, IndexError, KeyError, TypeError):
-            # It was called in another way: by keyword, without an argument.
+            # It was called in another way, such as by keyword or without an argument.
             self._reader = None
             return
         self._largest = max(self._largest, size)
@@ -134,7 +134,7 @@ def _has_batch_second(module: Any, tensor: Any, output: Any) -> bool:
     if found is None or found.what != 0 or time == batch:
         return True
     out = found.part(output).shape
-    # One output for each sequence has the batch alone; anything else goes by what the modules say.
+    # One output per sequence has only the batch dimension; otherwise the modules' settings decide.
     return not (out[0] == time and (len(out) < 2 or out[1] != batch))
 
 
@@ -143,7 +143,7 @@ def _is_replaced(module: Any) -> bool:
 
 
 class _Call:
-    """Stands where torch keeps a module's compiled call; reads what goes in, and calls on."""
+    """Takes the place of a module's compiled call; reads its input, and passes the call on."""
 
     def __init__(self, module: Any, begins: Callable[[], None], called: Callable[..., None]) -> None:
         self._module, self._begins, self._called = weakref.ref(module), begins, called
@@ -160,11 +160,11 @@ class _Call:
         return output
 
     def __reduce__(self) -> Any:
-        # In a copy or a pickle there is no hook.
+        # A copy or a pickle has no hook.
         return type(None), ()
 
     def is_of(self, module: Any) -> bool:
-        """Returns whether it stands in this module."""
+        """Returns whether this is the call of a module."""
         return self._module() is module
 
     def remove(self) -> None:

@@ -1,8 +1,8 @@
 """Counts the training steps, samples and losses of one process, and reports them.
 
-A step is what a person calls one: all optimizers once (a GAN has two), all backwards before them
-(accumulation has several, LBFGS a dozen), and none where a GradScaler skips it. A script that updates
-its parameters by hand has one step per backward.
+A step is what a person calls one: each optimizer steps once (a GAN has two), after all backward passes
+(accumulation has several, LBFGS a dozen); a step that a GradScaler skips does not count. A script that
+updates its parameters by hand has one step per backward pass.
 
 Nothing here waits for a device, draws from a generator, starts a thread or takes a lock.
 """
@@ -24,20 +24,20 @@ from .points import Points
 from .samples import Samples
 
 INTERVAL_SECONDS = 0.1
-"""Between two messages: one takes 0.15 ms, and the sweep that reads them may need the same core."""
+"""Seconds between two messages: each takes 0.15 ms, and the sweep that reads them may need the same core."""
 
 FACTS_AT = 4
-"""Step whose end tells what the training uses."""
+"""Step whose end shows what the training uses."""
 
 EARLY_STEPS = 100
-"""First steps, in which a loss changes from one to the next: all are read."""
+"""Number of first steps in which every loss is read, since it changes from step to step."""
 
 UNSTEPPED = 8
-"""Backwards without an optimizer's step after which a script may be one that updates by hand."""
+"""Backward passes without an optimizer's step after which a script may be one that updates by hand."""
 
 
 class Observer:
-    """Torch's reports of the training in this process, in order."""
+    """Takes torch's reports of the training in this process, in order."""
 
     HAS_FAST_PATH = True
     """Whether usual steps are only counted (`fast`)."""
@@ -49,10 +49,10 @@ class Observer:
         self.restart()
 
     def begin(self) -> None:
-        """Everything is watched from now on."""
+        """Does nothing; a subclass starts to watch more here."""
 
     def restart(self) -> None:
-        """Forgets everything, in a process that was forked: its parent's training is not its own."""
+        """Forgets everything in a forked process, since the training is its parent's."""
         self.fast.end()
         self.fast.clear()
         self.fast.num_alike = 0
@@ -77,31 +77,31 @@ class Observer:
     # -- what torch reports ------------------------------------------------------------------------
 
     def fetching(self, iterator: Any) -> None:
-        """A loader's iterator is asked for a batch."""
+        """Notes that a loader's iterator is asked for a batch."""
         self._fetch_began_s = now = time.perf_counter()
         pauses, trains = self._pauses, self._sample_counter.trains(iterator)
         if not trains or pauses.is_evaluating or pauses.began_s is not None:
             pauses.fetching(trains, now, self._steps)
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        """Gives the script its next batch."""
+        """Returns the script's next batch."""
         return original(iterator)
 
     def fetched(self, iterator: Any, batch: Any) -> None:
-        """A loader's iterator gave a batch."""
+        """Notes that a loader's iterator returned a batch."""
         self._sample_counter.fetched(iterator, batch, self._pauses.is_evaluating)
 
     def evaluates(self, module: Any) -> None:
-        """A module was put into evaluation mode."""
+        """Notes that a module was put into evaluation mode."""
         if self._steps:
             self._pauses.evaluates(module, time.perf_counter(), self._steps)
 
     def _pause_changed(self) -> None:
-        """A pause has begun or ended."""
+        """Reports that a pause has begun or ended."""
         self._send()
 
     def backward_begins(self, tensors: Any) -> None:
-        """A backward is about to run."""
+        """Notes that a backward pass is about to run."""
         if self._is_stepping:
             self._has_closure = True
             if self._backwards:
@@ -111,17 +111,17 @@ class Observer:
         if self._pauses.began_s is not None:
             self._pauses.backward(self._fetch_began_s, is_news)
         if self._sample_counter.has_loader and not self._sample_counter.has_new and not self._backwards:
-            # Another optimizer's loss, on the batch of the step before: a GAN's second.
+            # This is another optimizer's loss on the batch of the step before, such as a GAN's second.
             return
         self._backwards += 1
         self._losses.take(tensors, self._steps)
 
     def scaled(self, result: Any, outputs: Any) -> None:
-        """A GradScaler has multiplied a loss by its scale."""
+        """Notes that a GradScaler has multiplied a loss by its scale."""
         self._losses.scaled(result, outputs)
 
     def backward_ended(self) -> None:
-        """A backward has run."""
+        """Notes that a backward pass has run."""
         if self._is_by_hand:
             self._step_ended(None)
         elif not self._has_optimizer:
@@ -130,15 +130,15 @@ class Observer:
                 self._look_for_optimizer()
 
     def step_begins(self, *_: Any) -> None:
-        """An optimizer is about to step."""
+        """Notes that an optimizer is about to step."""
         self._is_stepping = True
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer has stepped."""
+        """Notes that an optimizer has stepped."""
         self._is_stepping, self._is_by_hand, self._has_optimizer = False, False, True
         key = id(optimizer)
         if self._optimizers and key not in self._optimizers and not self._sample_counter.has_new:
-            # Another one, for the same batch.
+            # Another optimizer steps for the same batch.
             self._optimizers.add(key)
             return
         is_only = self._optimizers <= {key}
@@ -166,11 +166,11 @@ class Observer:
         self._send()
 
     def take_loss(self, tensors: Any) -> None:
-        """Reads a loss that is not a number on the CPU."""
+        """Reads a loss that is not a single number on the CPU."""
         self._losses.take(tensors, self._steps)
 
     def leave_fast_path(self) -> None:
-        """Something else than before is about to happen."""
+        """Leaves the fast path, since something unusual is about to happen."""
         self._hand_over(time.perf_counter())
         self.fast.end()
 
@@ -185,7 +185,7 @@ class Observer:
         fast.clear()
 
     def finish(self) -> None:
-        """The process exits: the steps since the last message count, too."""
+        """Reports the steps since the last message, as the process exits."""
         if self.fast.is_on:
             self.leave_fast_path()
         if self._moment_s > self._sent_at_s and self._steps:
@@ -211,7 +211,7 @@ class Observer:
             self._facts = self._fact_finder.take(optimizer, counter.loader, counter.sampler)
             self._facts["accumulate_steps"] = max(1, self._backwards // num_steps)
         if self._facts and samples == self._last_samples > 0:
-            # The first that are counted may be of several steps.
+            # The first samples that are counted may be those of several steps.
             self._facts.setdefault("batch_size", samples // self._facts["accumulate_steps"])
         self._last_samples = samples
         self._backwards = 0
@@ -222,7 +222,7 @@ class Observer:
         self._sent_at_s = time.perf_counter()
         self.fast.due_s = self._sent_at_s + INTERVAL_SECONDS
         if self._torch.cuda.is_initialized() and self._torch.cuda.is_current_stream_capturing():
-            # Whatever asked the device for anything now would spoil the graph.
+            # Any query of the device now would spoil the graph.
             return
         if self._world_size is None:
             self._world_size = self._find_world_size()
@@ -247,7 +247,7 @@ class Observer:
         self.tell(message)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Sends a message as this process."""
+        """Sends a message with the id of this process."""
         self._channel.send({"by": "hook", "pid": os.getpid(), **message})
 
     def _failed(self, why: str) -> None:
@@ -255,7 +255,7 @@ class Observer:
         self.tell({"failed": why})
 
     def _find_world_size(self) -> int:
-        """Returns the number of processes that this one reports for; 0 if another one does."""
+        """Returns the number of processes that this one reports for; 0 if another one reports."""
         distributed = self._torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             return 0 if distributed.get_rank() else int(distributed.get_world_size())

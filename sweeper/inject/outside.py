@@ -24,19 +24,19 @@ _TEMPORARY = ("tmp", "pymp-", "torchinductor_", "torchelastic_", "wandb", "sweep
 
 
 class Outside:
-    """An audit hook, which Python cannot remove again: for a run whose speed does not matter.
+    """An audit hook for a run whose speed does not matter, since Python cannot remove it again.
 
     Args:
-        folder: Where the script may write.
-        tell: Is called when something was found.
+        folder: Folder that the script may write to.
+        tell: Called when something was found.
 
     Attributes:
-        found: What the script did, each once.
+        found: Descriptions of what the script did, each once.
     """
 
     def __init__(self, folder: str, tell: Callable[[], None]) -> None:
         self._own = (os.path.realpath(folder), os.path.realpath(sys.prefix), "/proc", "/sys")
-        # `tempfile.gettempdir` would keep it, before the script may set it.
+        # `tempfile.gettempdir` would cache the folder before the script can set it.
         self._temporary = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
         self._local = {*_LOCAL, socket.gethostname()}
         self._tell = tell
@@ -79,7 +79,7 @@ class Outside:
                 self.found.append(text[:MAX_CHARACTERS])
                 self._tell()
         except Exception:
-            # Whatever it opens, it opens: only the report is lost.
+            # The script goes on: only the report is lost.
             pass
 
     def _opens(self, args: Any) -> str:
@@ -96,10 +96,10 @@ class Outside:
             return ""
         temporary = self._temporary + os.sep
         name = path[len(temporary) :] if path.startswith(temporary) else ""
-        # `tempfile` tries a folder with a file that has a name of eight letters.
+        # `tempfile` tries a folder with a file whose name has eight letters.
         if name.startswith(_TEMPORARY) or _PROBE_FILE.fullmatch(name):
             return ""
-        # Caches and settings of libraries are hidden.
+        # Hidden files are caches and settings of libraries.
         if any(part.startswith(".") or part == "__pycache__" for part in path.split(os.sep)):
             return ""
         return "writes to " + path

@@ -1,4 +1,4 @@
-"""Evaluation and other pauses: time between two training steps that is not training."""
+"""Measures evaluations and other pauses: time between two training steps that is not training."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from .points import Points, Wrapper
 
 MIN_STEPS = 2
-"""A model put into evaluation mode at every step is a part of the step, not an evaluation."""
+"""Minimum steps between evaluations: a model put into evaluation mode at every step is part of the step."""
 
 
 class Pauses:
     """Adds up the time of evaluations.
 
-    One begins where a model is put into evaluation mode, or a loader that does not train is asked for
-    a batch. It ends where the model is put back, a loader that trains is asked, or a backward begins.
+    An evaluation begins when a model is put into evaluation mode, or a loader that does not train is
+    asked for a batch. It ends when the model is put back into training mode, a loader that trains is
+    asked for a batch, or a backward pass begins.
 
     Attributes:
         total_s: Seconds of the pauses that have ended.
-        began_s: When the one in progress began; None outside of one.
+        began_s: Time at which the current pause began; None outside of a pause.
         is_evaluating: Whether a model was put into evaluation mode, and not back.
     """
 
@@ -34,16 +35,16 @@ class Pauses:
         self._train_wrapper: Wrapper | None = None
 
     def evaluates(self, module: Any, now: float, steps: int) -> None:
-        """A module was put into evaluation mode, after so many steps."""
+        """Notes that a module was put into evaluation mode after `steps` steps."""
         if self.is_evaluating or not any(each.requires_grad for each in module.parameters()):
-            # Parts without anything to train are a frozen teacher or feature extractor.
+            # A module without anything to train is a frozen teacher or feature extractor.
             return
         is_rare = steps - self._last_steps >= MIN_STEPS
         self._last_steps = steps
         if is_rare:
             self.is_evaluating = True
             self._begin(now)
-            # Not always: some programs call `train` at every step, on hundreds of modules.
+            # Only in a pause, since some programs call `train` at every step, on hundreds of modules.
             if self._train_wrapper is None:
                 self._train_wrapper = self._points.replace(self._torch.nn.Module, "train", self._train)
             else:
@@ -59,7 +60,7 @@ class Pauses:
         return train
 
     def fetching(self, trains: bool, now: float, steps: int) -> None:
-        """A loader is asked for a batch, one to train on or another."""
+        """Notes that a loader is asked for a batch, to train on or for another purpose."""
         if trains and not self.is_evaluating:
             if self.began_s is not None:
                 self._end(now)
@@ -68,17 +69,17 @@ class Pauses:
             self._begin(now)
 
     def backward(self, fetch_began: float, is_news: bool) -> None:
-        """A backward begins in a pause; training has gone on since the latest batch was asked for.
+        """Ends the pause in which a backward pass begins; training resumed with the latest batch.
 
         Args:
-            fetch_began: When that was.
+            fetch_began: Time at which that batch was asked for.
             is_news: Whether that batch's loader was taken for one that does not train.
         """
         assert self.began_s is not None
         if self._has_batches and not is_news:
             self._end(max(fetch_began, self.began_s))
         else:
-            # No evaluation after all: nothing was evaluated, or a new loader began to train.
+            # This was no evaluation: nothing was evaluated, or a new loader began to train.
             self._end(self.began_s)
 
     def _begin(self, now: float) -> None:

@@ -38,10 +38,10 @@ class Places:
         return make
 
     def take(self, sampler: Any, optimizer: Any) -> dict[str, str]:
-        """Returns `file:line` by what was made there, and stops noting.
+        """Stops noting, and returns the `file:line` of the loader and the optimizer, as far as known.
 
         Args:
-            sampler: Of the loader whose batches are trained on; None without one.
+            sampler: Sampler of the loader whose batches are trained on; None without one.
         """
         for wrapper in self._wrappers:
             wrapper.restore()

@@ -1,4 +1,4 @@
-"""The points of torch that the hook wraps: few, stable, and all restored once an observation fails."""
+"""Wraps the points of torch that the hook watches, and restores all of them once an observation fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Wrapper:
-    """A wrapped function of a class or module. What others wrapped around it since stays as it is."""
+    """A wrapped function of a class or module. Wrappers that others added later stay in place."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
         self._owner, self._name = owner, name
@@ -22,9 +22,9 @@ class Wrapper:
         self._is_gone = False
         setattr(owner, name, self._wrapper)
 
-    # Both in few calls: they are part of some steps.
+    # `rest` and `wake` make few calls, since they are part of some steps.
     def rest(self) -> None:
-        """Puts the original back until `wake` is called: watching every call is not worth its time."""
+        """Puts the original back until `wake` is called, since watching every call is not worth its time."""
         if self._owner.__dict__.get(self._name) is self._wrapper:
             if self._before is _MISSING:
                 delattr(self._owner, self._name)
@@ -32,7 +32,7 @@ class Wrapper:
                 setattr(self._owner, self._name, self._before)
 
     def wake(self) -> None:
-        """Ends a rest."""
+        """Puts the wrapper in place again after `rest`."""
         if self._owner.__dict__.get(self._name, _MISSING) is self._before and not self._is_gone:
             setattr(self._owner, self._name, self._wrapper)
 
@@ -46,7 +46,7 @@ class Points:
     """All wrapped functions.
 
     Args:
-        failed: Is told, once, what went wrong in an observation.
+        failed: Called once, with the error of the first observation that fails.
 
     Attributes:
         is_active: Whether nothing has gone wrong yet.
@@ -64,7 +64,7 @@ class Points:
         return wrapper
 
     def fail(self, error: Exception) -> None:
-        """Restores everything, since an observation raised; the script goes on unwatched."""
+        """Restores everything after an observation raised `error`; the script goes on unwatched."""
         if self.is_active:
             self.is_active = False
             for wrapper in reversed(self._wrappers):
@@ -72,7 +72,7 @@ class Points:
             self._failed(f"{type(error).__name__}: {error}")
 
     def guarded(self, report: Function) -> Function:
-        """Returns `report` as a function that never raises, and does nothing once one has."""
+        """Returns `report` as a function that never raises, and does nothing once an observation failed."""
 
         def guarded(*args: Any) -> None:
             if self.is_active:

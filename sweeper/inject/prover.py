@@ -1,9 +1,9 @@
 """Records a training so that it can be compared with another run of it, bit for bit.
 
-Each line of the record is an event as JSON, in the order in which they happened: a batch, the end of a
-pass, a loss, a step. A run that is cut off is compared as far as it got.
+Each line of the record is an event as JSON, in order: a batch, the end of a pass, a loss, a step. A run
+that is cut off is compared as far as it got.
 
-Whatever is recorded waits for the device: nothing here is timed.
+Recording waits for the device, since nothing here is timed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ VARIABLE = "SWEEPER_PROOF"
 """Environment variable with the terms: `{"seed": 0, "shift": 0, "batches": 50, "deterministic": false}`."""
 
 RECORD = "proof-{}.jsonl"
-"""File in the trial's folder, by rank, and by name for the processes that the script starts itself."""
+"""File in the trial's folder, by rank, and also by name for processes that the script starts itself."""
 
 DONE, EXIT = "done", "exit"
-"""Ends of a record: it has all that is wanted, or its process has exited."""
+"""Reasons why a record ends: it is complete, or its process has exited."""
 
 EARLY_STEPS = 4
-"""Steps of which each gradient and each update is summed up: later ones differ by rounding alone."""
+"""Number of first steps with sums of each gradient and update; later ones may differ by rounding alone."""
 
 PASSES, STEPS_AFTER = 2, 3
-"""A record ends after so many passes to train on, and so many steps of the next."""
+"""Training passes, and steps of the next pass, after which a record ends."""
 
 SUMMED = 1_000_000
-"""Numbers of a gradient, of which the sums are made, at most."""
+"""Maximum number of elements of a gradient or update that enter its sums."""
 
 
 class Prover(Observer):
@@ -65,14 +65,14 @@ class Prover(Observer):
         )
 
     def begin(self) -> None:
-        """Everything is watched from now on."""
+        """Starts to cut passes short, if the terms ask for it."""
         if self._terms.get("batches"):
             cut_passes(self._torch, self.points, self._terms["batches"])
 
     def restart(self) -> None:
-        """A forked child records nothing."""
+        """Forgets everything in a forked child, which records nothing if its parent already does."""
         super().restart()
-        # Python's own generator takes a new seed in each child.
+        # Python's generator takes a new seed in each child.
         random.seed(self._terms.get("seed", 0))
         if hasattr(self, "_channel") and self._file is not None:
             self._is_on, self._file = False, None
@@ -80,7 +80,7 @@ class Prover(Observer):
     # -- events ------------------------------------------------------------------------------------
 
     def take(self, original: Any, iterator: Any) -> Any:
-        """Gives the script its next batch, and records it."""
+        """Returns the script's next batch, and records it."""
         try:
             batch = original(iterator)
         except StopIteration:
@@ -95,7 +95,7 @@ class Prover(Observer):
         self._record({"pass": whole_pass(iterator), "trains": trains, "random": self._random()})
 
     def evaluates(self, module: Any) -> None:
-        """A module was put into evaluation mode."""
+        """Records that a module was put into evaluation mode."""
         super().evaluates(module)
         buffers = [each.detach() for each in module.buffers()]
         size = self._norm([each for each in buffers if each.is_floating_point()])
@@ -111,17 +111,17 @@ class Prover(Observer):
             numbers = [each for each in found if each.is_floating_point()]
             self._record({"output": len(found), "sizes": self._norm(numbers), "result": self._digest(found)})
         except Exception as error:
-            # The script would fail of it.
+            # Otherwise the script would fail.
             self.points.fail(error)
 
     def backward_begins(self, tensors: Any) -> None:
-        """A backward is about to run."""
+        """Records the losses of a backward pass that is about to run."""
         super().backward_begins(tensors)
         losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         self._record({"loss": [_exact(each) for each in losses]})
 
     def step_begins(self, optimizer: Any = None, *_: Any) -> None:
-        """An optimizer is about to step."""
+        """Records the gradients of an optimizer that is about to step."""
         super().step_begins()
         if not self._is_on or optimizer is None:
             return
@@ -141,14 +141,14 @@ class Prover(Observer):
         self._record(event)
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer has stepped."""
+        """Records the updates of an optimizer that has stepped."""
         super().step_ended(optimizer)
         self._record_step(optimizer)
 
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         super()._step_ended(optimizer, num_steps)
         if optimizer is None:
-            # Parameters that are updated by hand are not known: the losses of later steps tell of them.
+            # Parameters that are updated by hand are not known; the losses of later steps reflect them.
             self._record_step(None)
 
     def _record_step(self, optimizer: Any) -> None:
@@ -170,13 +170,13 @@ class Prover(Observer):
         self._record(event)
         if self._num_passes >= PASSES:
             self._steps_after += 1
-        # Without passes that end, as many steps as they would have had.
+        # If no pass ends, the number of steps is limited instead.
         limit = (PASSES + 1) * (self._terms.get("batches") or 0)
         if self._steps_after >= STEPS_AFTER or (limit and self._num_steps >= limit):
             self._end(DONE)
 
     def finish(self) -> None:
-        """The process exits."""
+        """Ends the record, as the process exits."""
         super().finish()
         self._end(EXIT)
 
@@ -195,7 +195,7 @@ class Prover(Observer):
         for handle in self._evaluated.values():
             handle.remove()
         if why == DONE:
-            # One that exits is waited for: what ends by itself has to do so with as many steps.
+            # An exit is not reported: a script that ends by itself must do so after equally many steps.
             self.tell({"proved": True})
 
     # -- the record --------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Prover(Observer):
             folder = Path(os.environ.get(FOLDER_VARIABLE) or os.getcwd())
             path = folder / RECORD.format(_place())
             try:
-                # Another process of the same place is another program, a launcher's.
+                # Another process with the same name is another program, such as a launcher's.
                 self._file = path.open("x", encoding="ascii")
             except FileExistsError:
                 self._is_on = False
@@ -245,7 +245,7 @@ class Prover(Observer):
 
 
 def _place() -> str:
-    """Returns which of a training's processes this is, the same in each of its runs."""
+    """Returns a name for this process of a training, the same in each run."""
     rank, name = os.environ.get("RANK") or "0", multiprocessing.current_process().name
     # Children are numbered in the order in which they are made.
     return rank if name == "MainProcess" else f"{rank}-{re.sub('[^A-Za-z0-9]+', '-', name)}"
@@ -263,12 +263,12 @@ def _bytes(torch: Any, tensor: Any) -> bytes:
     try:
         return bytes(raw.numpy().tobytes())
     except RuntimeError:
-        # Without numpy.
+        # numpy is not installed.
         return bytes(raw.tolist())
 
 
 def _exact(loss: Any) -> Any:
-    """Returns a loss as a text that has all of its bits; None if it is not a single number."""
+    """Returns a loss as text with all its bits; None if it is not a single number."""
     try:
         return float(loss.detach().double().item()).hex()
     except (AttributeError, RuntimeError, ValueError, TypeError):
@@ -293,7 +293,7 @@ def _parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def _tensors(torch: Any, part: Any) -> Iterator[Any]:
-    """Yields what a batch is made of: its tensors, and all else as it is."""
+    """Yields the parts of a batch: its tensors, its keys, and plain values."""
     if torch.is_tensor(part):
         yield part
     elif isinstance(part, Mapping):
@@ -306,6 +306,6 @@ def _tensors(torch: Any, part: Any) -> Iterator[Any]:
     elif isinstance(part, (str, bytes, int, float, bool, type(None))):
         yield part
     else:
-        # Of a data class or the like.
+        # The part is a data class or the like.
         for each in getattr(part, "__dict__", {}).values():
             yield from _tensors(torch, each)

@@ -1,4 +1,4 @@
-"""Training samples: from the loader that feeds the backwards, or from the model's input without one."""
+"""Counts training samples from the loader that feeds the training; without one, from the model's input."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .model import ModelInput
 from .points import Points
 
 MISSES = 3
-"""Steps without a batch from a loader before the model's input counts: loaders may be read ahead."""
+"""Steps without a loader's batch before the model's input counts, since loaders may be read ahead."""
 
 PASS = "_sweeper_pass"
-"""Attribute of a loader's iterator that has its `Pass`."""
+"""Attribute of a loader's iterator that contains its `Pass`."""
 
 
 class KnownLoader:
-    """A loader, known by the sampler that it and all its iterators share.
+    """A loader, identified by the sampler that it and all its iterators share.
 
     Attributes:
-        batch_size: What it is asked for; None if unknown.
-        settings: What it says of itself (`sweeper.inject.facts`).
-        is_training: Whether a backward has followed one of its batches.
-        read: Returns the samples of a batch.
+        batch_size: Its batch size; None if unknown.
+        settings: Its settings (`sweeper.inject.facts`).
+        is_training: Whether a backward pass has followed one of its batches.
+        read: Returns the number of samples in a batch.
     """
 
     __slots__ = ("_sampler", "batch_size", "is_training", "read", "settings")
@@ -52,20 +52,20 @@ class KnownLoader:
         return self._sampler()
 
     def learn(self, batch: Any) -> None:
-        """Finds out how batches like this one are read."""
+        """Learns how to read batches like this one."""
         reader = reader_of(batch, self.batch_size)
         self.read: Callable[[Any], int] = reader.function() if reader is not None else _unknown
 
 
 class Pass:
-    """One pass over a loader: its iterator.
+    """One pass over a loader, which has one iterator.
 
     Attributes:
         loader: Its loader.
-        is_training: Whether its batches count: a backward has followed one of the loader's, and the
-            model is not evaluated.
-        pending: Samples fetched while that was not known.
-        read: Returns the samples of a batch.
+        is_training: Whether its batches count: a backward pass has followed one of the loader's
+            batches, and the model is not being evaluated.
+        pending: Samples fetched before that was known.
+        read: Returns the number of samples in a batch.
     """
 
     __slots__ = ("is_training", "loader", "pending", "read")
@@ -76,17 +76,17 @@ class Pass:
 
 
 class Samples:
-    """Tells training batches from others, and adds them up step by step.
+    """Distinguishes training batches from others, and adds them up step by step.
 
-    A loader trains if a backward follows its batches; its later passes train from their first batch,
-    except while the model evaluates. A batch fetched without gradients is never one to train on.
+    A loader trains if a backward pass follows its batches; its later passes train from their first
+    batch, except while the model evaluates. A batch fetched with gradients off is never trained on.
 
     Attributes:
         current: The pass that gave the latest batch.
         has_single: Whether a loader gives single items, which may be whole batches.
 
     Args:
-        model_begins: Is called when the model is, once it is watched.
+        model_begins: Called when the model is called, once the model is watched.
     """
 
     def __init__(self, torch: Any, points: Points, model_begins: Callable[[], None] | None = None) -> None:
@@ -127,7 +127,7 @@ class Samples:
 
     @property
     def are_usual(self) -> bool:
-        """Whether the batches fetched since the latest step say how many samples they have."""
+        """Whether the batches fetched since the latest step show their number of samples."""
         return self._fetched > 0 and not self.has_single
 
     def add(self, samples: int) -> None:
@@ -139,7 +139,7 @@ class Samples:
         self._model.watch(optimizer)
 
     def reader(self, iterator: Any, batch: Any) -> Reader | None:
-        """Returns how the batches of an iterator are read."""
+        """Returns a reader for the batches of an iterator."""
         return reader_of(batch, getattr(iterator._index_sampler, "batch_size", None))
 
     def trains(self, iterator: Any) -> bool:
@@ -154,7 +154,7 @@ class Samples:
         return found if found is not None and found.is_of(sampler) else None
 
     def fetched(self, iterator: Any, batch: Any, is_evaluating: bool) -> None:
-        """Counts a batch that a loader gave."""
+        """Counts a batch that a loader returned."""
         found = iterator.__dict__.get(PASS)
         if found is None:
             found = self._begin(iterator, batch, is_evaluating)
@@ -184,7 +184,7 @@ class Samples:
         return found
 
     def backward(self) -> bool:
-        """A backward begins; returns whether its loader was not known to train until now."""
+        """Notes that a backward pass begins; returns whether its loader was not known to train until now."""
         self._model.backward()
         current = self.current
         if current is None:
@@ -215,7 +215,7 @@ class Samples:
             return 0
         if self._has_training:
             return of_model if self._missed > MISSES else 0
-        # The steps before the model was watched had as many.
+        # The steps before the model was watched count as many samples each.
         uncounted, self._uncounted = self._uncounted, 0
         return of_model * (1 + uncounted)
 

@@ -1,4 +1,4 @@
-"""Makes two runs of a script comparable: seeds at its start, and passes over its loaders cut short."""
+"""Makes two runs of a script comparable: seeds them, and cuts the passes over their loaders short."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from .points import Points
 
 MAX_LEFT_OUT = 1_000_000
-"""Batches of a pass that are left out at most: a sampler may never end."""
+"""Maximum number of batches left out of a pass, since a sampler may never end."""
 
 MIN_BATCHES = 2
-"""Of a pass, however large they are."""
+"""Minimum number of batches in a pass, however large they are."""
 
 _CUT = "_sweeper_cut"
-"""Attribute of a loader's iterator: the pass that is cut, its batches so far, all that it has, and how many
-it is left."""
+"""Attribute of a loader's iterator: the pass that is cut, its batches so far, its batches without the cut,
+and the limit."""
 
 
 def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) -> None:
@@ -25,8 +25,8 @@ def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) ->
 
     Args:
         number: The seed.
-        shift: Is added to it, and to each seed that the script sets itself.
-        deterministic: Whether torch is asked for its deterministic algorithms.
+        shift: Added to the seed, and to each seed that the script sets itself.
+        deterministic: Whether torch's deterministic algorithms are requested.
     """
     if shift:
         for owner, name in _seeders(torch):
@@ -56,12 +56,12 @@ def _shifted(original: Callable[..., Any], shift: int) -> Callable[..., Any]:
 
 
 def cut_passes(torch: Any, points: Points, num_batches: int) -> None:
-    """Leaves a pass over a loader its first batches and its last.
+    """Cuts each pass over a loader to its first batches and its last.
 
-    The sampler is asked for all of them, so that every later pass has the order that it would have had.
+    The sampler is still asked for all batches, so that the order of every later pass stays the same.
 
     Args:
-        num_batches: As many of the loader that is used first; of one with larger batches, about as many rows.
+        num_batches: Batches per pass of the loader that is used first; another has about as many rows.
     """
     loaders = torch.utils.data.dataloader
     stream = loaders._DatasetKind.Iterable
@@ -102,6 +102,6 @@ def cut_passes(torch: Any, points: Points, num_batches: int) -> None:
 
 
 def whole_pass(iterator: Any) -> int:
-    """Returns how many batches a pass has without the cut, as far as its sampler was asked."""
+    """Returns how many batches a pass would have without the cut, as far as its sampler was asked."""
     state = getattr(iterator, _CUT, None)
     return state[2] if state is not None else 0

@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks. No framework is imported before its callback is asked for."""
+"""Provides callbacks for training frameworks. Imports a framework only when its callback is requested."""

@@ -1,4 +1,4 @@
-"""The meter as a callback of Lightning.
+"""Provides the meter as a Lightning callback.
 
     from sweeper.integrations.lightning import for_lightning
     trainer = lightning.Trainer(..., callbacks=[for_lightning()])

@@ -1,4 +1,4 @@
-"""The meter as a callback of the Hugging Face Trainer.
+"""Provides the meter as a callback of the Hugging Face Trainer.
 
     from sweeper.integrations.transformers import for_transformers
     trainer = transformers.Trainer(..., callbacks=[for_transformers()])

@@ -1,7 +1,8 @@
-"""Changes that are made to a training script at run time, with nothing edited.
+"""Changes a training script at run time, without editing it.
 
-They are applied inside the script's own process once torch has been imported, before its first use of it.
-Standard library and the script's torch alone, and Python 3.8: a script brings its own interpreter.
+The changes are applied inside the script's process once torch has been imported, before the script uses it.
+They use only the standard library and the script's torch, and run on Python 3.8, since a script brings its
+own interpreter.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
 
 FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
-"""Environment variable that names a file of the user's with more of them, in a list `CHANGES`."""
+"""Environment variable that names a user's file with more changes, in a list `CHANGES`."""
 
 OWN = "own"
-"""The value that leaves everything as the script has it."""
+"""Value of a change that leaves everything as the script has it."""
 
 BATCH_SIZE = BatchSize()
-# Pictures and readers are before loaders: one that is gathered does not ask for them.
+# Pictures and readers come before loaders, since a gathered loader does not ask for them.
 _ALL = (
     Pictures(),
     Readers(),
@@ -48,7 +49,7 @@ _ALL = (
     BATCH_SIZE,
 )
 INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in _ALL}
-"""All that come with sweeper, by the name of their parameter, in the order in which they are made."""
+"""All changes that come with sweeper, by the name of their parameter, in the order in which they are made."""
 
 
 def known(path: str = "") -> dict[str, Intervention]:
@@ -99,7 +100,7 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
     """Makes the changes that the variable's text names.
 
     Args:
-        tell: Is called with what became of each: whether it is in effect, and why not.
+        tell: Called for each change with whether it is in effect and, if not, the reason.
 
     Raises:
         ValueError: One of them is unknown.
@@ -119,7 +120,7 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
 
 
 def complain(message: Mapping[str, Any]) -> None:
-    """Says on standard error which change is not in effect, where nobody listens."""
+    """Prints to standard error that a change is not in effect, for a run to which nothing listens."""
     change = message["change"]
     if not change["applied"]:
         print(f"sweeper: `{change['name']}` is not changed here: {change['why']}.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Larger batches, with the learning rate that goes with them."""
+"""Enlarges the batches of a training, and its learning rate with them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .intervention import CHANGES_TRAINING, Intervention, Report
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 LINEAR = ("SGD",)
-"""Optimizers whose rate grows with the batch (Goyal et al., 2017); that of all others, with its root."""
+"""Optimizers whose rate grows with the batch size (Goyal et al., 2017); others' with its square root."""
 
 
 class BatchSize(Intervention):
-    """Loaders that shuffle, and have the script's batch size, give batches of another size.
+    """Changes the batch size of loaders that shuffle and have the script's batch size.
 
-    A value is `2048/64`: the new size, and the script's own.
+    A value such as `2048/64` is the new size and the script's own.
     """
 
     name = "batch_size"
@@ -26,12 +26,12 @@ class BatchSize(Intervention):
     why = "one step for more samples; the learning rate grows with it"
 
     def accepts(self, value: str) -> bool:
-        """Whether a text is a value of it."""
+        """Returns whether a text is a valid value."""
         new, _, own = value.partition("/")
         return new.isdecimal() and own.isdecimal() and int(new) > 0 and int(own) > 0
 
     def is_own(self, value: str) -> bool:
-        """Whether a value leaves the script as it is."""
+        """Returns whether a value leaves the script as it is."""
         new, _, own = value.partition("/")
         return new == own
 
@@ -42,7 +42,7 @@ class BatchSize(Intervention):
         return "" if observed.get("num_workers") is not None else "its batches come from no DataLoader"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has loaders and optimizers that are made from now on use it."""
+        """Changes the loaders and optimizers that are made from now on."""
         new, own = map(int, value.split("/"))
         self._change_loaders(torch, own, new / own, report)
         self._change_rates(torch, new / own)
@@ -66,7 +66,7 @@ class BatchSize(Intervention):
             made(loader, *args, **kwargs)
             size = getattr(loader.batch_sampler, "batch_size", None)
             if loader.batch_size == own and size is not None and size != own:
-                # The attribute cannot be set any more, and is what some scripts print or compute with.
+                # Some scripts print the attribute or compute with it; it can only be set in `__dict__`.
                 loader.__dict__["batch_size"] = size
 
         data.DataLoader.__init__ = make
@@ -86,7 +86,7 @@ def _rated(original: Any, times: float) -> Any:
     @functools.wraps(original)
     def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
-        # AdamW's calls Adam's.
+        # AdamW's `__init__` calls Adam's.
         if not getattr(optimizer, "_sweeper_rated", False):
             optimizer._sweeper_rated = True
             for group in (*optimizer.param_groups, optimizer.defaults):

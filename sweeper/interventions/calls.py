@@ -1,7 +1,7 @@
-"""The calls of the models that a script trains: found in its first step, changed from the second on.
+"""Finds the calls of the models that a script trains in its first step, and changes them from the second.
 
-A model is the outermost module with parameters to train that is called with gradients on. Nothing is
-known of it before it is called, and nothing of the script's needs to be: neither a name nor a class.
+A model is the outermost module with parameters to train that is called with gradients on. It is found
+when it is called, so neither its name nor its class must be known.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from .intervention import RefusedError, Report
 
 MAX_CALLS = 8
-"""Calls of one model in a step: a loop over time calls it more often, and each change costs a little."""
+"""Maximum calls of a model in a step. A loop over time makes more, and each changed call costs a little."""
 
 SLOT = "_compiled_call_impl"
-"""Attribute of a module that torch calls in the place of `_call_impl`."""
+"""Attribute of a module that torch calls instead of `_call_impl`."""
 
 if TYPE_CHECKING:
     Call = Callable[..., Any]
-    # From a model and its call so far to its new call; raises RefusedError.
+    # Takes a model and its current call, and returns its new call; raises RefusedError.
     Make = Callable[[Any, Call], Call]
 
 
 def change_calls(torch: Any, make: Make, report: Report) -> None:
     """Changes the calls of the models that are trained, once the first step has ended.
 
-    In an evaluation, and wherever gradients are off, they stay as they were.
+    Where gradients are off, as in an evaluation, the calls stay as they were.
     """
     finder = _Finder(torch, make, report)
     modules = torch.nn.modules.module
@@ -44,7 +44,7 @@ def change_calls(torch: Any, make: Make, report: Report) -> None:
             handles.clear()
             finder.change()
 
-    # Stays registered: torch iterates over its hooks as it calls them.
+    # It stays registered, since torch iterates over its hooks as it calls them.
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
 
 
@@ -57,18 +57,18 @@ class _Finder:
         self._found: dict[int, tuple[Any, int]] = {}
 
     def begins(self, module: Any, _: Any) -> None:
-        """A module is called."""
+        """Notes that a module is called."""
         self._depth += 1
         if self._depth == 1 and self._torch.is_grad_enabled():
             _, count = self._found.get(id(module), (None, 0))
             self._found[id(module)] = module, count + 1
 
     def ended(self, *_: Any) -> None:
-        """A module's call has returned, or raised."""
+        """Notes that a module's call has returned or raised."""
         self._depth -= 1
 
     def change(self) -> None:
-        """Changes the calls of those that train."""
+        """Changes the calls of the modules that train."""
         models = [each for each in self._found.values() if _trains(each[0])]
         self._found.clear()
         if not models:
@@ -95,7 +95,7 @@ def _trains(module: Any) -> bool:
 
 
 class ChangedCall:
-    """A model's call: changed with gradients on, and otherwise as it was. Copies and pickles have none."""
+    """A model's call: changed with gradients on, otherwise as it was. Copies and pickles leave it out."""
 
     def __init__(self, torch: Any, model: Any, before: Call | None, changed: Call) -> None:
         self._model, self._before, self._changed = weakref.ref(model), before, changed

@@ -1,4 +1,4 @@
-"""Child processes that read a loader's rows as its workers would, and leave no trace in the script's own."""
+"""Reads a loader's rows in child processes, as its workers would, without a trace in the script's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .intervention import RefusedError
 
 
 def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:
-    """Has a child look to the data set as one of the loader's workers would, or as one of `count`."""
+    """Makes a child look to the data set like one of the loader's workers, or like one of `count`."""
     if count := loader.num_workers if count is None else count:
         worker = torch.utils.data._utils.worker
         worker._worker_info = worker.WorkerInfo(
@@ -23,7 +23,7 @@ def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) ->
 
 
 def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
-    """Runs `work` in a child; returns its id and a descriptor that gives what it returned."""
+    """Runs `work` in a child; returns the child's id, and a descriptor from which to read its result."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -33,7 +33,7 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
     try:
         os.close(reading)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # The threads of the parent are not here.
+        # The parent's threads do not exist in the child.
         torch.set_num_threads(1)
         be_worker(torch, loader, 0)
         if loader.num_workers and loader.worker_init_fn is not None:
@@ -48,12 +48,12 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
             json.dump(found, file)
         status = 0
     finally:
-        # Neither the script's own exit handlers nor its `finally`.
+        # Neither the script's exit handlers nor its `finally` blocks must run.
         os._exit(status)
 
 
 def _ended(child: int, reading: int, deadline_s: float) -> Any:
-    """Returns what a child returned.
+    """Waits for a child, and returns its result.
 
     Raises:
         RefusedError: It refused, was late, or died.
@@ -85,7 +85,7 @@ def _ended(child: int, reading: int, deadline_s: float) -> Any:
 
 
 def result_of_child(torch: Any, loader: Any, work: Callable[[], Any], seconds: float) -> Any:
-    """Returns what `work` returns in a child.
+    """Runs `work` in a child, and returns its result.
 
     Raises:
         RefusedError: It refused, was late, or died.
@@ -94,7 +94,7 @@ def result_of_child(torch: Any, loader: Any, work: Callable[[], Any], seconds: f
 
 
 def fault_in_child(torch: Any, loader: Any, work: Callable[[], str], seconds: float) -> str:
-    """Returns what a child finds fault with; empty if nothing."""
+    """Returns the fault that a child finds; empty if it finds none."""
     try:
         return str(result_of_child(torch, loader, work, seconds))
     except RefusedError as refusal:
@@ -102,7 +102,7 @@ def fault_in_child(torch: Any, loader: Any, work: Callable[[], str], seconds: fl
 
 
 def together(torch: Any, loader: Any, works: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
-    """Runs children side by side, and returns what they return.
+    """Runs children in parallel, and returns their results.
 
     Raises:
         RefusedError: One of them refused, was late, or died.

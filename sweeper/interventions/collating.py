@@ -1,8 +1,8 @@
-"""Collates a whole data set once, if that is found to give the same batches.
+"""Collates a whole data set once, if that gives the same batches.
 
-All rows are read in child processes, as a loader's workers would read them, so that nothing changes in the
-script's own: neither its generators nor its data set. There it is found out, by comparing and not by types,
-whether a gather from the collated rows is what the script's own `collate_fn` makes of them.
+All rows are read in child processes, as a loader's workers would read them, so that neither the generators
+nor the data set of the script's process change. The children compare batches gathered from the collated rows
+with those of the script's own `collate_fn`; types are no proof.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from .trees import are_equal, filled, parted
 
 BLOCK_ROWS = 1024
 FIRST_ROWS = 256
-"""From which memory and time of all rows are estimated."""
+"""Number of first rows from which the memory and time of all rows are estimated."""
 
 MAX_SECONDS = 60.0
-"""A data set that takes longer to collate is not."""
+"""Maximum seconds to collate a data set; one that would take longer is not collated."""
 
 MAX_MEMORY_SHARE = 0.25
-"""Of the memory that is available."""
+"""Maximum share of the available memory."""
 
 AGAIN_ROWS = 20_000
-"""Rows read a second time: a change with a probability of 0.001 is missed once in 10^8 cases."""
+"""Number of rows read a second time: a change with a probability of 0.001 is missed once in 10^8 cases."""
 
 CHECK_ROWS, CHECK_SECONDS = 256, 0.25
-"""Rows, and their time, that are read again at each pass: a data set may change with the epoch."""
+"""Maximum rows, and seconds, to read again at each pass, since a data set may change with the epoch."""
 
 CHECK_WORKERS_ROWS, CHECK_WORKERS_S = 4096, 2.0
-"""Rows, and their time, that are read by two kinds of reader."""
+"""Maximum rows, and seconds, to read both as a worker and as none."""
 
 MAX_CHILDREN = 8
 
 MAX_KEY_SECONDS = 5.0
-"""For a digest of the data set."""
+"""Maximum seconds for a digest of the data set."""
 
 ALIGNMENT = 64
-"""Bytes; tensors begin at multiples of it."""
+"""Bytes at whose multiples tensors begin."""
 
 
 class Collated:
     """All rows of a data set, collated.
 
     Attributes:
-        num_bytes: Of its tensors.
+        num_bytes: Bytes of its tensors.
     """
 
     def __init__(self, torch: Any, tree: Any, leaves: Sequence[Any], num_rows: int, row_s: float) -> None:
@@ -62,7 +62,7 @@ class Collated:
         self.num_bytes = sum(each.numel() * each.element_size() for each in leaves)
 
     def gather(self, indices: Any) -> Any:
-        """Returns the batch of these rows; None if they are not numbers of rows."""
+        """Returns the batch of the rows `indices`; None if they are not row numbers."""
         if type(indices) is not list or not indices:
             return None
         try:
@@ -77,9 +77,9 @@ class Collated:
         return min(indices) >= 0 and max(indices) < self._num_rows
 
     def stale(self, loader: Any) -> str:
-        """Returns why the data set is not what it was any more; empty if it is, as far as some rows show."""
+        """Returns why the data set is no longer what it was; empty if some rows show no change."""
         count = min(self._num_rows, CHECK_ROWS, max(2, int(CHECK_SECONDS / max(self._row_s, 1e-9))))
-        # Others in each process and each pass, whatever the script's seed.
+        # The rows differ in each process and each pass, whatever the script's seed.
         rows = random.SystemRandom().sample(range(self._num_rows), count)
 
         def compare() -> str:
@@ -106,11 +106,11 @@ def collated(torch: Any, loader: Any) -> Collated:
     if not num_rows:
         raise RefusedError("its data set is empty")
     kept = Kept(digest_of(torch, loader))
-    # Other ranks of the training wait, and find what this one keeps.
+    # Other ranks of the training wait, and find what this one stores.
     with kept.alone():
         if (found := kept.read()) is not None:
             whole = _whole(torch, *found)
-            # An earlier process has compared them; the data themselves may have changed since.
+            # An earlier process has compared the batches; the data themselves may have changed since.
             if not whole.stale(loader):
                 return whole
         return _collated_anew(torch, loader, num_rows, kept)
@@ -129,7 +129,7 @@ def _collated_anew(torch: Any, loader: Any, num_rows: int, kept: Kept) -> Collat
 
     tree, shapes, row_s = result_of_child(torch, loader, look, MAX_SECONDS)
     children = min(len(os.sched_getaffinity(0)), MAX_CHILDREN) if loader.num_workers else 1
-    # Read once, and some of it again.
+    # All rows are read once, and some again.
     seconds = row_s * (num_rows + min(num_rows, AGAIN_ROWS)) / children
     if seconds > MAX_SECONDS:
         raise RefusedError(
@@ -164,7 +164,7 @@ def num_rows_of(torch: Any, loader: Any) -> int:
     """Returns how many rows a loader's data set has.
 
     Raises:
-        RefusedError: It is none of rows that are collated.
+        RefusedError: It has no rows that are collated into batches, or no length.
     """
     if loader._dataset_kind != torch.utils.data.dataloader._DatasetKind.Map or not loader._auto_collation:
         raise RefusedError("its data come as a stream, or not in batches")
@@ -176,7 +176,7 @@ def num_rows_of(torch: Any, loader: Any) -> int:
 
 
 def digest_of(torch: Any, loader: Any) -> str:
-    """Returns under which name a loader's data set is kept; empty if nothing is kept."""
+    """Returns the name under which a loader's data set is stored; empty if nothing is stored."""
     if not os.environ.get(KEPT):
         return ""
     try:
@@ -186,7 +186,7 @@ def digest_of(torch: Any, loader: Any) -> str:
 
 
 def _whole(torch: Any, about: Any, memory: Any) -> Collated:
-    """Returns a collated data set whose rows are in some memory."""
+    """Returns a collated data set whose rows are in `memory`."""
     shapes, num_rows = about["shapes"], about["num_rows"]
     leaves = []
     for (name, shape), (begin, end) in zip(shapes, _ranges(torch, shapes, num_rows)):
@@ -200,10 +200,10 @@ def _whole(torch: Any, about: Any, memory: Any) -> Collated:
 
 
 def check_rows(torch: Any, loader: Any) -> None:
-    """Reads some rows as a worker and as none, to see whether the training could not tell who did.
+    """Reads some rows both as a worker and as none, and checks that the training is the same.
 
     Raises:
-        RefusedError: It could.
+        RefusedError: It may not be the same.
     """
     num_rows = num_rows_of(torch, loader)
     if loader.worker_init_fn is not None:
@@ -232,7 +232,7 @@ def check_rows(torch: Any, loader: Any) -> None:
 
 
 def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[[], str]:
-    """Returns a function for a child: collates some rows in place, and returns why that must not be done."""
+    """Returns a function for a child that collates rows in place, and returns why that is not allowed."""
 
     def fill() -> str:
         fetch = fetcher(torch, loader).fetch
@@ -248,7 +248,7 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
                 leaf[begin : begin + len(block)] = each
         if states(loader.dataset, loader.collate_fn) != before:
             return "reading a row draws from a random generator"
-        # As another worker.
+        # The rows are read again as another worker.
         be_worker(torch, loader, 1)
         again = random.Random(0).sample(rows, min(len(rows), AGAIN_ROWS))
         return _compared(torch, whole, again, fetch, loader.batch_size or FIRST_ROWS)
@@ -257,7 +257,7 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
 
 
 def _compared(torch: Any, whole: Collated, rows: Sequence[int], fetch: Any, batch_size: int) -> str:
-    """Returns how batches of these rows differ from gathered ones; empty if in no bit."""
+    """Returns how batches of some rows differ from gathered ones; empty if they are equal in every bit."""
     for begin in range(0, len(rows), batch_size):
         batch = list(rows[begin : begin + batch_size])
         if not are_equal(torch, fetch(batch), whole.gather(batch)):
@@ -273,7 +273,7 @@ def _dtype(torch: Any, name: str) -> Any:
 
 
 def _ranges(torch: Any, shapes: Sequence[Any], num_rows: int) -> Iterator[tuple[int, int]]:
-    """Yields where the bytes of each tensor begin and end in the memory of them all."""
+    """Yields the begin and the end of each tensor's bytes in the memory of all tensors."""
     end = 0
     for name, shape in shapes:
         begin = -(-end // ALIGNMENT) * ALIGNMENT
@@ -285,7 +285,7 @@ def _ranges(torch: Any, shapes: Sequence[Any], num_rows: int) -> Iterator[tuple[
 
 
 def available_bytes() -> int:
-    """Returns the memory that this process may still take: the machine's, or its control group's."""
+    """Returns the bytes that this process may still allocate, on the machine and in its control group."""
     found = sys.maxsize
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Changes to how ranks that train together exchange their gradients."""
+"""Changes how the ranks of a training exchange their gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPTION = "gradient_as_bucket_view"
 
 
 class Ddp(Intervention):
-    """Gradients are parts of the buckets that DistributedDataParallel exchanges, not copies of them."""
+    """Makes gradients parts of the buckets that DistributedDataParallel exchanges, instead of copies."""
 
     name = "ddp"
     choices = ("views",)

@@ -1,4 +1,4 @@
-"""Optimizers that update all parameters in one call."""
+"""Makes optimizers update all parameters in one call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 class Fused(Intervention):
-    """torch's own fused form, where the script chooses none. Checkpoints stay as they were."""
+    """Uses torch's fused form of an optimizer if the script chooses none. Checkpoints stay as they were."""
 
     name = "optimizer"
     choices = ("fused",)
@@ -21,7 +21,7 @@ class Fused(Intervention):
     why = "one call updates all parameters"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has the optimizers that are made from now on use it."""
+        """Changes the optimizers that are made from now on."""
         for name in KINDS:
             optimizer = getattr(torch.optim, name, None)
             if optimizer is not None:
@@ -46,7 +46,7 @@ def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callab
         try:
             original(optimizer, params, *args, **{**kwargs, "fused": True})
         except (RuntimeError, TypeError, ValueError) as error:
-            # As without us, its own mistakes included.
+            # The script gets what it asked for, including its own errors.
             original(optimizer, params, *args, **kwargs)
             report(False, f"{kind.__name__} has no fused form here ({error})")
             return
@@ -57,14 +57,14 @@ def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callab
 
 
 def _keep_out_of_checkpoints(optimizer: Any, before: Any) -> None:
-    """A checkpoint must load where nothing is changed, and must not end the change where it is loaded."""
+    """Saves checkpoints as if nothing were changed, and keeps the change when one is loaded."""
 
     def saved(_: Any, state: Any) -> Any:
         groups = [{**each, "fused": before} if "fused" in each else each for each in state["param_groups"]]
         return {**state, "param_groups": groups}
 
     def loading(_: Any, state: Any) -> Any:
-        # Loading looks at the form of the group to decide where the step counts belong.
+        # torch looks at the form of the group to decide where the step counts belong.
         return {**state, "param_groups": [{**each, "fused": True} for each in state["param_groups"]]}
 
     optimizer.register_state_dict_post_hook(saved)

@@ -1,8 +1,8 @@
-"""A data set that is collated once, and batches that are gathered from it.
+"""Gathers batches from a data set that is collated once.
 
-Which loaders allow it is found by comparing, in child processes that leave no trace in the script's own
-(`collating`). The order of the indices and of all draws from generators stays as torch's own iterators
-have it, so that the losses are equal in every bit.
+Comparisons in child processes, which leave no trace in the script's process, show which loaders allow it
+(`collating`). The order of the indices and of all draws from generators stays as in torch's own iterators,
+so that the losses are equal in every bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .intervention import RefusedError, Report
 
 
 def gather(torch: Any, report: Report) -> None:
-    """Has the passes that begin from now on gather, where that is found to be the same."""
+    """Makes the passes that begin from now on gather their batches, if the batches stay the same."""
     module = torch.utils.data.dataloader
     iterator = iterator_class(torch)
     original = module.DataLoader._get_iterator
@@ -32,7 +32,7 @@ def gather(torch: Any, report: Report) -> None:
 
 
 class _Blocks:
-    """The collated data sets, by data set and loader."""
+    """The collated data sets, by loader."""
 
     def __init__(self, torch: Any, report: Report) -> None:
         self._torch, self._report = torch, report
@@ -51,13 +51,13 @@ class _Blocks:
         return self._found[loader]
 
     def check(self, loader: Any) -> None:
-        """Compares some rows with the data set, which may change from one epoch to the next."""
+        """Compares some collated rows with the data set, which may change from one epoch to the next."""
         found = self._found[loader]
         if found is not None and (why := found.stale(loader)):
             self._refuse(loader, why)
 
     def is_kept(self, loader: Any) -> bool:
-        """Whether a loader's data are still as they were."""
+        """Returns whether a loader's data are still as they were."""
         return self._found.get(loader) is not None
 
     def _refuse(self, loader: Any, why: str) -> None:
@@ -66,7 +66,7 @@ class _Blocks:
 
 
 def iterator_class(torch: Any) -> Any:
-    """Returns a class of torch's iterators over a loader that gathers batches or reads rows itself."""
+    """Returns a subclass of torch's loader iterators that gathers batches or reads rows itself."""
     base = torch.utils.data.dataloader._BaseDataLoaderIter
     pin = torch.utils.data._utils.pin_memory.pin_memory
 
@@ -87,7 +87,7 @@ def iterator_class(torch: Any) -> Any:
                 self._reset(loader, True)
 
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
-            # With workers, torch's own asks the sampler twice at the first pass.
+            # With workers, torch's own iterator asks the sampler twice in the first pass.
             super()._reset(loader, first_iter)
             if self._blocks is not None:
                 if not first_iter:
@@ -123,6 +123,6 @@ def iterator_class(torch: Any) -> Any:
         _is_kept = True
 
         def _shutdown_workers(self) -> None:
-            """Some frameworks end the workers of an iterator; this one has none."""
+            """Does nothing: some frameworks end an iterator's workers, and this one has none."""
 
     return GatheringIterator

@@ -1,4 +1,4 @@
-"""The states of all random generators that reading a row could draw from."""
+"""Reads the states of all random generators that reading a row could draw from."""
 
 from __future__ import annotations
 

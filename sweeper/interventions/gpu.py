@@ -1,4 +1,4 @@
-"""Changes to what torch asks of a GPU."""
+"""Changes how torch uses a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _OnGpu(Intervention):
 
 
 class Tf32(_OnGpu):
-    """Matrix products of float32 on tensor cores, with 10 bits of mantissa."""
+    """Computes matrix products of float32 on tensor cores, with 10 bits of mantissa."""
 
     name = "tf32"
     choices = ("on",)
@@ -34,14 +34,14 @@ class Tf32(_OnGpu):
         return super().refusal(value, observed)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Allows it for matrix products and convolutions."""
+        """Allows TF32 for matrix products and convolutions."""
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
         report(True)
 
 
 class Cudnn(_OnGpu):
-    """cuDNN measures its algorithms for each shape of a convolution, and takes the fastest."""
+    """Makes cuDNN measure its algorithms for each shape of a convolution, and take the fastest."""
 
     name = "cudnn"
     choices = ("search",)
@@ -54,13 +54,13 @@ class Cudnn(_OnGpu):
         )
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has cuDNN search."""
+        """Turns on cuDNN's search."""
         torch.backends.cudnn.benchmark = True
         report(True)
 
 
 class Pinned(_OnGpu):
-    """Batches lie in page-locked memory, from which a GPU copies without the processor's help."""
+    """Puts batches into page-locked memory, from which a GPU copies without the processor's help."""
 
     name = "pinned"
     choices = ("on",)

@@ -1,4 +1,4 @@
-"""The protocol of changes to a script."""
+"""Defines the protocol of changes to a script."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 EXACT, CLOSE = "exact", "close"
-"""Kinds: equal in every bit, or equal except for rounding. Each change is proved before it is used."""
+"""Kinds of changes: equal in every bit, or except for rounding. Each change is proved before it is used."""
 
 DRAWS = "other draws"
-"""A kind: the same training with other random numbers, as with another seed; tried only if asked for."""
+"""Kind of the same training with other random numbers, as with another seed; tried only on request."""
 
 CHANGES_TRAINING = "changes training"
-"""A kind that no proof can show to be harmless: it is tried only if asked for, within a limit on the loss."""
+"""Kind that no proof can show to be harmless; tried only on request, within a limit on the loss."""
 
 SINGLE, HALF = 1e-3, 0.08
-"""Relative differences of early gradients that rounding explains: of floats of 32 and 16 bits."""
+"""Relative differences of early gradients that the rounding of 32-bit and of 16-bit floats explains."""
 
 
 class RefusedError(Exception):
-    """A change is not made to a loader or a model; its text says why."""
+    """Raised if a change is not made to a loader or a model; its text says why."""
 
 
 class Report(Protocol):
-    """Is told whether a change is in effect, and the reason where it is not."""
+    """Callback that receives whether a change is in effect and, if it is not, the reason."""
 
     def __call__(self, is_applied: bool, why: str = "", /) -> None:
-        """Says that it is, or why it is not."""
+        """Reports that the change is in effect, or why it is not."""
 
 
 class Intervention:
     """A change that can be made to any script.
 
     Attributes:
-        name: Of its parameter.
+        name: Name of its parameter.
         choices: Its values, without the one that leaves the script as it is.
-        are_ranked: Whether a value is tried only where none before it is possible.
-        kind: What it does to the training.
-        why: One line for the report: what it saves.
-        rounding: Relative difference in the first steps that a change of this kind may make.
+        are_ranked: Whether a value is tried only if none before it is possible.
+        kind: Kind of its effect on the training.
+        why: One line for the report on what it saves.
+        rounding: Relative difference that it may make in the first steps.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Collated data sets that are kept in files: other ranks share them, and a later process starts at once."""
+"""Stores collated data sets in files: other ranks share them, and a later process starts at once."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pickle import Pickler
 from typing import Any
 
 VARIABLE = "SWEEPER_CHANGES_KEPT"
-"""Environment variable that names the folder. Without it, nothing is kept."""
+"""Environment variable that names the folder. Without it, nothing is stored."""
 
 MAX_KEPT = 4
-"""Data sets in a folder: a script whose data differ in each process would fill the disk."""
+"""Maximum data sets in a folder: a script whose data differ in each process would fill the disk."""
 
 MAX_WAIT_SECONDS = 200.0
-"""For another process that collates the same."""
+"""Maximum seconds to wait for another process that collates the same data set."""
 
 FOLDER = "batches"
 """Name of the folder in a cache."""
 
 MAX_PATHS = 10_000
-"""Files and folders that a data set names, of which the time and the size are part of its key."""
+"""Maximum number of files and folders named by a data set whose time and size are part of its key."""
 
 _OWN = re.compile(r"[0-9a-f]{32}\.((?P<process>\d+)-(?P<node>[0-9a-f]{8})\.)?(rows|json|lock)")
-"""Names of files that are kept here; all others are somebody else's."""
+"""Names of files that are stored here; all others are somebody else's."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple(
@@ -42,7 +42,7 @@ _NOT_OWN = "-packages" + os.sep
 
 
 class _Digest:
-    """A file that keeps a digest of what is written to it."""
+    """A file that computes a digest of what is written to it."""
 
     def __init__(self) -> None:
         self.found = hashlib.blake2b(digest_size=16)
@@ -56,7 +56,7 @@ class _Digest:
 def _pickler(torch: Any, digest: _Digest) -> Pickler:
     class Digesting(Pickler):
         def reducer_override(self, found: Any) -> Any:
-            # torch's own has the addresses of tensors in it.
+            # torch's own pickle contains the addresses of tensors.
             if type(found) is not torch.Tensor or found.layout is not torch.strided:
                 return NotImplemented
             raw = found.detach().cpu().contiguous().flatten().view(torch.uint8)
@@ -68,7 +68,7 @@ def _pickler(torch: Any, digest: _Digest) -> Pickler:
 def key_of(torch: Any, loader: Any) -> str:
     """Returns a digest of a loader's data set, of how it is collated, and of the script's code.
 
-    Pickling may run code of the data set's: it belongs into a child process.
+    Pickling may run the data set's code, so this must run in a child process.
 
     Raises:
         Exception: It cannot be pickled.
@@ -82,14 +82,14 @@ def key_of(torch: Any, loader: Any) -> str:
             digest.write(f"{path} {found.st_mtime_ns} {found.st_size}".encode())
     digest.write(repr((sys.version, torch.__version__)).encode())
     for path in sorted(_own_files()):
-        # Some modules name a file that never was one.
+        # Some modules name a file that never existed.
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             digest.write(os.path.basename(path).encode() + file.read())
     return digest.found.hexdigest()
 
 
 def _paths(owner: Any) -> Iterator[str]:
-    """Yields what may name a file or a folder among the values that a data set holds."""
+    """Yields those values in a data set that may name a file or a folder."""
     waiting, seen, count = [owner], set(), 0
     while waiting and count < MAX_PATHS:
         found = waiting.pop()
@@ -119,7 +119,7 @@ def _own_files() -> Iterator[str]:
 
 
 def _num_kept(folder: str) -> int:
-    """Returns how many data sets a folder has, and removes what killed processes did not complete."""
+    """Returns how many data sets a folder has, and removes those that killed processes did not complete."""
     count = 0
     for name in os.listdir(folder):
         found = _OWN.fullmatch(name)
@@ -135,12 +135,12 @@ def _num_kept(folder: str) -> int:
 
 
 def _node() -> str:
-    """Returns what tells this machine, or container, from others that see the same folder."""
+    """Returns an id that distinguishes this machine or container from others that see the same folder."""
     return hashlib.blake2b(os.uname().nodename.encode(), digest_size=4).hexdigest()
 
 
 def _lock(descriptor: int, deadline_s: float) -> None:
-    """Locks a file; in vain if another process has it until then."""
+    """Locks a file; gives up at the deadline if another process still has it."""
     while time.monotonic() < deadline_s:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,7 +154,7 @@ class Kept:
     """The file of one data set.
 
     Attributes:
-        is_new: Whether there is none yet, and one is to be made.
+        is_new: Whether a new file is being made.
     """
 
     def __init__(self, key: str) -> None:
@@ -166,9 +166,9 @@ class Kept:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Has other processes that come for the same data set wait until this one is done with it."""
+        """Makes other processes that need the same data set wait until this one is done with it."""
         with contextlib.ExitStack() as stack:
-            # Without it, each makes its own.
+            # Without a lock, each process makes its own file.
             with contextlib.suppress(OSError):
                 if self._path:
                     lock = stack.enter_context(open(f"{self._path}.lock", "w", encoding="ascii"))
@@ -176,9 +176,9 @@ class Kept:
             yield
 
     def read(self) -> Any:
-        """Returns what was kept beside the bytes, and the bytes; None if there is nothing.
+        """Returns the stored description and the bytes; None if there are none.
 
-        They are a private view of the file: what is written to them stays in this process.
+        The bytes are a private view of the file: changes to them stay in this process.
         """
         if not self._path:
             return None
@@ -191,7 +191,7 @@ class Kept:
             return None
 
     def room(self, num_bytes: int) -> Any:
-        """Returns memory for the bytes, which child processes share: of a new file, if one may be made."""
+        """Returns memory for the bytes that child processes share, from a new file if one may be made."""
         folder = os.path.dirname(self._path)
         try:
             if self._path and num_bytes and _num_kept(folder) < MAX_KEPT:
@@ -206,19 +206,19 @@ class Kept:
         return mmap.mmap(-1, max(1, num_bytes))
 
     def keep(self, about: Any) -> None:
-        """The bytes are complete: from now on they are found, with what is written beside them."""
+        """Publishes the complete bytes with their description, so that other processes find them."""
         if not self.is_new:
             return
         with contextlib.suppress(OSError):
             os.replace(f"{self._partial}.rows", f"{self._path}.rows")
             with open(f"{self._partial}.json", "w", encoding="utf-8") as file:
                 json.dump(about, file)
-            # Last: without it, the rows are not looked at.
+            # The description comes last: without it, the rows are ignored.
             os.replace(f"{self._partial}.json", f"{self._path}.json")
         self._close()
 
     def drop(self) -> None:
-        """The bytes are not to be kept."""
+        """Discards the bytes."""
         with contextlib.suppress(OSError):
             os.unlink(f"{self._partial}.rows")
         self._close()

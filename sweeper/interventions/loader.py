@@ -1,4 +1,4 @@
-"""Changes to how batches come about: gathered from collated data, or read without workers."""
+"""Changes how batches are made: gathers them from collated data, or reads them with other workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
 
 
 class Loader(Intervention):
-    """Loaders give batches that are gathered from the collated data set, or have other workers."""
+    """Makes loaders gather batches from the collated data set, or use another number of workers."""
 
     name = "loader"
     choices = (GATHERED, NO_WORKERS, CORES)
@@ -37,7 +37,7 @@ class Loader(Intervention):
         return ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Changes the passes that begin from now on, where the samples are found to stay the same."""
+        """Changes the passes that begin from now on, if their samples stay the same."""
         if value == GATHERED:
             gather(torch, report)
         else:
@@ -45,10 +45,10 @@ class Loader(Intervention):
 
 
 def check_sampler(loader: Any) -> None:
-    """Looks whether a loader's sampler is torch's own, which draws as a pass begins.
+    """Checks that a loader's sampler is torch's own, which draws as a pass begins.
 
     Raises:
-        RefusedError: It is not: workers ask for indices ahead of the draws in between.
+        RefusedError: It is not, and workers would ask it for indices before other draws.
     """
     samplers = (loader.batch_sampler, loader.sampler)
     if not all(type(each).__module__.startswith("torch.utils.data.") for each in samplers):
@@ -56,7 +56,7 @@ def check_sampler(loader: Any) -> None:
 
 
 def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bool]:
-    """Returns whether a loader passes a check, which runs once for each of them and is reported."""
+    """Returns a function that says whether a loader passes a check; runs and reports it once per loader."""
     known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def passes(loader: Any) -> bool:
@@ -81,7 +81,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
     wanted = 0 if value == NO_WORKERS else len(os.sched_getaffinity(0))
 
     def check(loader: Any) -> None:
-        """Looks whether the rows of a loader are the same whoever reads them."""
+        """Checks that the rows of a loader are the same whoever reads them."""
         if wanted:
             check_sampler(loader)
         collating.check_rows(torch, loader)
@@ -100,7 +100,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
 
 
 def with_more_workers(original: Callable[[Any], Any], loader: Any, count: int) -> Any:
-    """Returns an iterator of a loader with this many workers; the loader stays as it was."""
+    """Returns an iterator of a loader with `count` workers; the loader stays as it was."""
     before = loader.num_workers, loader.prefetch_factor
     loader.num_workers, loader.prefetch_factor = count, before[1] or 2
     try:

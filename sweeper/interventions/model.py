@@ -1,4 +1,4 @@
-"""Changes to how a model computes: its precision, the layout of its pictures, compiled kernels."""
+"""Changes how a model computes: its precision, the layout of its images, its kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_PLAIN = "the script already computes in another precision than float32"
 
 
 class Precision(Intervention):
-    """The model's matrix products in bfloat16; parameters, losses and updates stay in float32."""
+    """Computes the model's matrix products in bfloat16; parameters, losses and updates stay in float32."""
 
     name = "precision"
     choices = ("bf16",)
@@ -35,7 +35,7 @@ class Precision(Intervention):
         return ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has the models that are trained compute so from the second step on."""
+        """Changes the models that are trained from the second step on."""
         exact = _Exact(torch)
 
         def make(model: Any, call: Call) -> Call:
@@ -65,9 +65,9 @@ class Precision(Intervention):
 
 
 class _Exact:
-    """While it is entered, what turns numbers into probabilities computes in float32.
+    """A context in which the functions that turn numbers into probabilities compute in float32.
 
-    With 8 bits, a sigmoid is 1 from 6.3 on: the logarithm of what is left of it, and its gradient, are lost.
+    With 8 bits, a sigmoid is 1 from 6.3 on: the logarithm of 1 minus it, and its gradient, are lost.
     """
 
     NAMES = ("sigmoid", "softmax", "log_softmax", "exp")
@@ -90,11 +90,11 @@ class _Exact:
         return exact
 
     def __enter__(self) -> None:
-        """A model is called."""
+        """Notes that a model is called."""
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        """It has returned."""
+        """Notes that the model has returned."""
         self._depth -= 1
 
 
@@ -108,7 +108,7 @@ def _cpu_has_bf16() -> bool:
 
 
 def _in_floats(torch: Any, part: Any) -> Any:
-    """Returns an output with its tensors of 16 bits as floats of 32, in the same kinds of containers.
+    """Returns an output with its bfloat16 tensors as float32, in the same kinds of containers.
 
     Raises:
         TypeError: It has a part whose kind is unknown.
@@ -127,7 +127,7 @@ def _in_floats(torch: Any, part: Any) -> Any:
         if kind is dict:
             return changed
         if dataclasses.is_dataclass(part):
-            # Outputs of Hugging Face's models are both.
+            # Outputs of Hugging Face's models are both dicts and data classes.
             return dataclasses.replace(part, **changed)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         own = {each.name: getattr(part, each.name) for each in dataclasses.fields(part) if each.init}
@@ -136,7 +136,7 @@ def _in_floats(torch: Any, part: Any) -> Any:
 
 
 class Layout(Intervention):
-    """Pictures, and the filters of convolutions, with their channels last in memory."""
+    """Stores images and the filters of convolutions with their channels last in memory."""
 
     name = "layout"
     choices = ("channels_last",)
@@ -148,7 +148,7 @@ class Layout(Intervention):
         return "" if observed.get("convolves", True) else "it has no convolution of pictures"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has the models with convolutions of pictures compute so from the second step on."""
+        """Changes the models with convolutions of images from the second step on."""
         last = torch.channels_last
 
         def make(model: Any, call: Call) -> Call:
@@ -171,7 +171,7 @@ class Layout(Intervention):
 
 
 def _drop_as_laid_out_before(torch: Any) -> None:
-    """Dropout draws in the order of memory: it gets its pictures as they would lie without the change."""
+    """Gives dropout its images in the layout without the change, since it draws in the order of memory."""
     functional = torch.nn.functional
     for name in ("dropout", "alpha_dropout"):
         setattr(functional, name, _contiguous(getattr(functional, name)))
@@ -187,7 +187,7 @@ def _contiguous(original: Any) -> Any:
 
 
 class Compiled(Intervention):
-    """The model through torch.compile, for inputs of the most frequent shape; others run as they are."""
+    """Compiles the model with torch.compile for inputs of the first shapes; others run uncompiled."""
 
     name = "compile"
     choices = ("model",)
@@ -200,10 +200,10 @@ class Compiled(Intervention):
         return "the script compiles its model itself" if observed.get("compiled") else ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has the models that are trained compiled at the second step."""
+        """Compiles the models that are trained at the second step."""
 
         def make(model: Any, call: Call) -> Call:
-            # Dropout draws as it does without being compiled.
+            # Compiled dropout then draws as it does uncompiled.
             config: Any = importlib.import_module("torch._inductor.config")
             config.fallback_random = True
             if why := _cannot_compile():
@@ -215,13 +215,13 @@ class Compiled(Intervention):
                 nonlocal compiled
                 shapes = _shapes(torch, (args, kwargs))
                 if usual:
-                    # A pass often ends with a smaller batch: it is not worth another compilation.
+                    # A pass often ends with a smaller batch, which is not worth another compilation.
                     return (compiled if shapes == usual[0] else call)(*args, **kwargs)
                 usual.append(shapes)
                 try:
                     return compiled(*args, **kwargs)
                 except Exception as error:
-                    # Without a C++ compiler, for example. A mistake of the script's own repeats itself.
+                    # A C++ compiler may be missing, for example. The script's own errors are raised below.
                     compiled = call
                     report(False, f"its {type(model).__name__} cannot be compiled: {error}"[:300])
                     return call(*args, **kwargs)
@@ -232,7 +232,7 @@ class Compiled(Intervention):
 
 
 def _cannot_compile() -> str:
-    """Returns why nothing can be compiled here; the backward, which is compiled late, would fail."""
+    """Returns why nothing can be compiled here, since the backward pass, compiled late, would fail."""
     builder = importlib.import_module("torch._inductor.cpp_builder")
     try:
         builder.get_cpp_compiler()

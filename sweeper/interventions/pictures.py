@@ -1,8 +1,8 @@
-"""Pictures that are decoded once, and read as pixels from then on.
+"""Decodes images once, and reads their pixels from then on.
 
-A data set that draws for each row, a crop or a flip, cannot be gathered; but in every pass it opens the same
-files. All rows are read once, in child processes, and what Pillow decodes meanwhile is kept. Pixels are known
-by the file they came from, as it was: one that is written again is decoded again.
+A data set that draws a crop or a flip for each row cannot be gathered, but it opens the same files in every
+pass. All rows are read once, in child processes, and what Pillow decodes meanwhile is stored. Pixels are
+identified by the state of their file, so a file that is written again is decoded again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .intervention import EXACT, Intervention, RefusedError, Report
 from .kept import Kept
 
 FORMATS, MODES = ("JPEG", "PNG"), ("L", "RGB", "RGBA", "CMYK")
-"""Of the pictures that are kept: others have a palette, or take no time to decode."""
+"""Formats and modes of the images that are stored: others have a palette, or take no time to decode."""
 
 FIRST_ROWS = 64
-"""From which memory and time of all rows are estimated."""
+"""Number of rows, drawn at random, from which the memory and time of all rows are estimated."""
 
 SPARE = 1.25
-"""Times the estimated memory, since pictures differ in size. What finds no room is decoded as ever."""
+"""Factor on the estimated memory, since images differ in size. Those without room are decoded as before."""
 
 MIN_SHARE = 0.1
-"""Of the time of a row that decoding takes; less cannot be saved."""
+"""Minimum share of decoding in the time of a row; less is not worth saving."""
 
 if TYPE_CHECKING:
     # Memory, begin and end in it, mode, width and height.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Pictures(Intervention):
-    """Pictures that a data set opens are decoded once."""
+    """Decodes the images that a data set opens only once."""
 
     name = "pictures"
     choices = ("decoded",)
@@ -58,11 +58,11 @@ class Pictures(Intervention):
         return "its batches come from no DataLoader" if observed.get("num_workers") is None else ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
-        """Has the passes that begin from now on find their pictures decoded."""
+        """Makes the passes that begin from now on find their images decoded."""
         module = torch.utils.data.dataloader
         original = module.DataLoader._get_iterator
         decoding = _Decoding()
-        # Of a data set, since a script may make a loader in each epoch; a list cannot be referred to weakly.
+        # These are ids of data sets, since a script may make a loader in each epoch; lists have no weak refs.
         known: set[int] = set()
 
         @functools.wraps(original)
@@ -83,8 +83,8 @@ class _Decoding:
     """Stands in for Pillow's own decoding.
 
     Attributes:
-        places: Where the pixels of a picture are, by its key.
-        decoded: Is called with each picture that was decoded by Pillow, its key and the seconds it took.
+        places: Places of the pixels of images, by key.
+        decoded: Called for each image that Pillow decoded, with its key, the image, and the seconds it took.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Decoding:
         self._is_in_place = False
 
     def begin(self) -> None:
-        """Wraps `load`, once.
+        """Wraps Pillow's `load`, once.
 
         Raises:
             RefusedError: Pillow has not been imported.
@@ -123,7 +123,7 @@ class _Decoding:
 
 
 def _key(picture: Any) -> str:
-    """Returns what a picture that is not decoded yet is known by; empty if its pixels are not kept."""
+    """Returns the key of an image that is not decoded yet; empty if its pixels are not stored."""
     if (
         not picture.tile
         or picture.fp is None
@@ -143,7 +143,7 @@ def _source(file: Any) -> str:
         about = os.fstat(file.fileno())
         return f"{about.st_dev}-{about.st_ino}-{about.st_size}-{about.st_mtime_ns}"
     except (AttributeError, OSError, ValueError):
-        # Not of a file system: bytes in memory are known by what they are.
+        # Bytes in memory have no file, and are identified by their content.
         content = getattr(file, "getbuffer", None)
         if content is None:
             return ""
@@ -152,7 +152,7 @@ def _source(file: Any) -> str:
 
 
 def _filled(picture: Any, place: Place) -> Any:
-    """Does what Pillow does at the end of its decoding."""
+    """Fills an image with its pixels, as Pillow does at the end of its decoding."""
     module = sys.modules["PIL.Image"]
     memory, begin, end, mode, size = place
     picture.im = module.frombytes(mode, size, memoryview(memory)[begin:end]).im
@@ -165,10 +165,10 @@ def _filled(picture: Any, place: Place) -> Any:
 
 
 def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
-    """Has all pictures of a loader's data set decoded in child processes.
+    """Decodes all images of a loader's data set in child processes.
 
     Raises:
-        RefusedError: There are none, or they take too long or too much memory, or too little time.
+        RefusedError: There are none, or decoding takes too long, too much memory, or too little of the time.
     """
     num_rows, dataset = num_rows_of(torch, loader), loader.dataset
     decoding.begin()
@@ -227,9 +227,9 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
 def _decoder(
     decoding: _Decoding, dataset: Any, rows: range, memory: Any, begin: int, end: int
 ) -> Callable[[], list[Any]]:
-    """Returns a function for a child: reads some rows, and keeps the pixels of what they open in some memory.
+    """Returns a function for a child that reads some rows, and puts the pixels of their images into `memory`.
 
-    It returns the key of each picture, and where its pixels are.
+    The function returns the key of each image and the place of its pixels.
     """
 
     def decode() -> list[Any]:

@@ -1,4 +1,4 @@
-"""More workers for rows that draw at random, such as augmented pictures: the same rows, with other draws."""
+"""Adds workers for rows that draw at random, such as augmented images: the same rows, with other draws."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .loader import CORES, check_sampler, reported, with_more_workers
 from .trees import are_equal
 
 CHECK_ROWS, CHECK_SECONDS = 512, 2.0
-"""Rows, and their time, that are read twice with the same random numbers."""
+"""Maximum rows, and seconds, to read twice with the same random numbers."""
 
 
 class Readers(Intervention):
-    """One worker per core reads rows that draw at random.
+    """Uses one worker per core to read rows that draw at random.
 
-    Each worker draws from its own generators, which torch seeds in each pass. So rows are as they could have
-    been with another seed, if they depend on nothing but their number and those generators: this is checked.
+    Each worker draws from its own generators, which torch seeds in each pass. So rows are as they could be
+    with another seed, if they depend only on their number and those generators, which is checked.
     """
 
     name = "readers"
@@ -62,7 +62,7 @@ def _check(torch: Any, loader: Any) -> None:
     """Reads batches twice with the same random numbers.
 
     Raises:
-        RefusedError: They differ, draw nothing, or other workers would draw alike.
+        RefusedError: They differ or draw nothing, or the workers would draw the same numbers.
     """
     num_rows = num_rows_of(torch, loader)
     check_sampler(loader)

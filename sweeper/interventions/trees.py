@@ -1,4 +1,4 @@
-"""Batches as trees of tensors: taken apart, put together, compared bit for bit."""
+"""Takes batches apart into trees of tensors, puts them together, and compares them bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
     """Returns the structure of a batch, which JSON can hold, and adds its tensors to `leaves`.
 
     Raises:
-        RefusedError: It has more than tensors with a row for each sample.
+        RefusedError: It has parts other than tensors with a row for each sample.
     """
     kind = type(batch)
     if kind is torch.Tensor:
@@ -33,7 +33,7 @@ def parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
 
 
 def filled(tree: Any, leaves: Iterator[Any]) -> Any:
-    """Returns the batch of a structure with some tensors."""
+    """Returns the batch with a structure and some tensors."""
     if tree is None:
         return next(leaves)
     name, parts = tree
@@ -50,7 +50,7 @@ def _kind(name: str) -> Any:
 
 
 def are_equal(torch: Any, one: Any, other: Any) -> bool:
-    """Whether two batches are equal in every bit, and in the layout of their tensors."""
+    """Returns whether two batches are equal in every bit, and in the layout of their tensors."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

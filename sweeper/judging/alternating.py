@@ -1,7 +1,7 @@
-"""One round of two versions that take turns: one runs, the other is stopped.
+"""Runs one round of two versions that take turns: one runs while the other is stopped.
 
-A host changes its pace within seconds: two runs of one script, one after the other, differ by a tenth. Slices
-of both that alternate have the same pace, and each process starts once.
+The speed of a host changes within seconds: two consecutive runs of one script differ by a tenth. Alternating
+slices of both versions share the host's speed, and each process starts only once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sweeper.system.process import tree, usage
 from sweeper.telemetry.nvml.devices import gpu_names, memory_used_gib, name_and_memory_gib
 
 Measure = Callable[["Turns"], Measurement]
-"""Measures a version in turns."""
+"""Function that measures a version in turns."""
 
 MORE_ROOM = 1.25
-"""Times the memory of the one that runs that must be free for the other."""
+"""Free memory that the other version needs, as a multiple of the memory of the running one."""
 
 
 class Turns:
@@ -38,11 +38,11 @@ class Turns:
     # -- the version's side
 
     def started(self, pid: int) -> None:
-        """Says that its script runs."""
+        """Records the process ID of its script, which has started."""
         self._pid = pid
 
     def wait(self, taken: int) -> bool:
-        """Says how many windows it has taken; returns once it is to take another, or False at the end."""
+        """Reports the windows taken; returns True once another is requested, or False at the end."""
         with self._changed:
             self._taken = taken
             self._changed.notify_all()
@@ -52,54 +52,54 @@ class Turns:
     # -- the other side
 
     def ended(self) -> None:
-        """Says that the version has been measured, or has failed."""
+        """Records that the version has been measured, or has failed."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has been measured, or has failed: a training may be shorter than its turns."""
+        """Whether the version has been measured, or has failed: a training may be shorter than its turns."""
         with self._changed:
             return self._is_over
 
     def await_start(self) -> None:
-        """Returns once it waits for its first turn, or has ended."""
+        """Waits until the version is ready for its first turn, or has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._taken >= 0 or self._is_over)
 
     def ask(self) -> None:
-        """Has it take a window; returns once it has, or has ended."""
+        """Requests a window; returns once it is taken, or the version has ended."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._taken >= self._asked or self._is_over)
 
     def kill(self) -> None:
-        """Ends its script at once."""
+        """Kills its script and ends its turns."""
         self.ended()
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
 
     def memory_bytes(self) -> int:
-        """Returns what its processes hold."""
+        """Returns the resident memory of its processes, in bytes."""
         return sum(found.resident_bytes for each in tree(self._pid) if (found := usage(each)) is not None)
 
 
 def alternated(
     measures: Mapping[int, Measure], order: list[int], slices: int, draw: random.Random
 ) -> dict[int, Measurement]:
-    """Measures versions in slices that alternate; one after the other where their memory does not fit.
+    """Measures versions in alternating slices, or one after the other if they do not fit in memory together.
 
     Args:
-        measures: By number.
-        order: In which they start.
-        slices: Windows of each.
+        measures: The function that measures each version, by its number.
+        order: Numbers of the versions, in the order in which they start.
+        slices: Windows of each version.
 
     Raises:
-        TrialFailedError: One of them cannot be measured.
-        UserError: It cannot be started.
+        TrialFailedError: A version cannot be measured.
+        UserError: A version cannot be started.
     """
     turns = {number: Turns() for number in order}
     on_gpus = _used_gib()
@@ -116,7 +116,7 @@ def alternated(
             running[number] = pool.submit(run)
             turns[number].await_start()
             if turns[number].is_over:
-                # It has failed, or is short.
+                # The version has failed, or its training is short.
                 running[number].result()
 
         try:
@@ -154,7 +154,7 @@ def _take(turns: Turns, slices: int) -> None:
 
 
 def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
-    """Returns whether another process like this one has room beside it."""
+    """Returns whether host and GPUs have memory for a second version of the same size."""
     if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
         return False
     for uuid, before in on_gpus.items():

@@ -1,4 +1,4 @@
-"""The two versions of a training that are compared, each in a folder where it can run."""
+"""Prepares the two versions of a training that are compared, each in a folder where it can run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Arm:
     """One version of a training.
 
     Attributes:
-        name: What it is, in a word or two.
-        folder: Where its command runs, or a mirror of that.
+        name: Its name in a word or two, such as `before` or a git revision.
+        folder: The folder where its command runs, or a mirror of that folder.
     """
 
     name: str
@@ -40,12 +40,12 @@ def commands(before: Sequence[str], after: Sequence[str], folder: Path) -> tuple
 
 @contextlib.contextmanager
 def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple[Arm, Arm]]:
-    """Yields one command at a revision of its repository, and as the working tree is.
+    """Yields the arms of one command: at a revision of its repository, and in the working tree.
 
     Files that git does not track, such as data, are the same in both.
 
     Raises:
-        UserError: The folder is in no repository, or that has no such revision.
+        UserError: The folder is in no repository, or the repository has no such revision.
     """
     root = _repository(folder)
     if root is None:
@@ -71,11 +71,11 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
 
 @contextlib.contextmanager
 def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Iterator[tuple[Arm, Arm]]:
-    """Yields one command as the working tree is, and with a patch applied to a copy of that.
+    """Yields the arms of one command: in the working tree, and in a mirror of it with a patch applied.
 
     Args:
-        text: The patch, relative to the repository, or to the folder if that is in none.
-        name: What the patch is called.
+        text: The patch, relative to the repository, or to the folder if it is in none.
+        name: Name of the patch.
 
     Raises:
         UserError: The patch does not apply.
@@ -102,7 +102,7 @@ def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Ite
 
 
 def root_of(folder: Path) -> Path:
-    """Returns the folder that patches are relative to: the repository's, or else the folder itself."""
+    """Returns the folder that patches are relative to: the repository's root, or else the folder itself."""
     return _repository(folder) or folder.resolve()
 
 
@@ -123,7 +123,7 @@ def _git(folder: Path, *words: str) -> bytes | None:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Returns the environment without what a hook of git sets, which would lead elsewhere."""
+    """Returns the environment without the variables of a git hook, which may name another repository."""
     return {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE")}
 
 
@@ -145,16 +145,19 @@ def _mirror_of(root: Path) -> Iterator[Path]:
     """Yields a mirror of a folder: small files are copies, large ones and data are links."""
     with tempfile.TemporaryDirectory(prefix="sweeper-judge-") as place:
         mirror = make(Script(command=(), folder=str(root)), {}, Path(place) / "mirror").folder
-        # The mirrors of its trials have what is around it, as those of a repository do.
+        # With it, the mirrors of trials link to what surrounds the folder, as they do in a repository.
         (mirror / ".git").mkdir(exist_ok=True)
         yield mirror.resolve()
 
 
 def _detach(path: Path, mirror: Path, *, keep: bool = False) -> None:
-    """Removes a file from a mirror, or makes its own copy of it; never touches what a link leads to.
+    """Removes a file from a mirror, or replaces its link by a copy; never changes the target of a link.
+
+    Args:
+        keep: Whether the file stays, as a copy.
 
     Raises:
-        UserError: It is in a folder that the mirror has as a link.
+        UserError: The file is in a folder that is a link in the mirror.
     """
     if not path.parent.resolve().is_relative_to(mirror):
         raise UserError(

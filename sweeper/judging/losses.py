@@ -1,4 +1,4 @@
-"""Compares how two versions train: seeded runs that are recorded bit for bit."""
+"""Compares how two versions train, by seeded runs that are recorded bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HALF_PRECISIONS = ("bf16", "fp16")
 
 
 class Losses(StrEnum):
-    """The answer: the same in every bit, but for rounding, or for draws; something else; or not to be had."""
+    """The answer: equal in every bit, equal but for rounding or for draws, different, or unknown."""
 
     EQUAL = "equal"
     CLOSE = "close"
@@ -30,11 +30,11 @@ _ANSWERS = {EXACT: Losses.EQUAL, CLOSE: Losses.CLOSE, DRAWS: Losses.REDRAWN}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The training of the second version compared with that of the first.
+    """A comparison of the second version's training with that of the first.
 
     Attributes:
-        why: What differs first, or why it is unknown.
-        covers: What the recorded runs cover, in words.
+        why: The first difference, or why the answer is unknown.
+        covers: The extent of the recorded runs, in words.
     """
 
     answer: Losses
@@ -43,15 +43,15 @@ class Trained:
 
     @property
     def is_same(self) -> bool:
-        """Whether it trains the same: in every bit, or but for rounding or draws that may differ."""
+        """Whether the training is the same: in every bit, or but for rounding or draws that may differ."""
         return self.answer in (Losses.EQUAL, Losses.CLOSE, Losses.REDRAWN)
 
 
 class Baseline:
-    """The recorded runs of a version, with which others are compared.
+    """The recorded runs of a version, to which others are compared.
 
     Args:
-        measured: The version as it was timed: how long its steps are.
+        measured: Measurement of the version, for its step time and its device.
     """
 
     def __init__(self, arm: Arm, measured: Measurement) -> None:
@@ -59,11 +59,11 @@ class Baseline:
         self._proofs = Proofs(arm.command, arm.folder, {}, steps_per_s, on_gpu=measured.trains_on_gpu)
 
     def compare(self, arm: Arm, rounding: float, *, is_redrawn: bool = False) -> Trained:
-        """Returns how another version trains.
+        """Compares the training of another version with the baseline's.
 
         Args:
             rounding: Relative difference of the first gradients that rounding explains.
-            is_redrawn: Whether it may draw other random numbers, as with another seed.
+            is_redrawn: Whether the version may draw other random numbers, as with another seed.
         """
         if why := self._proofs.unproved or self._proofs.races:
             return Trained(answer=Losses.UNKNOWN, why=why)
@@ -73,16 +73,16 @@ class Baseline:
 
 
 def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> Trained:
-    """Returns how the second version trains, compared with the first.
+    """Compares the training of the second version with that of the first.
 
     Args:
-        before: The first as it was timed; `after` the second.
+        before: Measurement of the first version; `after` is that of the second.
     """
     first, second = arms
     return Baseline(first, before).compare(second, _rounding(before.observed, after.observed))
 
 
 def _rounding(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """Returns how much rounding may explain: half the bits are expected to be lost only where they are."""
+    """Returns the relative difference that rounding explains: `HALF` if only `after` has half precision."""
     was, now = before.get("precision"), after.get("precision")
     return HALF if now in HALF_PRECISIONS and was not in HALF_PRECISIONS else SINGLE

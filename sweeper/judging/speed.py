@@ -1,4 +1,4 @@
-"""Compares the speeds of two versions in rounds: a new process of each, in slices that alternate."""
+"""Compares the speeds of two versions in rounds: a new process of each, in alternating slices."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from sweeper.judging.arms import Arm
 from sweeper.script.watch import watch
 
 Round = tuple[Measurement, Measurement]
-"""The first version and the second."""
+"""Measurements of the first version and of the second in one round."""
 
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
 SLICE_SECONDS, MAX_SLICES = 0.6, 1000
 FEW_SLICES, MANY_SLICES = 3, 20
-"""Of each version in a round, at least and at most."""
+"""Fewest and most slices of each version in a round."""
 USUAL_VARIANCE, USUAL_ROUNDS = 0.03**2, 4
-"""Of the logarithm of the ratio of two equal processes; and for how many rounds this guess counts."""
+"""Usual variance of the log ratio of two equal processes, and the number of rounds for which it counts."""
 START_SLICES = 6
-"""Slices that take as long as the start of a process."""
+"""Number of slices that take as long as the start of a process."""
 LONG_SECONDS = 2 * SLICE_SECONDS
-"""A slice that takes longer is a few steps, of which each stop loses one."""
+"""Seconds beyond which a slice is long: it has only a few steps, and each stop loses one."""
 WARMUP_SECONDS = 2.0
-"""At most, in a round."""
+"""Longest warm-up in a round, in seconds."""
 MIN_ROUNDS = 4
 
 LEVEL, EARLY_LEVEL = 0.97, 0.998
-"""Of the interval at the end; and of the one that ends the rounds early, since that is looked at often.
-Together at most one in twenty pairs of equals is called different."""
+"""Confidence levels of the final interval, and of the one that may end the rounds early, which is checked
+after each round. Together they call at most one in twenty pairs of equal versions different."""
 
 EARLY_WIDTH, NARROW = math.log(1.05), math.log(1.01)
-"""Half-widths: narrow enough for an answer that is clear, and for any answer."""
+"""Half-widths of intervals that are narrow enough for a clear difference, and for any answer."""
 
 ROBUST_ROUNDS, TRIM = 8, 0.125
-"""From so many rounds on, this share at either end is trimmed: a round that something disturbed does not
-decide."""
+"""Number of rounds from which the mean is trimmed, and the share that is trimmed at either end: a disturbed
+round does not decide."""
 
 SAME = math.log(1.03)
-"""Within 3% of each other."""
+"""Largest log ratio of versions that are called the same: they are within 3% of each other."""
 
 
 class Speed(StrEnum):
-    """The answer."""
+    """The answer of a comparison."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -66,10 +66,10 @@ class Compared:
     """Speeds of two versions.
 
     Attributes:
-        ratio: Samples per second of the second over those of the first: the geometric mean of the rounds,
-            trimmed from `ROBUST_ROUNDS` on.
-        low: Lower end of its interval at `LEVEL`, `high` the upper one.
-        before: The measurements of the first, round by round; `after` those of the second.
+        ratio: Samples per second of the second version over those of the first: the geometric mean over
+            rounds, trimmed from `ROBUST_ROUNDS` on.
+        low: Lower end of its interval at `LEVEL`; `high` is the upper one.
+        before: The measurements of the first version, round by round; `after` has those of the second.
     """
 
     answer: Speed
@@ -81,7 +81,7 @@ class Compared:
 
 
 def measured(arm: Arm) -> Measurement:
-    """Runs a version in a new process until it is timed.
+    """Runs a version in a new process until it is measured.
 
     Raises:
         TrialFailedError: It cannot be measured, for a known reason.
@@ -92,11 +92,11 @@ def measured(arm: Arm) -> Measurement:
 
 
 def one_round(arms: tuple[Arm, Arm], draw: random.Random, slices: int = FEW_SLICES) -> Round:
-    """Measures a new process of each version, in slices that alternate.
+    """Measures a new process of each version, in alternating slices.
 
     Raises:
-        TrialFailedError: One of them cannot be measured, for a known reason.
-        UserError: One of them cannot be started.
+        TrialFailedError: A version cannot be measured, for a known reason.
+        UserError: A version cannot be started.
     """
     plan = MeasurePlan(
         window_seconds=SLICE_SECONDS,
@@ -127,7 +127,7 @@ def _watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measure
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    # What the script prints is of no use here.
+    # The script's output is of no use here.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
 
@@ -139,11 +139,11 @@ def compare(
     draw: random.Random,
     first: Round | None = None,
 ) -> Compared:
-    """Runs rounds until the answer is clear, or time is up.
+    """Runs rounds until the answer is clear, or the time is up.
 
     Args:
-        deadline_s: Monotonic clock; at least `MIN_ROUNDS` run.
-        draw: Decides who comes first in a round.
+        deadline_s: The end by the monotonic clock, in seconds; at least `MIN_ROUNDS` run in any case.
+        draw: Generator that decides the order of the versions.
         first: A round that has run already.
     """
     rounds: list[Round] = []
@@ -166,9 +166,9 @@ def compare(
 
 
 def slices_of_next(rounds: Sequence[Round]) -> int:
-    """Returns the slices that tell most in the time of a round: few, where processes differ more than slices.
+    """Returns how many slices make the best use of the next round: few if processes differ more than slices.
 
-    Processes do differ, by where their memory happens to lie: some networks by a tenth and more.
+    Processes differ by where their memory happens to lie: those of some networks by a tenth and more.
     """
     if rounds and any(_is_long(each) for each in rounds[-1]):
         return 1
@@ -177,7 +177,7 @@ def slices_of_next(rounds: Sequence[Round]) -> int:
     slices = [_log_ratios(each) for each in rounds]
     variances = [statistics.variance(each) for each in slices if len(each) > 1]
     if not variances:
-        # The training is shorter than two of them.
+        # The training is shorter than two slices.
         return FEW_SLICES
     within = statistics.fmean(variances)
     means = [statistics.fmean(each) for each in slices]
@@ -188,23 +188,23 @@ def slices_of_next(rounds: Sequence[Round]) -> int:
 
 
 def _is_long(version: Measurement) -> bool:
-    """Returns whether its steps, or its reports of them, are longer than slices."""
+    """Returns whether the steps of a version, or the intervals of its reports, are longer than slices."""
     return statistics.fmean(each.seconds for each in version.windows) > LONG_SECONDS
 
 
 def log_ratio(found: Round) -> float:
-    """Returns the logarithm of a round's ratio."""
+    """Returns the mean logarithm of the ratios of a round's slices."""
     return statistics.fmean(_log_ratios(found))
 
 
 def _log_ratios(found: Round) -> list[float]:
-    """Returns those of slices that were neighbours; one of the versions may have a last one less."""
+    """Returns the logarithms of the ratios of neighbouring slices; one version may lack a last slice."""
     speeds = [[each.samples / each.seconds for each in version.windows] for version in found]
     return [math.log(after / before) for before, after in zip(*speeds, strict=False)]
 
 
 def robust_interval(logs: Sequence[float], level: float) -> tuple[float, float, float]:
-    """Returns mean, low and high of the t interval; from `ROBUST_ROUNDS` rounds on, of the trimmed mean.
+    """Returns mean, low and high of the t interval, which is of the trimmed mean from `ROBUST_ROUNDS` on.
 
     Source: Yuen (1974), 10.1093/biomet/61.1.165.
     """
@@ -217,7 +217,7 @@ def robust_interval(logs: Sequence[float], level: float) -> tuple[float, float, 
 
 
 def is_clear(logs: Sequence[float]) -> bool:
-    """Returns whether rounds that follow would hardly change the answer."""
+    """Returns whether further rounds would hardly change the answer."""
     if len(logs) < MIN_ROUNDS:
         return False
     mean, low, high = robust_interval(logs, EARLY_LEVEL)
@@ -228,7 +228,7 @@ def is_clear(logs: Sequence[float]) -> bool:
 
 
 def answer(logs: Sequence[float]) -> Speed:
-    """Returns what the logarithms of the ratios of all rounds say."""
+    """Returns the answer that the logarithms of all rounds' ratios give."""
     _, low, high = robust_interval(logs, LEVEL)
     if low > 0:
         return Speed.FASTER

@@ -1,4 +1,4 @@
-"""The verdict on a change: its speed, its training, and whether that is what was asked for."""
+"""Gives the verdict on a change: its speed, its training, and whether both are as required."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Verdict:
     training: Trained
 
     def meets(self, required: Required) -> bool:
-        """Returns whether it is as fast as required, and trains the same.
+        """Returns whether the change is as fast as required, and trains the same.
 
-        Not slower is what is shown to be so: faster, or the same within 3%.
+        It is not slower only if that is shown: it is faster, or the same within 3%.
         """
         fast = (Speed.FASTER,) if required is Required.FASTER else (Speed.FASTER, Speed.SAME)
         return self.speed.answer in fast and self.training.is_same
@@ -66,11 +66,11 @@ def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> 
     """Compares two versions of a training within some minutes.
 
     Args:
-        say: Is called with a line for each thing that was found.
+        say: Function that is called with a line for each finding.
 
     Raises:
-        TrialFailedError: One of them cannot be measured; its text says which.
-        UserError: One of them cannot be started.
+        TrialFailedError: A version cannot be measured; the message names it.
+        UserError: A version cannot be started.
     """
     deadline_s = time.monotonic() + 60 * minutes
     draw = random.Random(0)
@@ -84,7 +84,7 @@ def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> 
 
 
 def words(training: Trained) -> str:
-    """Returns how a version trains, in words."""
+    """Returns the comparison of two trainings in words."""
     if training.answer is Losses.EQUAL:
         return f"equal in every bit over {training.covers}"
     if training.answer is Losses.CLOSE:
@@ -107,6 +107,6 @@ def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _joules(found: Sequence[Measurement]) -> float | None:
-    """Returns the energy per sample, of the GPU or the processors; None where nothing tells their power."""
+    """Returns the mean energy per sample, of the GPU or the processors; None if their power is unknown."""
     known = [each for each in map(joules_per_sample, found) if each is not None]
     return statistics.fmean(known) if known else None

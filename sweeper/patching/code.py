@@ -1,4 +1,4 @@
-"""The functions and classes that a patch adds to a script."""
+"""Contains the functions and classes that a patch adds to a script."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GATHERING: Mapping[str, str] = {
         return gathered
 """,
 }
-"""The rest of it, by the type of a batch that has tensors alone; the last is for any batch."""
+"""The rest of `COLLATED`, by the type of a batch that contains only tensors; the last is for any batch."""
 
 IN_BFLOAT16 = '''\
 def in_half(layer, x):

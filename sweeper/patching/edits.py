@@ -1,4 +1,4 @@
-"""The edit of the source for each change that a tune can hand over."""
+"""Edits the source for each change that a tune can hand over."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ CALLS: Mapping[str, frozenset[str]] = {
         {*KINDS, "Adamax", "NAdam", "RAdam", "RMSprop", "Adadelta", "ASGD", "Rprop", "SparseAdam"}
     ),
 }
-"""Names of what makes a loader, and an optimizer."""
+"""Names of the classes that make a loader or an optimizer."""
 BY_ANY_NAME = frozenset({"optimizer"})
-"""Classes that a call of another name may also make: many scripts choose an optimizer by a string."""
+"""Objects that a call of another name may also make: many scripts choose an optimizer by a string."""
 NUM_WORKERS, COLLATE, PIN = 5, 6, 7
 """Positions of arguments of a DataLoader."""
 UNPACKED_WITHOUT_WORKERS = {"num_workers": "0", "persistent_workers": "False", "prefetch_factor": "None"}
@@ -54,16 +54,16 @@ MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD
 """Numbers of mallopt(3)'s parameters."""
 
 MAX_COMMENT = 84
-"""Columns of a comment."""
+"""Maximum characters in a line of a comment, without `# `."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A change that is to be written down.
+    """A change to write into the source.
 
     Attributes:
         own: The script's own value.
-        comment: Why, and what it brought.
+        comment: Why the change is made, and what it gained.
     """
 
     name: str
@@ -82,12 +82,12 @@ class Sources:
     """The files of a training.
 
     Attributes:
-        folder: Where the command runs.
-        main: The script, relative to it.
-        places: `file:line` of the loader and the optimizer, relative to it.
-        threads: Threads that its operations use.
-        workers: Of its loader; None if they are not known.
-        batch: The type of its batches, if they have tensors alone: `list`, `tuple` or `dict`.
+        folder: Folder that the command runs in.
+        main: The script, relative to the folder.
+        places: `file:line` of the loader and the optimizer, relative to the folder.
+        threads: Number of threads that its operations use.
+        workers: Number of workers of its loader; None if unknown.
+        batch: The type of its batches if they contain only tensors: `list`, `tuple` or `dict`.
     """
 
     folder: Path
@@ -98,7 +98,7 @@ class Sources:
     batch: str = ""
 
     def text(self, path: str) -> str:
-        """Returns a file.
+        """Returns the text of a file.
 
         Raises:
             CannotEditError: It cannot be read.
@@ -121,7 +121,7 @@ class Sources:
 
 
 Place = tuple[str, int]
-"""A file, and a line of it."""
+"""A file and a line in it."""
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ Edit = Callable[[Edits, Sources, Made], None]
 
 
 def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
-    """Returns the files that some changes edit, as they are then.
+    """Returns the new texts of the files that some changes edit.
 
     Raises:
         CannotEditError: One of them cannot be written down.
@@ -165,7 +165,7 @@ def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
     def text(path: str) -> str:
         return found[path] if path in found else sources.text(path)
 
-    # From the bottom up: what is put in moves the lines below it.
+    # From the bottom up, since an insertion moves the lines below it.
     for place in sorted({*edits.calls, *edits.before}, key=lambda each: (each[0], -each[1])):
         path, line = place
         for of, make in edits.calls[place]:
@@ -202,13 +202,13 @@ def _loader(edits: Edits, sources: Sources, made: Made) -> None:
 
     def gathering(call: cst.Call) -> cst.Call:
         rows = argument(call, "dataset", 0)
-        # If it is among those that are unpacked, the call fails, and the proof finds it.
+        # If `**` unpacks another `collate_fn`, the call fails, and the proof shows it.
         collate = argument(call, "collate_fn", COLLATE, may_be_unpacked=True)
         if rows is None:
             raise CannotEditError("its loader names no data set")
         given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"
         call = with_argument(call, "dataset", f"Collated({given})", 0)
-        # What is gathered is a batch already.
+        # The gathered rows are a batch already.
         return with_argument(without_workers(call), "collate_fn", sources.batch or "Collated.batch", COLLATE)
 
     place = sources.call("loader")
@@ -244,7 +244,7 @@ def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> 
 
 def _optimizer(edits: Edits, sources: Sources, made: Made) -> None:
     path, line = sources.call("optimizer")
-    # A script may have several of a kind, and any of them is fused as it runs.
+    # A script may have several optimizers of a kind, and at run time all of them are fused.
     for each in starts_of_calls_like(sources.text(path), line, CALLS["optimizer"]):
         edits.calls[path, each].append(("optimizer", lambda call: with_argument(call, "fused", "True")))
         edits.before[path, each].append(made.lines)
@@ -254,7 +254,7 @@ def _model(sources: Sources) -> str:
     """Returns the expression of the model whose parameters the optimizer gets.
 
     Raises:
-        CannotEditError: It is not one model's.
+        CannotEditError: The parameters are not those of one model.
     """
     path, line = sources.call("optimizer")
     found: set[str] = set()
@@ -333,7 +333,7 @@ def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
 
 def _variable(name: str, value: str) -> Edit:
     def edit(edits: Edits, sources: Sources, made: Made) -> None:
-        # Before torch is imported, which reads it.
+        # torch reads the variable when it is imported.
         edits.first[sources.main].append(
             f'import os\n\n{made.lines}\nos.environ.setdefault("{name}", "{value}")\n\n'
         )
@@ -359,4 +359,4 @@ EDITS: Mapping[str, Edit] = {
     "spinning": _variable("GOMP_SPINCOUNT", "1000"),
     "allocator": _variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
 }
-"""By the change's name, as a tune's winner has it."""
+"""Edits by the change's name, as a tune's winner has it."""

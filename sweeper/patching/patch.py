@@ -1,4 +1,4 @@
-"""Makes a diff of what a tune found, and keeps of it what holds without sweeper."""
+"""Makes a diff of the changes that a tune found, and keeps those that hold without sweeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sweeper.script.command_line import parted
 Say = Callable[[str], None]
 
 CONTEXT_LINES = 2
-"""At most: changes near each other have a hunk each, so that a person may take one alone."""
+"""Maximum lines of context. Changes near each other have a hunk each, so that a person may take one alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Patch:
     """A diff of the user's files.
 
     Attributes:
-        text: The unified diff, relative to the repository; empty if nothing is left of it.
-        made: The changes that are in it.
-        left_out: Why others are not, by name.
+        text: The unified diff, relative to the repository; empty if no change is left.
+        made: The changes in the diff.
+        left_out: Reasons why other changes are left out, by name.
         training: How the patched script trains; None if that was not compared.
-        speed: How fast it is, compared with the script as it is; None without a patch.
+        speed: Its speed, compared with the script as it is; None without a patch.
     """
 
     text: str
@@ -51,12 +51,14 @@ class Patch:
 
 
 def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: float, say: Say) -> Patch:
-    """Returns the patch for some changes: those that can be written down, and train the same then.
+    """Returns the patch with those changes that can be written down and then train the same.
+
+    Changes whose kind is `CHANGES_TRAINING` are not compared with the baseline's training.
 
     Args:
-        folder: Where the command runs.
-        minutes: Limit for everything.
-        say: Is called with a line for each thing that was found.
+        folder: Folder that the command runs in.
+        minutes: Minutes from now after which the comparison of speeds ends.
+        say: Called with a line for each finding.
 
     Raises:
         TrialFailedError: The script as it is cannot be measured.
@@ -111,7 +113,7 @@ def _that_train_the_same(
     made: Sequence[Made],
     leave_out: Callable[[Made, str], None],
 ) -> tuple[Sequence[Made], Trained | None]:
-    """Returns the changes with which the patched script trains the same, and how it does."""
+    """Returns the changes with which the patched script trains the same, and how it trains."""
 
     def trained(some: Sequence[Made]) -> Trained:
         rounding = max(INTERVENTIONS[e.name].rounding if e.name in INTERVENTIONS else SINGLE for e in some)
@@ -123,7 +125,7 @@ def _that_train_the_same(
         return (), None
     plain = [each for each in made if _kind(each) != DRAWS]
     if plain and len(plain) < len(made):
-        # Other draws would hide what else is wrong.
+        # Other draws would hide other differences.
         kept, found = _that_train_the_same(baseline, before, sources, plain, leave_out)
         rest = [each for each in made if each in kept or _kind(each) == DRAWS]
         together = trained(rest)
@@ -170,9 +172,9 @@ def diff(sources: Sources, made: Sequence[Made]) -> str:
 
 
 def _hunks(was: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    """Yields the hunks of a unified diff, as many as there can be: each line is the context of one.
+    """Yields as many hunks of a unified diff as possible; each line is in the context of only one.
 
-    The edits of a statement are one hunk.
+    The edits of one statement share a hunk.
     """
     parts: list[list[tuple[str, int, int, int, int]]] = []
     statements = statements_by_line("".join(was))
@@ -180,7 +182,7 @@ def _hunks(was: Sequence[str], new: Sequence[str]) -> Iterator[str]:
         if code[0] == "equal":
             continue
         before = parts[-1][-1][2] if parts else 0
-        # Without a line on either side, a hunk would only fit at an end of the file.
+        # Without a line of context on either side, a hunk would only fit at an end of the file.
         is_near = code[1] - before < 2 or statements.get(before + 1) == statements.get(code[1] + 1, -1)
         if parts and is_near:
             parts[-1].append(code)

@@ -1,4 +1,4 @@
-"""Edits of Python source that leave all else as it was: libcst keeps formatting and comments."""
+"""Edits Python source and leaves all else as it was: libcst preserves formatting and comments."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 
 class CannotEditError(Exception):
-    """The source has no place for an edit; its text says why."""
+    """Raised if the source has no place for an edit; its text says why."""
 
 
 Make = Callable[[cst.Call], cst.Call]
 
 
 def edit_call(source: str, line: int, names: Collection[str], make: Make, *, or_any: bool = False) -> str:
-    """Returns the source with one call edited: the one of these names that a line is part of.
+    """Returns the source with one call edited: the call of one of `names` that a line is part of.
 
     Args:
-        or_any: Whether without one it is the whole call there: `getattr(optim, name)(...)`.
+        or_any: Whether the outermost call is edited if there is none: `getattr(optim, name)(...)`.
 
     Raises:
         CannotEditError: There is none, or there are several.
@@ -51,7 +51,7 @@ def start_of_call(source: str, line: int, names: Collection[str], *, or_any: boo
 
 
 def starts_of_calls_like(source: str, line: int, names: Collection[str]) -> list[int]:
-    """Returns the first lines of all calls of what is called at a line; without these names, that line."""
+    """Returns the first lines of all calls of the function called at a line, or the line if there is none."""
     found: list[tuple[str, int]] = []
     for call, place in MetadataWrapper(cst.parse_module(source)).resolve(PositionProvider).items():
         if isinstance(call, cst.Call) and name_of(call) in names:
@@ -70,11 +70,11 @@ class _CallEditor(cst.CSTTransformer):
         self.starts: list[int] = []
 
     def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
-        """Counts the calls around it."""
+        """Counts the calls around the next one."""
         self._depth += 1
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
-        """Edits the call if it is the one."""
+        """Edits the call if it is the wanted one."""
         self._depth -= 1
         place = self.get_metadata(PositionProvider, original_node)
         is_it = name_of(updated_node) in self._names if self._names else self._depth == 0
@@ -98,7 +98,7 @@ def argument(
     """Returns an argument by its name, or else by its position; None if it is not given.
 
     Args:
-        may_be_unpacked: Whether None is returned, too, for one that `**` may have.
+        may_be_unpacked: Whether None is also returned if `**` may contain the argument.
 
     Raises:
         CannotEditError: It may be among arguments that are only known when the call runs.
@@ -116,12 +116,12 @@ def argument(
 
 
 def is_unpacking(call: cst.Call) -> bool:
-    """Whether a call has arguments that are unpacked with `**`."""
+    """Returns whether a call has arguments that are unpacked with `**`."""
     return any(each.star == "**" for each in call.args)
 
 
 def with_unpacked(call: cst.Call, values: Mapping[str, str]) -> cst.Call:
-    """Returns a call whose arguments that are unpacked with `**` have other values."""
+    """Returns a call with values set in the arguments that are unpacked with `**`."""
     said = ", ".join(f'"{name}": {value}' for name, value in values.items())
     args = []
     for each in call.args:
@@ -149,7 +149,7 @@ def with_argument(call: cst.Call, name: str, value: str, position: int | None = 
         ),
     )
     if args and isinstance(args[-1].comma, cst.Comma):
-        # The comma after the last one stays after the last one.
+        # A comma after the last argument stays after the last argument.
         between = args[-2].comma if len(args) > 1 else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         added = added.with_changes(comma=args[-1].comma)
         args[-1] = args[-1].with_changes(comma=between)
@@ -167,7 +167,7 @@ def without_arguments(call: cst.Call, names: Collection[str]) -> cst.Call:
 
 
 def insert_before_statement(source: str, line: int, text: str) -> str:
-    """Returns the source with lines put before the statement that a line is part of, indented as it is."""
+    """Returns the source with lines put before a line's statement, with the statement's indentation."""
     start = statement_start(source, line)
     lines = source.splitlines(keepends=True)
     before = lines[start - 1]
@@ -206,7 +206,7 @@ class _StatementFinder(cst.CSTVisitor):
 
 
 def statements_by_line(source: str) -> dict[int, int]:
-    """Returns for each line of a simple statement the line where that begins."""
+    """Returns, for each line of a simple statement, the line on which the statement begins."""
     found = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
@@ -226,10 +226,10 @@ def insert_after_imports(source: str, text: str) -> str:
 
 
 def insert_definition(source: str, name: str, text: str, ours: Collection[str]) -> str:
-    """Returns the source with a function or class put before what uses it, or before the last one above that.
+    """Returns the source with a function or class put before the last definition at or above its first use.
 
     Args:
-        ours: Names of all that are put in: no two of them beside each other, so that each can be taken alone.
+        ours: Names of all inserted definitions: no two are adjacent, so that each can be taken alone.
     """
     lines = source.splitlines(keepends=True)
     used = re.compile(rf"\b{name}\b")
@@ -239,7 +239,7 @@ def insert_definition(source: str, name: str, text: str, ours: Collection[str]) 
     for statement, (start, end) in statements:
         is_definition = isinstance(statement, cst.FunctionDef | cst.ClassDef)
         here = statement.name.value if is_definition else ""  # type: ignore[attr-defined]
-        # After the imports is the place of settings.
+        # The place right after the imports is for settings.
         if here and start > imported and previous and here not in ours and previous not in ours:
             spot = start - 1
         if used.search("".join(lines[start - 1 : end])):
@@ -251,7 +251,7 @@ def insert_definition(source: str, name: str, text: str, ours: Collection[str]) 
 
 
 def insert_at_top(source: str, text: str) -> str:
-    """Returns the source with lines put before its first import, after docstring and `__future__`."""
+    """Returns the source with lines put before its first statement after docstring and `__future__`."""
     line = 0
     for statement, (start, end) in _statements(source):
         if not _is_docstring(statement) and not _is_future(statement):
@@ -298,7 +298,7 @@ def _is_docstring(statement: object) -> bool:
 
 
 def imports(source: str, name: str) -> bool:
-    """Whether a module is imported under its own name at the top level."""
+    """Returns whether a module is imported under its own name at the top level."""
     for statement in cst.parse_module(source).body:
         small = _small(statement)
         if isinstance(small, cst.Import):

@@ -1,1 +1,1 @@
-"""Production runs: train an exported configuration to the end and hold it to its promise."""
+"""Trains an exported configuration to the end and compares its speed with the promised speed."""

@@ -1,4 +1,4 @@
-"""A production run as MLflow content: points of its history that a resumed run never retracts."""
+"""Builds the MLflow content of a production run: points that a resumed run never retracts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _points(folder: RunFolder) -> Iterator[Point]:
 
 
 def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yields fewer lines the longer the run: the first in each of ever longer stretches.
+    """Yields the first line in each of ever longer stretches of time.
 
     The choice does not depend on later lines, so points that were shown stay.
     """

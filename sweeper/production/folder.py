@@ -1,11 +1,11 @@
-"""The folder of a production run: which one it is, whether it continues, what is known so far.
+"""Finds or makes the folder of a production run, and reads what it holds.
 
 mlruns/train/<name>/
   run.json            what is trained, written once
   job/                config.json, outcome.json, worker.log
   checkpoints/ best/  weights and training state
-  history.jsonl       the run's own figures, block by block
-  system.jsonl        utilisation, power and memory meanwhile
+  history.jsonl       the trainer's figures, block by block
+  system.jsonl        utilisation, power and memory during training
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunFolder:
     """A production run on disk, held by this process until `lock` is released.
 
     Attributes:
-        uid: Names its MLflow run.
+        uid: Identifies its MLflow run.
         began_at: Wall time of its first start.
         continued: Whether it was started before.
     """
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The run's own name."""
+        """The run's name."""
         return self.path.name
 
     @property
@@ -81,7 +81,7 @@ class RunFolder:
             retry(self.job, len(list(self.job.glob("attempt-*-worker.log"))))
 
     def committed_bytes(self) -> int:
-        """Returns the length of the history up to the latest checkpoint, which a resume keeps."""
+        """Returns the bytes of history up to the latest checkpoint, which a resumed run keeps."""
         found = sorted((self.path / CHECKPOINTS).glob("[0-9]*/position.json"))
         return int(read_json(found[-1])["history_bytes"]) if found else 0
 
@@ -90,7 +90,7 @@ class RunFolder:
         yield from _lines(self.path / HISTORY, self.committed_bytes())
 
     def system(self) -> Iterator[dict[str, Any]]:
-        """Yields the samples of the machine."""
+        """Yields the samples of the machine's utilisation, power and memory."""
         yield from _lines(self.path / SYSTEM)
 
     def forget_uncommitted(self) -> None:
@@ -103,7 +103,7 @@ class RunFolder:
 
 
 def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
-    """Returns the folder of the run `wanted`: the latest that began with the same request, or a new one.
+    """Returns the folder of the run `wanted`: the latest with the same request, or a new one.
 
     Raises:
         SweepConflictError: Another process holds it, or an unfinished run of that name has another
@@ -136,7 +136,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
 
 
 def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
-    """Yields the whole lines of a file; none if there is no file."""
+    """Yields the complete lines of a file; none if there is no file."""
     if path.exists():
         with open(path, "rb") as file:
             found = file.read(length)
@@ -146,7 +146,7 @@ def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
 
 
 def _names(home: Path, name: str) -> Iterator[Path]:
-    """Yields the folders of that name that hold a run, then the first free one."""
+    """Yields the folders for `name` that hold a run, then the first free one."""
     for number in itertools.count(1):
         path = home / (name if number == 1 else f"{name}-{number}")
         yield path

@@ -1,4 +1,4 @@
-"""Compares the speed a production run reached with the speed the sweep promised, and explains it."""
+"""Compares the speed of a production run with the speed that the sweep promised, and gives reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.production.request import Promise
 
 TOLERANCE = 0.05
-"""Share of the promised speed by which a run may differ, where the sweep has no interval for it."""
+"""Share of the promised speed by which a run may differ, if the sweep has no interval for it."""
 
 DISTURBED = 0.05
 """Share of the time from which a disturbance counts as a reason."""
@@ -22,10 +22,11 @@ class Judgement:
     """The speed that was reached, compared with the promise.
 
     Attributes:
-        reached: Samples per second of steady training; None if it was too short.
+        reached: Samples per second of steady training; None if the run was too short.
         ratio: `reached` over `promised`; None if nothing was promised.
-        least: From which `reached` keeps the promise, `most` up to which it does not exceed it.
         reasons: Conditions that differ from the promise's, and what disturbed the run.
+        least: Lowest `reached` that keeps the promise.
+        most: Highest `reached` that does not exceed the promise.
     """
 
     reached: float | None
@@ -54,7 +55,7 @@ def judged(
     """Returns the judgement of a run.
 
     Args:
-        values: What the run reported.
+        values: Values of the run's report.
         gpu_disturbed: Seconds in which something disturbed its GPU, by reason.
     """
     seconds = values["timed_seconds"]
@@ -82,7 +83,7 @@ def _other_conditions(values: Mapping[str, Any], holds_for: Mapping[str, Any]) -
     """Returns how the run's conditions differ from those the promise holds for."""
     found = []
     device, there = values["device"]["name"], str(holds_for.get("device") or "")
-    # `2 x NVIDIA A10, 22.5 GiB`, which is no A100.
+    # Whole names only: an A10 must not match an A100. `there` may be `2 x NVIDIA A10, 22.5 GiB`.
     if there and not re.search(rf"(^|x ){re.escape(device)}(,| \(|$)", there):
         found.append(f"it ran on {device}; the promise holds for {there}")
     for name in ("torch", "cuda"):

@@ -35,7 +35,7 @@ class RunPublisher:
             self._put(content_of(self._folder, self._wanted))
 
     def end(self, report: Report, judgement: Judgement) -> str:
-        """Publishes the result; returns why that failed, empty if it did not."""
+        """Publishes the result; returns why that failed, or an empty string."""
         outcome = "stopped" if report.values["ended"] == "stopped" else "trained"
         content = content_of(
             self._folder,
@@ -48,7 +48,7 @@ class RunPublisher:
         return self._last(content)
 
     def failed(self, failure: Failure) -> str:
-        """Publishes the failure; returns as `end` does."""
+        """Publishes the failure; returns the same as `end`."""
         return self._last(
             content_of(self._folder, self._wanted, outcome=failure.kind.value, ended_at=failure.finished_at)
         )

@@ -1,4 +1,4 @@
-"""The request for a production run: an exported configuration, options and the promised speed."""
+"""Reads the request for a production run: an exported configuration, options and the promised speed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Promise:
 
     Attributes:
         throughput: Samples per second.
-        low: Lower end of the 95% interval of a later throughput, `high` the upper one; None if unknown.
         holds_for: The conditions: `device`, `torch`, `train_samples`, ...
+        low: Lower end of the 95% interval of a later throughput; None if unknown.
+        high: Upper end of that interval; None if unknown.
     """
 
     throughput: float
@@ -38,11 +39,12 @@ class Wanted:
     """A production run as requested.
 
     Attributes:
-        name: Of the run, unless it is taken.
-        promise: None if an override affects the speed; `changed` names it.
-        sweep: Where the configuration comes from, together with `trial`.
-        pass_env: Environment variables that it gets besides the usual ones.
-        training: Its folder is filled in later.
+        name: Name of the run, unless it is taken.
+        training: Options of the training; its folder is filled in later.
+        promise: The promised speed; None if an override affects it.
+        changed: Overridden names that affect the speed.
+        sweep: The sweep that found the configuration, as its trial `trial`.
+        pass_env: Environment variables that the run gets in addition to the usual ones.
     """
 
     name: str
@@ -136,7 +138,7 @@ def _epochs_of(value: Mapping[str, Any]) -> int:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Returns the overridden fields of the configuration, and `data` if that was overridden."""
+    """Returns the overridden fields that affect the speed, and `data` if that was overridden."""
     old, new = (decode(TrialConfig, each["config"]).canonical().flatten() for each in (before, after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     # None of these changes the speed of a step.
@@ -145,7 +147,7 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def _as_before(config: TrialConfig) -> dict[str, Any]:
-    """Returns a configuration as earlier releases wrote it, as far as they knew its fields."""
+    """Returns a configuration as earlier releases wrote it: without later fields at their defaults."""
     found: dict[str, Any] = encode(config)
     flat = config.flatten()
     for name in LATER:

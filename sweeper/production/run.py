@@ -38,7 +38,7 @@ from sweeper.tracking.mlflow import MlflowTracker
 NEVER_SECONDS = 1e9
 PREPARE_SECONDS = 3600.0
 GRACE_SECONDS = 20.0
-"""For a last checkpoint after SIGTERM. Schedulers kill after about 30 s."""
+"""Seconds for a last checkpoint after SIGTERM. Schedulers kill after about 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,10 @@ def train(
 
     Args:
         device: `auto`, `cpu`, or `cuda:N`.
-        new: Start another run even if there is one.
+        new: Whether to start another run even if there is one.
 
     Raises:
-        SweeperError: See its classes; the latest checkpoint is kept.
+        SweeperError: The run cannot start, or training failed; the latest checkpoint is kept.
     """
     folder = opened(home, wanted, new=new)
     try:
@@ -100,7 +100,7 @@ def train(
 
 
 def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> None:
-    """Adds the speed to what is known of the machine, if its sweep is in this home and the run was clean."""
+    """Adds the speed to the machine's record if its sweep is in this home and the run was clean."""
     if wanted.promise is None or not judgement.reached or judgement.reasons:
         return
     try:
@@ -116,7 +116,7 @@ def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> Non
 def _run(
     home: Path, folder: RunFolder, wanted: Wanted, device: str, watch: Watch, publisher: RunPublisher
 ) -> Outcome | Report:
-    """Returns the outcome of the job, which resumes from the latest checkpoint."""
+    """Runs the job, which resumes from the latest checkpoint, and returns its outcome."""
     folder.reopen()
     (folder.path / STOP).unlink(missing_ok=True)
     folder.forget_uncommitted()
@@ -147,7 +147,7 @@ def _run(
 
 
 def _let_it_save(folder: RunFolder) -> None:
-    """Gives the trainer time for a last checkpoint."""
+    """Stops the trainer and waits at most `GRACE_SECONDS` for a last checkpoint."""
     write_atomic(folder.path / STOP, "")
     deadline = time.monotonic() + GRACE_SECONDS
     while not (folder.job / OUTCOME).exists() and time.monotonic() < deadline:

@@ -27,12 +27,12 @@ class Now:
     """The state of a production run.
 
     Attributes:
-        epochs: Completed so far, out of `total`.
+        epochs: Epochs completed so far, out of `total`.
         throughput: Samples per second of the latest block.
-        ratio: That over the promised speed; None if nothing was promised.
-        val_loss: The latest one; None before the first.
-        utilisation: `GPU 91%`, or the CPU's; empty before the first reading.
-        seconds_left: None until it can be estimated.
+        ratio: `throughput` over the promised speed; None if nothing was promised.
+        val_loss: The latest validation loss; None before the first.
+        utilisation: Such as `GPU 91%`, or the CPU's; empty before the first reading.
+        seconds_left: Estimated seconds to the end; None until they can be estimated.
     """
 
     epochs: float
@@ -49,13 +49,13 @@ class Watcher(Protocol):
     """Receives the progress of a run."""
 
     def line(self, text: str) -> None:
-        """A note for the user."""
+        """Receives a note for the user."""
 
     def now(self, now: Now) -> None:
-        """The current state; called a few times per second."""
+        """Receives the current state, a few times per second."""
 
     def validated(self, epoch: int, now: Now, *, better: bool) -> None:
-        """A validation has ended; `better` if its loss is the lowest so far."""
+        """Receives the state after a validation; `better` if its loss is the lowest so far."""
 
 
 class Watch:
@@ -79,7 +79,7 @@ class Watch:
         )
 
     def look(self) -> None:
-        """Reads new lines and reports them."""
+        """Reads and reports new lines, and samples the machine when that is due."""
         for line in self._new_lines():
             if "pid" in line:
                 self._start_sampling(line["pid"], line["device"]["uuid"])
@@ -171,7 +171,7 @@ class Watch:
 
 
 def _last_begin(text: bytes) -> int:
-    """Returns where the latest attempt begins; the lines before are of earlier ones."""
+    """Returns the offset at which the latest attempt begins; earlier lines are of earlier attempts."""
     return text.rfind(b"\n", 0, text.rfind(b'"pid"')) + 1
 
 

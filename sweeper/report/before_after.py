@@ -1,4 +1,4 @@
-"""The baseline next to the best trial: changed settings and their effect on each figure."""
+"""Compares the baseline with the best trial: changed settings and their effect on each figure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPARED = (
     "startup_s",
     "compile_s",
 )
-"""Metrics of the before-and-after table, if known; objectives and limited metrics are added."""
+"""Metrics of the before-and-after table, where known; objectives and limited metrics are added."""
 
 TITLES = {
     "throughput": "throughput",
@@ -89,7 +89,7 @@ def _setting(flat: Mapping[str, Scalar], name: str) -> str | None:
 
 
 def _learning_rate(config: TrialConfig) -> str | None:
-    """Returns the rate that the rule gives; None for a script or without a rule."""
+    """Returns the learning rate that the rule gives; None for a script or without a rule."""
     if config.args is not None or config.optimizer.lr_rule == "none":
         return None
     return f"{config.optimizer.lr_at(config.global_batch):.4g}"

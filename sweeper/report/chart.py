@@ -1,4 +1,4 @@
-"""Charts as data, drawn by both the page and the PNG writer."""
+"""Defines charts as data, which both the page and the PNG writer draw."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class Tone:
     """The look of one kind of mark: colour and shape.
 
     Attributes:
-        light: Colour on a light background, `dark` on a dark one; contrast at least 3:1.
+        light: Colour on a light background; `dark` is the one on a dark background. The contrast is at
+            least 3:1.
         glyph: Symbol in a legend.
-        plotly: Name of the marker in plotly, `plain` in matplotlib.
+        plotly: Name of the marker in plotly; `plain` is its name in matplotlib.
     """
 
     light: str
@@ -49,8 +50,8 @@ class Marks:
     """Marks of one kind.
 
     Attributes:
-        x: Numbers, like `y`; the index of a category. For bars, the lengths.
-        texts: Hover text of each.
+        x: Numbers, like `y`; a category is given by its index. For bars, `x` has the lengths.
+        texts: Hover text of each mark.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Axis:
     Attributes:
         categories: Labels at 0, 1, 2 and so on; empty for numbers.
         ticks: Positions of labels; empty for automatic ones.
-        most: The axis reaches from 0 to this; None for an automatic range.
+        most: Upper end of an axis that begins at 0; None for an automatic range.
     """
 
     title: str = ""

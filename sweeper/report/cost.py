@@ -1,4 +1,4 @@
-"""The cost of a sweep: how long its processes ran and how much energy the GPUs drew."""
+"""Computes the cost of a sweep: how long its processes ran and how much energy the GPUs drew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sweeper.system.files import read_json
 PLACES = ("setup", "early", "confirm", "stopped")
 """Folders of processes that are not trials."""
 PAUSE_SECONDS = 60.0
-"""A longer gap between two processes means that the sweep was stopped and continued."""
+"""Gap between two processes beyond which the sweep counts as stopped and continued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class Cost:
     Attributes:
         seconds: Time in which something ran, without pauses between two runs of the sweep.
         joules: Energy of the GPUs over all processes; None if no power was measured.
-        began: Wall time of the first process, `ended` of the last one; None if none has ended.
+        began: Wall time at which the first process began; `ended` is when the last one ended. None if
+            none has ended.
     """
 
     seconds: float
@@ -38,7 +39,7 @@ class Cost:
 
 
 def cost_of(sweep: LoadedSweep) -> Cost:
-    """Returns what a sweep cost."""
+    """Returns the cost of a sweep."""
     others = [folder for place in PLACES for folder in _folders(sweep.journal.folder / place)]
     ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
     spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]

@@ -1,4 +1,4 @@
-"""The coverage of a sweep: what left the space, was never tried, or is left of the budget."""
+"""Describes the coverage of a sweep: what left the space, was never tried, or is left of the budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeper.sweep.phases.preflight import preflight_lines
 MAX_VALUES = 16
 """A range of at most this many values is checked value by value."""
 EDGE = 0.1
-"""Share of a range that may stay untried at an end without being mentioned."""
+"""Share of a range that may stay untried at either end without being mentioned."""
 
 
 def coverage_lines(m: ReportData) -> Iterator[str]:

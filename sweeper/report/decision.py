@@ -1,4 +1,4 @@
-"""The decision section: who won by how much, what changes, warnings, and what to do next."""
+"""Writes the decision section: who won by how much, what changes, warnings, and what to do next."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def costs(m: ReportData) -> Iterator[Fact]:
     if not best.throughput > base.throughput > 0:
         yield Fact("pays for itself", "never: the winner is no faster")
         return
-    # After this long with the winner, it has saved the sweep's time over the baseline.
+    # After training for this long, the winner has saved as much time as the sweep took.
     until = cost.seconds / (best.throughput / base.throughput - 1)
     epoch = best.epoch_seconds
     epochs = f", {_count(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""

@@ -1,4 +1,4 @@
-"""HTML building blocks of the page: tables, figures, lists of facts."""
+"""Builds the HTML blocks of the page: tables, figures, lists of facts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def chart_block(chart: Chart | None) -> Html:
 
 
 def legend(*charts: Chart) -> Html | None:
-    """Returns what the marks mean, each once; None if there is only one kind."""
+    """Returns the meaning of each mark, once; None if there is only one kind."""
     kinds = {
         (each.name, each.tone): "┅" if each.dashed else "━" if each.kind in ("line", "steps") else ""
         for chart in charts

@@ -1,4 +1,4 @@
-"""The report as Markdown for a pull request."""
+"""Writes the report as Markdown for a pull request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page. It fetches nothing."""
+"""Writes the report as one self-contained HTML page, which fetches nothing."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _text(name: str) -> str:
 def _library() -> str:
     from plotly.offline import get_plotlyjs
 
-    # It must not end the element that it is in.
+    # The library must not end the script element that it is in.
     return str(get_plotlyjs()).replace("</script", "<\\/script")
 
 

@@ -1,4 +1,4 @@
-"""Charts as plotly.js figures: plain data with named colours."""
+"""Converts charts to plotly.js figures: plain data with named colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main charts as PNG files for slides and trackers."""
+"""Draws the main charts as PNG files for slides and trackers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sweeper.report.timeline_charts import breakdown, timelines
 INK, FAINT, LINE = "#16191d", "#5a6270", "#dfe3e8"
 DPI = 110
 TOP, BETWEEN, ROW = 0.35, 0.8, 0.55
-"""Inches: above the panels, between two rows of them, and for a bar."""
+"""Inches above the panels, between two rows of panels, and for a bar."""
 MAX_LETTERS = 44
 
 
 def pngs(m: ReportData, folder: Path) -> list[Path]:
     """Writes the figures into `folder`, which is created, and returns their paths.
 
-    These are `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`, without empty
-    ones.
+    The figures are `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`; empty ones
+    are left out.
     """
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def pngs(m: ReportData, folder: Path) -> list[Path]:
         path = folder / f"{name}.png"
         temporary = folder / f".{name}.tmp.png"
         with warnings.catch_warnings():
-            # About letters that its font lacks; they are drawn as boxes.
+            # matplotlib warns of letters that its font lacks; it draws them as boxes.
             warnings.simplefilter("ignore", UserWarning)
             _drawn(Figure, shown_charts).savefig(temporary, dpi=DPI, facecolor="white")
         temporary.replace(path)
@@ -174,5 +174,5 @@ def _text(text: str, most: int = MAX_LETTERS) -> str:
     """Escapes `text` for matplotlib and shortens it to `most` letters."""
     plain = shown(text)
     plain = (plain if len(plain) <= most else plain[: most - 1] + "…").replace("$", r"\$")
-    # Matplotlib leaves labels that begin with it out of a legend.
+    # Matplotlib leaves labels that begin with an underscore out of a legend.
     return "\u2009" + plain if plain.startswith("_") else plain

@@ -1,4 +1,4 @@
-"""ReportData: everything a report is made from, read from the sweep once."""
+"""Gathers ReportData: everything that a report is made from, read from the sweep once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReportData:
     Attributes:
         spec: The specification it was started with.
         ended: The trials with an outcome, in order.
-        sensitivity: What moving the best trial costs; empty if there is none.
+        sensitivity: The cost of moving the best trial to its neighbours; empty if there is none.
     """
 
     sweep: LoadedSweep

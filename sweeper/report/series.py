@@ -18,7 +18,7 @@ MAX_POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One series where it is known: `seconds` of the monotonic clock, and the values there."""
+    """The known part of one series: `seconds` of the monotonic clock, and the values at these times."""
 
     seconds: Numbers
     values: Numbers

@@ -1,4 +1,4 @@
-"""Tables as data: the page, Markdown and plain text show the same ones."""
+"""Defines tables as data: the page, Markdown and plain text show the same ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        value: What it is sorted by; None sorts by the text, a dash last.
-        tone: How it is marked (`sweeper.report.chart.TONES`); empty if it is not.
+        value: The value that it is sorted by; None sorts by the text, a dash last.
+        tone: The tone that marks it (`sweeper.report.chart.TONES`); empty for no mark.
     """
 
     text: str
@@ -36,7 +36,7 @@ class Table:
     """A table.
 
     Attributes:
-        caption: What it shows, in a few words.
+        caption: A description in a few words.
         note: A sentence below it, or empty.
         strong: Indices of highlighted rows.
     """

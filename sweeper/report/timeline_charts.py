@@ -1,4 +1,4 @@
-"""Charts of the baseline next to the winner: the machine over time, the parts of a step."""
+"""Draws the baseline next to the winner: the machine over time, the parts of a step."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
 
 def breakdown(m: ReportData) -> Chart | None:
     """Returns the shares of a step for the baseline, the winner and each loader kind's best."""
-    # The first at the top.
+    # Bars are drawn upwards, and the first trial goes to the top.
     shown = list(compared(m))[::-1]
     if not shown:
         return None

@@ -1,4 +1,4 @@
-"""Charts of trials: over time, by parameter, by outcome."""
+"""Draws trials in charts: over time, by parameter, by outcome."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _placed(
 ) -> tuple[Axis, dict[int, float | None]]:
     """Returns the axis of a parameter, and each trial's position on it, by its number.
 
-    Trials of a category are spread evenly, by the golden ratio, so that many can be told apart;
+    Trials of a category are spread evenly, by the golden ratio, so that many stay distinguishable;
     those in `apart` stay in the middle.
     """
     numbers = {number: found for number, value in values.items() if (found := _number(value)) is not None}

@@ -1,4 +1,4 @@
-"""The outcome of a trial in a word and a mark, the same in all tables and charts."""
+"""Gives the outcome of a trial as a word and a mark, the same in all tables and charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables below the decision: the best of each kind, sensitivity, failures, all trials."""
+"""Builds the tables below the decision: the best of each kind, sensitivity, failures, all trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 
 MAX_NEIGHBOURS = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
-"""Metrics of how busy the machine was, the best one first."""
+"""Metrics that show how busy the machine was, the preferred one first."""
 
 
 def best_of(m: ReportData) -> Iterator[Table]:

@@ -1,6 +1,6 @@
-"""`sweeper check --deep` for a pipeline: prepares data, steps its baseline and its largest trial.
+"""`sweeper check --deep` for a pipeline: prepares its data, steps its baseline and its largest trial.
 
-Before that it checks the models, on any machine, for what would fail on a GPU or wait for one.
+In between it checks the models, on any machine, for code that would fail on a GPU or wait for one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sweeper.sweep.store.fingerprint import prepared_folder
 
 LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0
-"""Longest expected step with which the largest configuration is still run."""
+"""Longest expected step at which the largest configuration is still run."""
 FULL = (FailureKind.OOM, FailureKind.HOST_OOM)
 
 STEP = "the training step"
-"""The name that `sweeper.trainer.gpu_check` has for it."""
+"""The name of a training step in the findings of `sweeper.trainer.gpu_check`."""
 
 BATCH, KIND, AMP = "batch_size", "loader.kind", "precision.amp"
 
@@ -57,18 +57,18 @@ class Built:
     Attributes:
         spec: The specification without what this device cannot do.
         data: What the prepare job reported.
-        removed: A line for each thing that left the space.
+        removed: A line for each removal from the space.
         not_resident: Why the data cannot be kept on the device; empty if it can.
         on_gpu: Whether peaks are those of a GPU's allocator rather than of a CPU process.
-        room_gib: Memory of the device, of the host for a CPU; 0 if unknown.
+        room_gib: Memory of the device, or of the host for a CPU; 0 if unknown.
         baseline: None if it failed.
         checked: The configurations whose code was checked for a GPU.
         findings: The findings (`sweeper.trainer.gpu_check.Finding`), each line once; `unknown` also
             stands for a configuration that could not be checked.
-        largest: The largest configuration; None if it is the baseline, or that failed.
-        stepped: Its steps at ascending batch sizes; the last is its own if that was run.
+        largest: The largest configuration; None if it is the baseline, or if the baseline failed.
+        stepped: Its steps at ascending batch sizes; the last is at its own size if that was run.
         not_run: Why it was not run at its own batch size; empty if it was.
-        failure: What ended the check early.
+        failure: The failure that ended the check early; None if there was none.
     """
 
     spec: SweepSpec
@@ -88,7 +88,7 @@ class Built:
 
     @property
     def fails_here(self) -> bool:
-        """Whether it would fail on this device; on a CPU, findings for a GPU are only notes."""
+        """Whether the pipeline would fail on this device; on a CPU, findings for a GPU are only notes."""
         refused = any(each["effect"] == "fails" for each in self.findings)
         return self.failure is not None or (self.on_gpu and refused)
 
@@ -154,7 +154,7 @@ class _Steps:
         return Stepped(config=config, values=outcome.values)
 
     def gpu_findings(self, config: TrialConfig) -> list[Mapping[str, str]] | None:
-        """Returns what would fail on a GPU or wait for one; None if `config` is refused."""
+        """Returns findings on code that would fail on a GPU or wait for one; None if `config` is refused."""
         outcome = self._run(GPU_CHECK_RUNNER, config)
         if isinstance(outcome, Failure):
             return [{"effect": "unknown", "part": "", "place": "", "what": outcome.message}]
@@ -193,7 +193,7 @@ def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Buil
 
 
 def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
-    """Returns the baseline, and what differs from it in one word or switch of the pipeline's own.
+    """Returns the baseline, and variants of it that differ in one word or switch of the pipeline's own.
 
     Numbers are sizes, which rarely lead to other code.
     """
@@ -208,7 +208,7 @@ def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
 
 
 def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
-    """Adds what is known of the largest configuration, by steps at smaller batches first."""
+    """Adds the largest configuration and its steps, at smaller batches first."""
     config = largest(built.spec, baseline.values["train_samples"])
     if config.key() == baseline.config.key():
         return built
@@ -229,8 +229,9 @@ def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
 def largest(spec: SweepSpec, samples: int) -> TrialConfig:
     """Returns the configuration of the space that takes the most memory, judging by its numbers.
 
-    It has the largest batch (at most `samples`) and the largest numbers of the pipeline (`model.*`,
-    `data.*`), in full precision; the rest is as in the baseline, if the space has that.
+    It has the largest batch (at most `samples`), the largest numbers of the pipeline (`model.*`,
+    `data.*`), full precision and the kind of loader that usually wins; all other values are the
+    baseline's, if the space has them.
     """
     params = {name: _largest(name, parameter, spec.baseline) for name, parameter in spec.space.items()}
     config = spec.config(params)
@@ -253,7 +254,7 @@ def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) ->
 
 
 def _sizes(usual: int, most: int) -> list[int]:
-    """Returns the batches to run: from the usual one, each four times larger, and finally `most`.
+    """Returns the batch sizes to run: from the usual one, each four times the last, and finally `most`.
 
     At least two are smaller than `most`, if possible: the estimate needs them.
     """
@@ -266,7 +267,7 @@ def _sizes(usual: int, most: int) -> list[int]:
 
 
 def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
-    """Returns why a batch of `size` should not follow smaller ones; empty if it should."""
+    """Returns why a batch of `size` should not run after smaller ones; empty if it should."""
     if not stepped:
         return ""
     last = stepped[-1]
@@ -282,8 +283,8 @@ def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
 def expected_gib(stepped: Sequence[Stepped], size: int) -> float | None:
     """Returns the expected peak with a batch of `size`, on a line through two smaller ones.
 
-    None without two of them. The line includes what is allocated at any batch, but neither the
-    allocator's blocks nor the growing workspaces of libraries.
+    Returns None if there are fewer than two. The line includes memory that any batch needs, but neither
+    the allocator's blocks nor the growing workspaces of libraries.
     """
     points = [(e.config.batch_size, e.values["peak_gib"]) for e in stepped if e.config.batch_size < size]
     if len(points) < 2:

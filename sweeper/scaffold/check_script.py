@@ -21,7 +21,7 @@ from sweeper.system.files import read_json
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)
 LIMIT_SECONDS = 120.0
 PATIENCE_SECONDS = 20.0
-"""With a script that prints, but nothing that is understood."""
+"""Time after which a script is given up that prints, but nothing that is understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Tried:
 
     Attributes:
         device: The device in one line.
-        record: What exactly ran, and what was read (`sweeper.core.job.RECORD`); empty if it could
-            not be started.
+        record: The record of what ran and what was read (`sweeper.core.job.RECORD`); empty if the script
+            could not be started.
     """
 
     device: str
@@ -42,7 +42,7 @@ class Tried:
 def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
     """Runs the baseline of a command until it is measured, for at most `LIMIT_SECONDS`.
 
-    Nothing is left on disk.
+    Leaves nothing on disk.
     """
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)

@@ -45,7 +45,7 @@ HELP_BYTES = 256 * 1024
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _COUNT = "device.count"
 _COUNTING = frozenset({"nprocpernode", "numprocesses", "numgpus"})
-"""Options of launchers for the number of processes, one per GPU."""
+"""Options of launchers that set the number of processes, one per GPU."""
 
 _READS_ARGUMENTS = re.compile(r"arg(?:v|s|parse|ument)|click|typer|fire|tyro|hydra|absl", re.IGNORECASE)
 _BRACES = re.compile(r"\{([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)\}")
@@ -56,8 +56,8 @@ class Argument:
     """Words of the command that belong together.
 
     Attributes:
-        in_use: Whether they are in use rather than a comment.
-        instead: Whether they would replace those before them.
+        in_use: Whether they are in use rather than in a comment.
+        instead: Whether they would replace the argument before them.
     """
 
     words: tuple[str, ...]
@@ -73,11 +73,11 @@ class Proposal:
         source: The command line as it was given.
         name: Name of the sweep.
         arguments: The command, with templates.
-        dimensions: The dimensions they use; those that the user must decide on are comments.
+        dimensions: The dimensions that the arguments use; those that the user must decide on are comments.
         fix: Values that are not searched.
         env: The script's own environment.
-        gpus: The GPUs it was meant for; None if not given.
-        look: What a few seconds of it showed; None if it was not run.
+        gpus: The GPUs that the command line names; None if it names none.
+        look: The findings of a few seconds of it; None if it was not run.
     """
 
     source: str
@@ -106,7 +106,7 @@ class Proposal:
 
 
 def help_of(line: CommandLine) -> str:
-    """Returns what the script prints for `--help`; empty if nothing in time or it is not run.
+    """Returns what the script prints for `--help`; empty if it prints nothing in time or is not run.
 
     A script that never reads its arguments is not run: it would start to train.
     """
@@ -151,7 +151,7 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
 
     Args:
         help_text: What its script prints for `--help`: more options, and details of those given.
-        look: What a few seconds of it showed: the values of options that were not given.
+        look: The findings of a few seconds of it: the values of options that were not given.
 
     Raises:
         UserError: A word looks like a template.
@@ -201,7 +201,7 @@ def _literal(words: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Draft:
-    """A proposal being built: each option is read once, and the first with a name wins."""
+    """A proposal being built: each option is read once, and the first of a name wins."""
 
     helped: list[Option]
     facts: Mapping[str, Any]

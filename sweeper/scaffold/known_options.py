@@ -1,4 +1,4 @@
-"""Options of training scripts known by name, with the parameter and the range of each."""
+"""Recognises options of training scripts by name, with the parameter and the range of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Environment variables of torch's allocator, the older first, which every release reads."""
+"""Environment variables of torch's allocator. Every release reads the first, older one."""
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BATCH = "batch_size"
 WORKERS = "loader.num_workers"
@@ -80,7 +80,7 @@ class Dimension:
     Attributes:
         value: The baseline's value; None if unknown.
         choices: Its values if they are few; otherwise they range from `low` to `high`.
-        when: A condition, as YAML has it.
+        when: The condition under which it applies, as YAML; empty for none.
         is_shared: Whether other options may add choices, as `--bf16` does to those of `--fp16`.
     """
 
@@ -130,7 +130,7 @@ def recognised(option: Option) -> Found | None:
 
 
 def observed(found: Dimension, facts: Mapping[str, Any]) -> Dimension:
-    """Returns a dimension whose value is not given with the one that torch reports, if it can be that."""
+    """Returns a dimension without a value with the one that torch reports, if the dimension can take it."""
     value = facts.get(OBSERVED.get(found.name, ""))
     if found.value is not None or value is None:
         return found
@@ -153,7 +153,7 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
     """Returns dimensions that need no option of the script, each with its environment variables.
 
     Args:
-        facts: What torch reports of its training.
+        facts: Torch's report of the script's training.
     """
     found = {
         "device.malloc": (
@@ -187,7 +187,7 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
 
 
 def has_huge_pages() -> bool:
-    """Returns whether the C library may ask for huge pages that it does not get anyway."""
+    """Returns whether the C library can ask for huge pages that it would not get otherwise."""
     try:
         is_asked_for = "[madvise]" in HUGE_PAGES.read_text(encoding="ascii")
     except OSError:
@@ -198,14 +198,14 @@ def has_huge_pages() -> bool:
 
 
 def joined(first: Dimension, second: Dimension) -> Dimension | None:
-    """Returns two options of one name as one dimension; None if they do not combine."""
+    """Returns the dimensions of two options as one; None if they do not combine."""
     choices = {*first.choices, *second.choices}
     if not (first.is_shared and second.is_shared) or choices == {*first.choices}:
         return None
     if first.value is None or second.value is None:
         return None
     if _PLAINEST not in (first.value, second.value):
-        # What both together mean is up to the script.
+        # The script decides what both together mean.
         return None
     value = second.value if first.value == _PLAINEST else first.value
     return replace(first, value=value, choices=tuple(each for each in _FORMATS if each in choices))
@@ -273,7 +273,7 @@ def _is_on(option: Option, words: Mapping[str, str]) -> bool | None:
 
 
 def _format(option: Option) -> Found | None:
-    # Without a value, the choices tell what the option is.
+    # Without a value, the choices show what the option is.
     if option.is_flag or not (option.value or option.choices):
         return None
     best: Mapping[str, str] = {}

@@ -90,7 +90,7 @@ def _found(name: str) -> tuple[str, Path]:
 
 
 def _modules() -> Iterator[str]:
-    """Yields names to suggest: modules here, and those of `pipelines` by both their names."""
+    """Yields names to suggest: modules here, and those of `pipelines` with and without that prefix."""
     for root in map(Path, import_paths()):
         for folder, prefixes in ((root, ("",)), (root / PACKAGE, ("", f"{PACKAGE}."))):
             for path in sorted(folder.glob("*")):
@@ -104,7 +104,7 @@ def _modules() -> Iterator[str]:
 
 
 def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Yields the names that a module defines, each with what they are bound to."""
+    """Yields the names that a module defines, each with the node that it is bound to."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name, node
@@ -117,7 +117,7 @@ def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _table(name: str, node: ast.AST) -> dict[str, Any] | None:
-    """Returns a table of options, or of values by dotted name; None if it is no such literal."""
+    """Returns a table of options, or of values by dotted name; None if it is not such a literal."""
     try:
         found = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):

@@ -22,7 +22,7 @@ from sweeper.sweep.setup import Machine
 
 MAX_WORKERS = 16
 MAX_BATCH = {"cuda": 4096, "cpu": 1024}
-"""For a device without a preset; with one, the range ends at `BATCHES` times its batch."""
+"""Largest batch for a device without a preset; with one, the range ends at `BATCHES` times its batch."""
 BATCHES = 8
 _FIXED = {"optimizer.lr": "1e-3", "optimizer.lr_rule": "sqrt"}
 _WIDTH, _ROOM = 100, 40
@@ -30,7 +30,7 @@ _WIDTH, _ROOM = 100, 40
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A name with its YAML text, and why."""
+    """A name with its YAML text and the reason for it."""
 
     name: str
     text: str

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 MIN_LINES = 3
-"""Lines of one form that make it a form."""
+"""Fewest lines that make a form."""
 _NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _STAMP = re.compile(r"(?:\d{2,4}[-/.]\d{1,2}[-/.]\d{1,4})?[T ]*\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?")
-"""A date or a time of day, which only grows as well."""
+"""Matches a date or a time of day, which also grows from line to line but counts nothing."""
 _CUT = "\0"
 _GAP = r"\S+"
 
@@ -40,9 +40,9 @@ def _counts(column: Sequence[str]) -> bool:
 
 
 def _pattern(form: str, place: int) -> str:
-    """Returns the text up to the number at `place`, with any number for those before it.
+    """Returns a pattern for the text up to the number at `place`; any number matches the earlier ones.
 
-    A time, which is not part of it, ends what came before.
+    The pattern begins after the last date or time in that text.
     """
     before = "0".join(form.split("0")[: place + 1]).rpartition(_CUT)[2]
     text = _GAP.join(re.escape(part).replace(r"\ ", " ") for part in before.split("0"))

@@ -1,4 +1,4 @@
-"""Parses the options of a command line and of an argparse help text into one form."""
+"""Parses the options of a command line and of an argparse help text into a common form."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def _option(head: str, text: str) -> Option:
 
 
 def _settled(flag: Option) -> Option:
-    """Returns a flag with its default: off, if it can only be turned on."""
+    """Returns a flag with its default: off if it can only be turned on, and on if only off."""
     ways = {is_negated(name) for name in flag.long_names}
     if len(ways) == 1:
         return replace(flag, value="true" if ways == {True} else "false")

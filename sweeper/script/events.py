@@ -1,4 +1,4 @@
-"""Events from one source of a script's progress: counts, speeds and losses."""
+"""Collects the events of one source of a script's progress: counts, speeds and losses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sweeper.core.quantities import COUNTS, LOSSES, RATES, samples_per_second
 from sweeper.script.timeline import Timeline
 
 MIN_COUNTS = 3
-"""With this many counts, they are trusted over reported speeds."""
+"""Number of counts from which they are trusted over reported speeds."""
 
 ROUGH_SECONDS = 50.0
-"""Whole seconds below this are rounded by a percent or more."""
+"""Times below this, reported in whole seconds, may be off by a percent or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class EventStream:
     """The events of one source.
 
     Attributes:
-        counted: Training by the times of reported counts.
-        rated: Training by the reported speeds.
-        names: The reported quantities.
+        counted: Timeline by the reported counts and their times.
+        rated: Timeline by the reported speeds.
+        names: Names of the reported quantities.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -44,7 +44,7 @@ class EventStream:
 
     @property
     def timeline(self) -> Timeline:
-        """Counts if there are enough, since they need no unit; otherwise speeds."""
+        """The timeline by counts if there are enough, since they need no unit; otherwise by speeds."""
         counted = len(self.counted.stretches) >= MIN_COUNTS or not self.rated.stretches
         return self.counted if counted else self.rated
 
@@ -58,7 +58,7 @@ class EventStream:
         """Adds the quantities reported at a moment.
 
         Args:
-            is_evaluation: They are about validation, so their counts are not training.
+            is_evaluation: Whether they are about validation, so that their counts are not training.
 
         Raises:
             TrialFailedError: A loss is not a number.
@@ -116,7 +116,7 @@ class EventStream:
     def _epoch_seconds(self, printed: float, moment: float) -> float:
         """Returns how long an epoch took, in seconds.
 
-        A few whole seconds are a range: the time since the previous line counts if it lies in that.
+        A small whole number is rounded: the time since the previous report counts if it is within a second.
         """
         since, self._epoch_ended_s = self._epoch_ended_s, moment
         if since is None or printed >= ROUGH_SECONDS or not printed.is_integer():

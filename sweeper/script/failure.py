@@ -24,12 +24,12 @@ def explain(process: ScriptProcess, listener: Listener, source: str, oom_kills: 
     """Raises the failure of a script that has exited.
 
     Args:
-        source: What the baseline's speed is reported by.
-        oom_kills: Processes that the kernel had killed for memory before the script started.
+        source: Source that reports the baseline's speed.
+        oom_kills: Number of processes that the kernel had killed for memory before the script started.
 
     Raises:
         TrialFailedError: It failed, or reported no speed.
-        UserError: A setting is missing to make use of what it reported.
+        UserError: A setting is missing that is needed to use its reports.
     """
     status = process.status
     assert status is not None
@@ -52,7 +52,7 @@ def explain(process: ScriptProcess, listener: Listener, source: str, oom_kills: 
 
 
 def _explain_silence(process: ScriptProcess, listener: Listener, source: str) -> NoReturn:
-    """Raises the failure of a script that ended well, but told nothing that can be timed."""
+    """Raises the failure of a script that exited successfully, but reported nothing that can be timed."""
     if missing := listener.missing_setting():
         raise UserError(missing)
     if other := listener.other_source():

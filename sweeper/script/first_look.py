@@ -1,4 +1,4 @@
-"""A first look at a command: what a few seconds of it show, for a space to begin with."""
+"""Runs a command for a few seconds and observes its training, as a basis for a first search space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sweeper.script.timeline import Stretch
 from sweeper.script.watch import job_outside_a_sweep
 
 START_SECONDS = 60.0
-"""A script that has not trained by then is not waited for."""
+"""Seconds within which a script must begin to train."""
 LOOK_SECONDS = 5.0
 MIN_STRETCHES = 3
 LISTEN_SECONDS = 0.1
@@ -35,10 +35,10 @@ class FirstLook:
     Attributes:
         facts: What the training uses (`sweeper.inject.facts`); empty if torch reports nothing.
         samples_per_s: Its speed; 0 if unknown.
-        startup_seconds: From its start to its first step.
-        source: Who reported the speed; empty if nobody did.
+        startup_seconds: Seconds from its start to its first step.
+        source: Source of the speed; empty if none was reported.
         has_loss: Whether a loss was reported.
-        failure: Why there is nothing to see.
+        failure: Why nothing was observed; None if something was.
     """
 
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class FirstLook:
 
 
 def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> FirstLook:
-    """Runs a command in a mirror of `folder` until it has trained for some seconds, and ends it.
+    """Runs a command in a mirror of `folder` until it has trained for some seconds, then ends it.
 
     Args:
         env: Its additional environment variables.

@@ -1,8 +1,8 @@
 """Ends scripts, and removes their folders, if the process that started them is killed.
 
-A trial has its keeper. What a command runs outside of a sweep has a guardian: a small process that notices
-the end of the command by its standard input. It knows a script's processes by a variable in their
-environment, since a launcher's children may be in sessions of their own.
+A trial of a sweep has its keeper. A script outside of a sweep has a guardian: a small process whose standard
+input ends when the process that started it ends. It finds the script's processes by a variable in their
+environment, since a launcher's children may be in separate sessions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import time
 from collections.abc import Iterator
 
 VARIABLE = "SWEEPER_GUARD"
-"""Environment variable of a script: the folder that is removed with it."""
+"""Environment variable of a script that names the folder to remove with it."""
 
 MAX_SECONDS = 20.0
-"""For how long processes that start others are killed."""
+"""Seconds within which processes are killed, since they may start others meanwhile."""
 
 DONE = b"done"
 
 
 @contextlib.contextmanager
 def guarded(folder: str) -> Iterator[dict[str, str]]:
-    """Yields the variables that a script needs in its environment; `folder` is where it runs."""
+    """Yields the environment variables by which a guardian finds a script that runs in `folder`."""
     guardian = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, folder],
         stdin=subprocess.PIPE,
@@ -43,7 +43,7 @@ def guarded(folder: str) -> Iterator[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Waits for the end of standard input, then ends what is left."""
+    """Waits for standard input to end; unless it was `DONE`, kills the processes and removes the folder."""
     if sys.stdin.buffer.read() == DONE:
         return
     deadline = time.monotonic() + MAX_SECONDS
@@ -56,7 +56,7 @@ def main(folder: str) -> None:
 
 
 def _processes(folder: str) -> list[int]:
-    """Returns the processes that run for a folder, by their environment."""
+    """Returns the ids of the processes whose environment names a folder."""
     found, mark = [], f"{VARIABLE}={folder}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:

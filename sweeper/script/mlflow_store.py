@@ -1,4 +1,4 @@
-"""Reads what a script logs to MLflow from a private copy of a store."""
+"""Reads the metrics that a script logs to MLflow, from a private copy of a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Logged:
 
     Attributes:
         moment: Time of logging, on the monotonic clock.
-        value: None for NaN.
+        value: The metric's value; None for NaN.
     """
 
     name: str

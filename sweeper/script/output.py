@@ -1,4 +1,4 @@
-"""Listens to a script: torch in its processes, its meter, MLflow log and output; the most trusted wins."""
+"""Collects a script's reports from torch, its meter, MLflow and its output, and uses the most trusted."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from sweeper.script.watched import Watched
 
 TORCH = "torch"
 JUMP = 100.0
-"""Multiple of the usual speed: no training jumps like that, so it must be another unit."""
+"""Ratio to the usual speed beyond which a speed must be in another unit."""
 DISAGREE = 3.0
 """Largest plausible ratio between the printed speed and the speed of the counts."""
 TOLERANCE = 0.03
-"""Two sources that differ by more are reported."""
+"""Relative difference between two sources above which it is reported."""
 KEPT_LINES, SHOWN_LINES = 400, 10
 PARSED_AT_ONCE = 100
-"""Lines parsed per read: a script that prints endlessly must not take up the processor."""
+"""Lines parsed per read, so that a script that prints endlessly does not take up the processor."""
 STORE_SECONDS = 0.25
 
 
@@ -44,17 +44,17 @@ class Listener:
     """Collects what a script reports.
 
     Attributes:
-        watched: What torch reports.
+        watched: Reports from torch.
         examples: For each quantity in the output, its first value and the line it came from.
-        num_lines: Lines of output so far.
-        last_lines: The latest of them.
+        num_lines: Number of lines of output so far.
+        last_lines: The latest lines of output.
     """
 
     def __init__(self, script: Script, config: TrialConfig, folder: Path, only: str = "") -> None:
         """Starts to listen.
 
         Args:
-            only: The source that counts, as `source` names it; empty for the most trusted.
+            only: The only source to use, as `source` names it; empty for the most trusted.
         """
         self._only, self._nothing = _kind(only), Timeline()
         self._script, self._per_step = script, samples_per_step(script, config)
@@ -80,12 +80,12 @@ class Listener:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that the script needs to report."""
+        """Environment variables that the script needs in order to report."""
         return {VARIABLE: self._name, **(self._store.environment if self._store else {})}
 
     @property
     def last_heard_s(self) -> float:
-        """Time of the last report; now, while a pause is reported."""
+        """Time of the last report; the current time during a reported pause."""
         return time.perf_counter() if self._is_pausing else self._last_heard_s
 
     @property
@@ -100,25 +100,25 @@ class Listener:
         return name if timeline.stretches else ""
 
     def _sources(self) -> Sequence[tuple[str, Timeline]]:
-        """Returns all sources, the most trusted first."""
+        """Returns all sources with their timelines, the most trusted first."""
         torch = (self.watched.by, self.watched.timeline)
         others = (
             ("the meter", self._meter),
             (f"MLflow ({self._logged.by})", self._logged.timeline),
             (f"the output ({self._printed.by})", self._printed.timeline),
         )
-        # Steps of unknown size are better than nothing, and no better than that.
+        # Steps of unknown size come last: they are only better than nothing.
         return (torch, *others) if self.watched.knows_samples else (*others, torch)
 
     def _best(self) -> tuple[str, Timeline]:
         for name, timeline in self._sources():
-            # The name last: this runs for every message.
+            # The name is compared last, since this runs for every message.
             if timeline.stretches and (not self._only or _kind(name) == self._only):
                 return name, timeline
         return "", self._nothing
 
     def other_source(self) -> str:
-        """Returns who reports a speed although another source counts; empty if nobody does."""
+        """Returns a source that reports a speed where the required one does not; empty if none does."""
         if not self._only or self.source:
             return ""
         return next((name for name, timeline in self._sources() if timeline.stretches), "")
@@ -129,11 +129,11 @@ class Listener:
         return next((each for each in timelines if each.losses or each.val_losses), self.timeline)
 
     def val_losses(self) -> Timeline:
-        """Returns the most trusted timeline that has validation losses, else that of `losses`."""
+        """Returns the most trusted timeline that has validation losses, or else that of `losses`."""
         return next((each for _, each in self._sources() if each.val_losses), self.losses())
 
     def listen(self) -> None:
-        """Reads messages of the meter and logged metrics.
+        """Reads the pending messages of the hook and the meter, and the logged metrics.
 
         Raises:
             TrialFailedError: A loss is not a number.
@@ -176,7 +176,7 @@ class Listener:
             self._logged.take(found, each.moment, is_evaluation=is_val)
 
     def take_output(self, stream: int, data: bytes, moment: float) -> None:
-        """Reads a piece of a stream; an empty one at its end.
+        """Reads a piece of an output stream; an empty piece marks its end.
 
         Raises:
             TrialFailedError: A loss is not a number.
@@ -192,12 +192,12 @@ class Listener:
             for name, value in found.items():
                 self.examples.setdefault(name, (value, line))
             if found:
-                # A validation's progress bar counts too, but not training.
+                # A validation's progress bar has counts too, but they are not training.
                 is_val = "loss" not in found and "val_loss" not in found and is_evaluation(line)
                 self._printed.take(found, moment, is_evaluation=is_val)
 
     def missing_setting(self) -> str:
-        """Returns which setting is missing to make use of the output; empty if none is."""
+        """Returns a message on the setting that is missing to use the output; empty if none is."""
         names, script = {*self._printed.names, *self._logged.names}, self._script
         if not self._per_step and names & {"step", "s_per_step", "ms_per_step", "steps_per_s"}:
             return (
@@ -214,7 +214,7 @@ class Listener:
         """Checks that the reported speed is plausible.
 
         Args:
-            since_s: Start of the check: the first steps may be far slower.
+            since_s: Start of the period to check, since the first steps may be far slower.
 
         Raises:
             TrialFailedError: The speed jumped implausibly, or the output contradicts itself.
@@ -243,9 +243,9 @@ class Listener:
                 )
 
     def disagreement(self) -> str:
-        """Returns how another source disagrees with the trusted one, in words; empty if none does.
+        """Returns a sentence on how another source disagrees with the trusted one; empty if none does.
 
-        Both are compared over the same period, after the first half of what the other one reported.
+        The two are compared over the period of the other source's second half of stretches.
         """
         trusted, timeline = self._best()
         for name, other in self._sources():
@@ -259,9 +259,9 @@ class Listener:
         return ""
 
     def report(self) -> dict[str, Any]:
-        """Returns what was understood, for the user to check."""
+        """Returns a summary of what was understood, for the user to check."""
         late = _late(self._printed.timeline.stretches)
-        # Over the same period: a machine's speed varies.
+        # Both rates cover the same period, since a machine's speed varies.
         meant = [e for e in self._meter.stretches if late and late[0].start_s < e.end_s <= late[-1].end_s]
         return {
             "source": self.source,
@@ -286,7 +286,7 @@ def _speeds(timeline: Timeline, since_s: float) -> list[float]:
 
 
 def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
-    """Returns the second half, in which a script runs at full speed."""
+    """Returns the second half of the stretches, in which a script runs at full speed."""
     return stretches[len(stretches) // 2 :]
 
 
@@ -295,7 +295,7 @@ def _rate(among: Sequence[Stretch]) -> float | None:
 
 
 def _kind(source: str) -> str:
-    """Returns a source without its details: speeds that it counts do not compare to those it prints."""
+    """Returns a source without its details; printed speeds are marked, since counted ones do not compare."""
     name, _, details = source.partition(" (")
     is_count = not details or name == TORCH or not {*COUNTS}.isdisjoint(details.rstrip(")").split(", "))
     return name if is_count else f"{name}, speeds"

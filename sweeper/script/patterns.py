@@ -1,11 +1,11 @@
-"""Patterns for lines of output: the built-in ones and the user's, which have named groups."""
+"""Reads quantities from lines of output, by built-in patterns or by the user's, which have named groups."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-# Atomic: a long line of digits must not make it backtrack forever.
+# The group is atomic, so that a long line of digits cannot make it backtrack forever.
 _NUMBER = r"(?<![\d.,])((?>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?))"
 _LOSS = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
 _STEP = r"(?:steps?|iters?|iterations?|it|batch(?:es)?|步|批)"
@@ -45,7 +45,7 @@ USUAL: tuple[tuple[str, str], ...] = (
     ("loss", rf"(?<![\w/.-]){_NOT_VALIDATION}(?:train(?:ing)?[ _/.-])?(?:loss|损失){_IS}{_LOSS}"),
     ("loss", rf"(?<!验证)(?<!测试)(?:训练)?损失[：:=]\s*{_LOSS}"),
 )
-"""Quantity and pattern; the first match in a line gives a quantity."""
+"""Built-in patterns as (quantity, pattern); the first that matches a line gives the quantity."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _EVALUATION = re.compile(
@@ -53,7 +53,7 @@ _EVALUATION = re.compile(
 )
 _SPACES = re.compile(r"\s+")
 LONGEST = 2000
-"""Characters of a line that are parsed."""
+"""Number of characters of a line that are parsed."""
 
 
 class Patterns:
@@ -64,7 +64,7 @@ class Patterns:
         self._usual = [(name, re.compile(each, re.IGNORECASE)) for name, each in USUAL]
 
     def read(self, line: str) -> dict[str, float]:
-        """Returns the values in a line by the names of quantities (`sweeper.core.quantities`)."""
+        """Returns the values in a line by quantity (`sweeper.core.quantities`)."""
         found: dict[str, float] = {}
         for name, text in self._found(_SPACES.sub(" ", line[:LONGEST])):
             value = number(text)
@@ -101,8 +101,8 @@ def is_evaluation(line: str) -> bool:
 class Lines:
     """Splits a stream into lines at newlines and carriage returns, without colours.
 
-    A progress bar starts each line with a carriage return and does not end it before it draws the
-    next: such a line counts as soon as it is drawn.
+    A progress bar starts each line with a carriage return and ends it only when it draws the next,
+    so such a line counts as soon as it is drawn.
     """
 
     def __init__(self) -> None:

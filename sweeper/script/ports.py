@@ -9,16 +9,16 @@ from collections.abc import Iterator
 # Below the kernel's ephemeral ports (from 32768), and far from torch's own 29400 and 29500.
 PORTS = range(23000, 25000)
 VARIABLES = ("PET_MASTER_PORT", "MASTER_PORT")
-"""Default of torchrun's `--master-port`, and the port that `init_process_group` reads."""
+"""Variables of torchrun's default `--master-port`, and of the port that `init_process_group` reads."""
 
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int | None]:
     """Yields a free port that no other script gets meanwhile; None if all are taken.
 
-    It is reserved by the name of an abstract socket: unlike with a bound port, the script can still
-    bind it, and the kernel releases the name with the process, however that ends. Names and ports
-    have the same scope, the network namespace.
+    The name of an abstract socket reserves the port: the script can still bind the port itself, and
+    the kernel releases the name when the process ends for any reason. Names and ports have the same
+    scope, the network namespace.
     """
     with contextlib.ExitStack() as held:
         for port in PORTS:

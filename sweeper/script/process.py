@@ -1,4 +1,4 @@
-"""A running script: its process, its output, and how it is stopped."""
+"""Runs a script's process, reads its output, and stops it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeper.system.process import tree
 from sweeper.worker import stacks
 
 GRACE_SECONDS = 5.0
-"""After each signal, before the next."""
+"""Seconds between one signal and the next."""
 PIECE = 65536
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
@@ -28,7 +28,7 @@ class ScriptProcess:
     """Runs a command line and feeds its output to `listener`.
 
     Attributes:
-        pid: Of the process that was started, and its group.
+        pid: Id of the process that was started, and of its group.
         started_s: Monotonic clock at its start.
         status: Wait status from os.waitpid; None while it runs.
     """
@@ -102,13 +102,13 @@ class ScriptProcess:
                     break
 
     def pause(self) -> None:
-        """Stops its processes. A parent comes first, so that it cannot start another meanwhile."""
+        """Pauses the script's processes, parents first, so that they cannot start others meanwhile."""
         for pid in tree(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets its processes go on."""
+        """Resumes the script's processes."""
         for pid in reversed(list(tree(self.pid))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

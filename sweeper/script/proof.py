@@ -1,4 +1,4 @@
-"""Runs a script seeded and cut short, and records its training bit for bit."""
+"""Runs a script with a fixed seed and shortened passes, and records its training bit for bit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sweeper.script.start import started
 from sweeper.script.watch import job_outside_a_sweep
 
 LIMIT_SECONDS = 60.0
-"""Time after which the record is compared as far as it goes."""
+"""Seconds after which a run is stopped; its record is compared as far as it goes."""
 LISTEN_SECONDS = 0.1
 HASH_SEED = "PYTHONHASHSEED"
 PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-"""Idle threads sleep: two runs share the cores, and each would wait actively for the other's."""
+"""Environment variables that make idle threads sleep, since two runs share the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class Terms:
     """The settings that two comparable runs share.
 
     Attributes:
-        seed: Of torch, numpy and Python.
-        shift: Added to it, and to the seeds that the script sets itself.
-        batches: Of each pass over a loader: the first ones and the last.
-        deterministic: Whether torch's deterministic algorithms are asked for.
+        seed: Seed of torch, numpy and Python.
+        shift: Added to the seed, and to the seeds that the script sets itself.
+        batches: Number of batches in each pass over a loader: the first ones and the last.
+        deterministic: Whether torch's deterministic algorithms are requested.
     """
 
     seed: int = 20
@@ -49,10 +49,10 @@ class Recorded:
     """A recorded run.
 
     Attributes:
-        events: By rank: what happened, in order (`sweeper.inject.prover`).
-        changes: For each change that was asked for: why it is not in effect, or nothing.
-        failure: Why there is no record.
-        seconds: How long it ran.
+        events: Events in order (`sweeper.inject.prover`), by rank.
+        changes: For each requested change, why it is not in effect; empty if it is.
+        failure: Why there is no record; empty if there is one.
+        seconds: Seconds that it ran.
     """
 
     events: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -69,13 +69,13 @@ def record(
     cache: Path | None = None,
     limit: float = LIMIT_SECONDS,
 ) -> Recorded:
-    """Runs a command in a mirror of `folder` until its record is complete, or the limit is reached.
+    """Runs a command in a mirror of `folder` until its record is complete or the limit is reached.
 
     Its output goes to standard output.
 
     Args:
         env: Its additional environment variables.
-        cache: Folder of what several runs share.
+        cache: Folder that several runs share.
     """
     asked = {
         "seed": terms.seed,
@@ -122,8 +122,8 @@ def _read(path: Path, *, has_ended: bool) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for line in path.read_text(encoding="ascii").splitlines():
         with suppress(ValueError):
-            # The last may have been cut off.
+            # The last line may have been cut off.
             found.append(json.loads(line))
-    # A process that is stopped exits in an orderly way, wherever it is.
+    # A process that is stopped early records an exit that is not the script's.
     is_cut_off = not has_ended and found and found[-1].get("end") == EXIT
     return found[:-1] if is_cut_off else found

@@ -1,4 +1,4 @@
-"""Makes the parts of a script's result from what was heard of it: windows, its loss, what was left out."""
+"""Makes the parts of a script's result from its reports: its windows, its loss, and what was left out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from sweeper.trainer.windows import Windows
 
 
 def window_of(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
-    """Returns stretches that follow each other as one window.
+    """Returns consecutive stretches as one window.
 
     Args:
-        before: The counters at its start; `after`: at its end.
+        before: The counters at its start.
+        after: The counters at its end.
     """
     return between(
         before,
@@ -34,8 +35,8 @@ def window_of(among: Sequence[Stretch], before: Conditions, after: Conditions) -
 def quality(job: Job, listener: Listener) -> Quality | None:
     """Returns the loss after the plan's samples; None if the script does not report one.
 
-    The last validation loss if the script ran to its end. A script stopped earlier may or may
-    not have validated, so the training loss after the same number of samples counts.
+    This is the last validation loss if the script ran to its end. A script stopped earlier may or
+    may not have validated, so its training loss after the same number of samples counts.
     """
     assert job.script is not None
     plan, losses = job.plan, listener.losses()
@@ -59,7 +60,7 @@ def quality(job: Job, listener: Listener) -> Quality | None:
 
 
 def effective(script: Script, listener: Listener, workspace: Workspace) -> dict[str, str]:
-    """Returns what was not as the trial asked for, by setting, and why."""
+    """Returns, by setting, why something was not as the trial requested."""
     found: dict[str, str] = {}
     if changed := workspace.overwritten():
         found["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
@@ -75,10 +76,10 @@ def effective(script: Script, listener: Listener, workspace: Workspace) -> dict[
 
 
 def left_out(stretches: Sequence[Stretch], timed: Windows, num_warm: int, *, is_short: bool) -> Iterator[str]:
-    """Yields what of a run does not count, in words.
+    """Yields descriptions of the parts of a run that do not count.
 
     Args:
-        num_warm: Stretches of the warm-up.
+        num_warm: Number of stretches in the warm-up.
         is_short: Whether the script ended before a window was full.
     """
     warm = stretches[:num_warm]

@@ -1,4 +1,4 @@
-"""Starts the script of a trial: its working directory, its environment, its process."""
+"""Starts the script of a trial: makes its working directory and environment, and runs its process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sweeper.telemetry.nvml.probe import full_uuid, name_and_memory_gib
 from sweeper.worker import failures, stacks
 
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
-"""Set for sweeper's own processes; a script gets the user's values."""
+"""Variables that are set for sweeper's own processes; a script gets only the values of its trial."""
 
 OFFLINE = {
     "WANDB_MODE": "offline",
@@ -42,10 +42,10 @@ OFFLINE = {
     "COMET_START_ONLINE": "0",
     "NEPTUNE_MODE": "offline",
 }
-"""A trial sends nothing to a tracker or a hub, whatever the user's own runs do."""
+"""Variables that keep a trial from sending anything to a tracker or a hub, whatever the user's runs do."""
 WANDB_FOLDER = "WANDB_DIR"
 QUIET = ("disabled", "dryrun")
-"""Modes of W&B that send nothing, either."""
+"""Other modes of W&B that send nothing."""
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
 
 
@@ -55,7 +55,7 @@ class Started:
 
     Attributes:
         device: The first of the trial's devices, as far as NVML knows it.
-        oom_kills: Processes of this machine that had been killed for memory before it started.
+        oom_kills: Number of processes on this machine that had been killed for memory before it started.
     """
 
     process: ScriptProcess
@@ -70,8 +70,8 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     """Runs the script of `job`, and ends it afterwards.
 
     Args:
-        mode: What the hook in its processes does (`sweeper.inject`). Only the run that is watched is
-            the trial, which leaves a record and, if they are kept, its files.
+        mode: Mode of the hook in its processes (`sweeper.inject`). Only a run in mode `WATCH` is the
+            trial: it leaves a record and, if `script.keep` is set, its files.
 
     Raises:
         UserError: It cannot be started.
@@ -92,7 +92,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     workspace = make(script, values, place / ("work" if is_trial else "diagnosis"))
     program = Path(script.folder).resolve() / command[0]
     if "/" in command[0] and not (workspace.folder / command[0]).exists() and program.exists():
-        # An environment's own python, which a mirror leaves out.
+        # For example the python of a virtual environment, which a mirror leaves out.
         command[0] = str(program)
     listener = Listener(script, job.config, place, job.source)
     own = script.own_environment(values)
@@ -161,7 +161,7 @@ def _environment(
             kept.mkdir(parents=True, exist_ok=True)
             environment[KEPT] = str(kept)
     if searched := environment.get("PYTHONPATH"):
-        # A relative folder that is not around the mirror would be another there, or none.
+        # From the mirror, a relative path beyond its surroundings would lead elsewhere or nowhere.
         source = Path(script.folder)
         folders = (str(source / e) if leads_out([e], source) else e for e in searched.split(os.pathsep))
         environment["PYTHONPATH"] = os.pathsep.join(folders)

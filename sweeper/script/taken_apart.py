@@ -1,4 +1,4 @@
-"""A script's steps taken apart (`sweeper.inject.diagnoser`): its phases, and what each part costs alone."""
+"""Evaluates a diagnostic run (`sweeper.inject.diagnoser`): a step's phases, and each part's cost alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sweeper.system.cpu import usable_cpus
 ARITHMETIC = ("forward", "backward", "optimizer")
 NOT_TRAINING = ("evaluation",)
 ON_THE_WAY = ("data", "preparation", *NOT_TRAINING)
-"""Phases that steps on a batch that is there already do without."""
+"""Phases that a step does not need if its batch is already prepared."""
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class TakenApart:
 
     Attributes:
         parts: Messages by the part that they report.
-        outside: What the script did outside of its folder.
+        outside: Descriptions of what the script did outside of its folder.
     """
 
     parts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class TakenApart:
         return "done" in self.parts
 
     def breakdown(self) -> Breakdown | None:
-        """Returns the phases of a mean step; None if it was not reported."""
+        """Returns the phases of a mean step; None if they were not reported."""
         if not self._num_steps:
             return None
         return Breakdown(
@@ -52,10 +52,10 @@ class TakenApart:
         )
 
     def diagnosis(self, folder: Path, *, on_gpu: bool) -> Diagnosis:
-        """Returns what the parts cost alone, as far as it was reported.
+        """Returns the cost of each part alone, as far as it was reported.
 
         Args:
-            folder: Where the script ran; its lines are named relative to it.
+            folder: Folder that the script ran in; its lines are named relative to it.
         """
         loader, halves = self.parts.get("loader"), self.parts.get("halves", {})
         waits = self.parts.get("waits")
@@ -86,7 +86,7 @@ class TakenApart:
         return float(self._as_it_is["wall"].get(phase, 0.0) / self._num_steps) if self._num_steps else 0.0
 
     def _preparation_s(self) -> float:
-        """Returns the seconds of a step in which the script changes its batch; a copy is no change."""
+        """Returns the seconds of a step in which the script changes its batch, without copies."""
         return max(0.0, self._per_step("preparation") - float(self._as_it_is.get("copy", 0.0)))
 
     def _lines(self, folder: Path) -> dict[str, tuple[str, ...]]:
@@ -105,7 +105,7 @@ class TakenApart:
         }
 
     def _issue_s(self) -> float | None:
-        """Returns the seconds in which the process launches a step, or waits to."""
+        """Returns the seconds of a step in which the process launches work, or waits to launch it."""
         if not self._num_steps:
             return None
         return float(sum(self._as_it_is["host"].get(name, 0.0) for name in ARITHMETIC) / self._num_steps)
@@ -125,7 +125,7 @@ class TakenApart:
 
 
 def _named(lines: Iterable[Sequence[Any]], folder: Path) -> Iterator[str]:
-    """Yields `file:line`, relative to a folder where that is shorter."""
+    """Yields `file:line`, relative to a folder if that is shorter."""
     base = folder.resolve()
     for path, line in lines:
         yield f"{min(path, os.path.relpath(path, base), key=len)}:{line}"

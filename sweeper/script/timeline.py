@@ -1,4 +1,4 @@
-"""The timeline of a script: stretches of training with their samples, and losses."""
+"""Builds the timeline of a script: stretches of training with their samples, and losses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Timeline:
     Attributes:
         began_s: Time of the source's first report, where the first stretch begins.
         samples: Training samples so far.
-        losses: (samples, loss) in order; `val_losses` is the same for validation.
+        losses: Pairs (samples, loss) in order; `val_losses` is the same for validation.
     """
 
     def __init__(self) -> None:
@@ -65,12 +65,12 @@ class Timeline:
                 moment, moment - last_moment - paused, paused, samples - last_samples, steps - last_steps
             )
         elif samples > last_samples and self.stretches:
-            # Lines that arrived together: all of it was trained by then.
+            # These lines arrived together: all their samples were trained by then.
             last = self.stretches[-1]
             more, steps_more = samples - last_samples, steps - last_steps
             self.stretches[-1] = replace(last, samples=last.samples + more, steps=last.steps + steps_more)
         elif samples == last_samples and self._last is not None:
-            # Nothing was trained meanwhile: the next stretch starts where this one did.
+            # Nothing was trained meanwhile: the next stretch starts at the last report with progress.
             return
         self._last = moment, samples, steps, paused_seconds
         self.samples = samples
@@ -100,7 +100,7 @@ class Timeline:
         self.stretches.append(Stretch(moment, max(seconds, 1e-9), paused, samples, steps))
 
     def blocks(self, since: int = 0) -> list[float]:
-        """Returns seconds per sample over blocks of stretches of some length."""
+        """Returns the seconds per sample of blocks of stretches that last `BLOCK_SECONDS` or longer."""
         found = []
         seconds = samples = 0.0
         for each in self.stretches[since:]:
@@ -112,7 +112,7 @@ class Timeline:
         return found
 
     def is_steady(self) -> bool:
-        """Returns whether training is steady; ignores the first stretch, which has the start."""
+        """Returns whether training is steady; ignores the first stretch, which includes the start-up."""
         return is_steady(self.blocks(1))
 
     def usual_gap(self) -> float:

@@ -35,9 +35,9 @@ from sweeper.worker.deadlines import STALL_RATIO
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
 REFILL_SECONDS = 0.1
-"""From a script's going on to its next window."""
+"""Seconds between a script's resumption and its next window."""
 DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 20.0, 50.0
-"""After the start-up: more than its parts take together. A GPU has two more, and a profiler to start."""
+"""Seconds for a diagnosis after the start-up, ample for all parts. A GPU has two more and a profiler."""
 
 
 def run(
@@ -46,8 +46,8 @@ def run(
     """Runs one trial of a script.
 
     Args:
-        turn: What it waits for before each window; meanwhile its processes are stopped.
-        on_start: Is called with the script's process.
+        turn: Turn that it waits for before each window, with its processes paused.
+        on_start: Called with the id of the script's process.
 
     Raises:
         TrialFailedError: It cannot be measured, for a known reason.
@@ -60,7 +60,7 @@ def run(
         trial = _Trial(job, progress, script, turn)
         found = trial.measured()
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
-    # In the user's own folder, it would leave what it trained on a batch again and again.
+    # In the user's own folder, it would leave a model trained on one batch again and again.
     if job.plan.diagnose and is_watched and job.script is not None and job.script.workdir != "here":
         progress.stage("diagnose")
         with started(job, progress, inject.DIAGNOSE) as script:
@@ -123,7 +123,7 @@ class _Trial:
             self._fail()
         self._is_short = not timed.kept
         if self._is_short:
-            timed, num_warm, steady = self._singlewindow_of()
+            timed, num_warm, steady = self._single_window()
         self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
         if not timed.screened_out and throughput >= plan.quality_above:
@@ -154,10 +154,10 @@ class _Trial:
         return self._timeline is self._listener.watched.timeline
 
     def taken_apart(self, seconds: float) -> TakenApart:
-        """Returns what the script's steps consist of, as far as it is reported within `seconds`."""
+        """Returns the parts of the script's steps that are reported within `seconds`."""
         found = self._listener.watched.parts
         deadline = time.perf_counter() + seconds
-        # A batch trained on again and again may well lead to a loss that is not finite.
+        # Training on one batch again and again may well lead to a loss that is not finite.
         with contextlib.suppress(TrialFailedError, UserError):
             while not found.is_done and time.perf_counter() < deadline and self._listen():
                 self._progress.steps.add()
@@ -170,7 +170,7 @@ class _Trial:
             TrialFailedError: It failed.
         """
         wanted = self._job.plan.quality_samples
-        # The rounds of a confirmation need only its speed.
+        # The rounds of a confirmation need only the speed.
         at_end = self._script.stop == "at_end" and self._job.stage != "confirm"
         while at_end or (wanted and not self._has_loss(wanted)):
             if not self._listen():
@@ -191,8 +191,8 @@ class _Trial:
         """Listens for a moment; returns whether the script is still running.
 
         Raises:
-            TrialFailedError: It has been silent for far longer than usual.
-            UserError: Its output is understood, but needs another setting to be of use.
+            TrialFailedError: It has been silent for far longer than usual, or nothing of it is understood.
+            UserError: Its output is understood, but a setting is missing to use it.
         """
         runs = self._process.listen(LISTEN_SECONDS)
         timeline, now = self._timeline, time.perf_counter()
@@ -202,7 +202,7 @@ class _Trial:
                 self._last_heard_s = last_heard
                 self._progress.steps.add()
             silent, limit = now - max(last_heard, self._resumed_s), self._job.stall_seconds
-            # The median comes last: this runs for every message, inside windows too.
+            # The median comes last, since this runs for every message, inside windows too.
             if runs and limit and silent > limit and silent > STALL_RATIO * timeline.usual_gap():
                 self._stall(silent)
         elif (
@@ -221,7 +221,7 @@ class _Trial:
         return runs
 
     def _is_not_understood(self, now: float) -> bool:
-        """Whether the job's patience is over with a script that prints, and in which no torch is watched."""
+        """Returns whether a script has printed for longer than the job's patience, but shown no torch."""
         patience, listener = self._job.patience_seconds, self._listener
         is_late = patience > 0 and now - self._process.started_s > patience
         return is_late and listener.num_lines > 0 and not listener.watched.programs
@@ -243,7 +243,7 @@ class _Trial:
         return False
 
     def _take(self, seconds: float, num_kept: int) -> Taken | None:
-        """Returns a window of whole stretches; None if the script exits first, or gets no turn."""
+        """Returns a window of whole stretches; None if the script exits first or gets no turn."""
         if self._turn is not None and not self._has_turn(self._turn, num_kept):
             return None
         timeline = self._timeline
@@ -258,7 +258,7 @@ class _Trial:
         return Taken(window_of(timeline.stretches[first:], before, self._read_conditions()))
 
     def _has_turn(self, turn: Turn, num_kept: int) -> bool:
-        """Stops the script until a window is wanted of it; returns whether one is, once it runs again."""
+        """Pauses the script until its next window is wanted; returns whether one is, once it runs again."""
         self._process.pause()
         try:
             with self._progress.steps.paused():
@@ -268,7 +268,7 @@ class _Trial:
         self._resumed_s = time.perf_counter()
         if not is_wanted:
             return False
-        # The stretch that was cut has the pause in it, and queues that filled meanwhile are emptied.
+        # The interrupted stretch includes the pause, and queues that filled meanwhile must empty first.
         num_cut, refilled_s = len(self._timeline.stretches) + 1, self._resumed_s + REFILL_SECONDS
         while len(self._timeline.stretches) < num_cut or time.perf_counter() < refilled_s:
             if not self._listen():
@@ -276,9 +276,9 @@ class _Trial:
         return True
 
     def _read_conditions(self) -> Conditions:
-        """Returns the current counters; where its training processes are known, they are no helpers.
+        """Returns the current counters; known training processes do not count as helpers.
 
-        The faults of this process, which only listens, do not count.
+        The page faults of this process, which only listens, do not count.
         """
         found = read_conditions()
         training = [each for each in map(usage, self._listener.watched.trainers) if each is not None]
@@ -289,8 +289,8 @@ class _Trial:
             minor_faults=sum(each.minor_faults for each in training),
         )
 
-    def _singlewindow_of(self) -> tuple[Windows, int, bool]:
-        """Returns all but the first stretch as one window: the script exited before a window."""
+    def _single_window(self) -> tuple[Windows, int, bool]:
+        """Returns all but the first stretch as one window, since the script exited before one was full."""
         among = self._timeline.stretches[1:]
         if not among:
             self._fail()

@@ -1,4 +1,4 @@
-"""Watches a command outside of a sweep: its speed, the parts of its step, and the machine meanwhile."""
+"""Watches a command outside of a sweep: its speed, the parts of its steps, and the machine's telemetry."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def job_outside_a_sweep(
 ) -> Iterator[Job]:
     """Yields the job that runs a script as it is, on all devices, in a temporary folder.
 
-    Its processes and the folder do not outlive this one, even if that is killed.
+    The script's processes and the folder do not outlive this process, even if it is killed.
 
     Args:
-        cache: Folder of compile caches and the like, which stays.
+        cache: Folder of compile caches and the like, which is not removed.
     """
     with tempfile.TemporaryDirectory(prefix="sweeper-") as folder, guarded(folder) as own:
         env = {**script.env, **{name: literal(text) for name, text in own.items()}}
@@ -68,11 +68,11 @@ def watch(
     """Runs a command until it is measured, and once more to take its steps apart.
 
     Args:
-        folder: Where it runs, or a mirror of that.
+        folder: Folder that it runs in, or that is mirrored for it.
         in_place: Whether it runs in `folder` itself.
-        plan: How it is timed, and whether its steps are taken apart.
-        turn: What it waits for before each window.
-        on_start: Is called with its process.
+        plan: Timing of its windows, and whether its steps are taken apart.
+        turn: Turn that it waits for before each window.
+        on_start: Called with the id of its process.
 
     Raises:
         TrialFailedError: It cannot be measured, for a known reason.
@@ -89,7 +89,7 @@ def watch(
 
         def start(pid: int) -> None:
             if turn is not None:
-                # Others take their turns in this process.
+                # Other scripts are measured from this process too: only this one is sampled.
                 sampler.start(pid, gpu)
             on_start(pid)
 

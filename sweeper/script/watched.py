@@ -1,4 +1,4 @@
-"""Puts the reports of the hook in a script's processes (`sweeper.inject`) together to one timeline."""
+"""Combines the reports of the hook in a script's processes (`sweeper.inject`) into one timeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Timeline
 
 PATIENCE_STEPS = 50
-"""Steps without a known number of samples after which they are counted as steps."""
+"""Number of steps without known samples after which the steps themselves are counted."""
 
 
 @dataclass(slots=True)
@@ -23,20 +23,20 @@ class _Totals:
 
 
 class Watched:
-    """Training that torch reports.
+    """Training as torch reports it.
 
-    Processes that train side by side without torch.distributed (hogwild) add up; of a distributed
+    Processes that train in parallel without torch.distributed (hogwild) add up; in a distributed
     training, the first rank reports for all.
 
     Attributes:
-        timeline: Training by steps and samples.
-        programs: Versions of Python and torch by process, of all that imported torch.
-        failures: Why processes are not watched any more.
-        facts: What the training turned out to use (`sweeper.inject.facts`).
-        source: What is counted as steps and samples, in words.
+        timeline: Timeline of the training by steps and samples.
+        programs: Versions of Python and torch, by process that imported torch.
+        failures: Reasons why processes are no longer watched.
+        facts: What the training uses (`sweeper.inject.facts`).
+        source: Description of what is counted as steps and samples.
         is_pausing: Whether an evaluation is in progress.
         parts: The parts of its steps, in a run that takes them apart.
-        changes: For each change at run time that is known to be in effect or not: why it is not.
+        changes: For each change at run time that was reported, why it is not in effect; empty if it is.
         has_proved: Whether the record of a proof is complete.
     """
 
@@ -55,17 +55,17 @@ class Watched:
 
     @property
     def trainers(self) -> Sequence[int]:
-        """The processes that train."""
+        """Ids of the processes that train."""
         return list(self._processes)
 
     @property
     def steps(self) -> int:
-        """The steps so far."""
+        """Number of steps so far, over all processes."""
         return sum(each.steps for each in self._processes.values())
 
     @property
     def knows_samples(self) -> bool:
-        """Whether the samples of its steps are known."""
+        """Whether the number of samples per step is known."""
         return self._per_step > 0 or any(each.samples for each in self._processes.values())
 
     @property
@@ -94,7 +94,7 @@ class Watched:
             self._count(message)
 
     def _take_change(self, change: Mapping[str, Any]) -> None:
-        # In effect for one of the script's loaders is in effect.
+        # A change that is in effect for one of the script's loaders counts as in effect.
         name = change["name"]
         if change["applied"]:
             self.changes[name] = ""
@@ -112,7 +112,7 @@ class Watched:
             if steps < PATIENCE_STEPS:
                 return
             samples = steps * (self._per_step or 1.0)
-        # Those that train side by side evaluate side by side.
+        # Processes that train in parallel also evaluate in parallel.
         paused = max(each.paused for each in every)
         self.timeline.count(message["t"], samples, steps, paused)
         if "loss" in message:

@@ -1,4 +1,4 @@
-"""The workspace of a script: a mirror of the user's folder per trial, so outputs do not collide."""
+"""Makes a script's workspace: a mirror of the user's folder per trial, so that outputs do not collide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeper.core.template import render
 from sweeper.errors import UserError
 
 COPIED_BYTES = 1024 * 1024
-"""Files up to this size (code, configurations, small results) are copied, larger ones linked."""
+"""Files up to this size (code, configurations, small results) are copied; larger ones are linked."""
 
 MAX_ENTRIES = 2000
 """A folder with more entries counts as data and is linked as a whole."""
@@ -31,7 +31,7 @@ class Workspace:
     """The working directory of one trial.
 
     Attributes:
-        folder: Where the script runs.
+        folder: Folder that the script runs in.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workspace:
     """Returns a working directory with the script's files written.
 
     Args:
-        place: Where a mirror is made, below it and beside links to what is beside the script's folder.
+        place: Folder below which a mirror is made, next to links to what surrounds the script's folder.
 
     Raises:
         UserError: A file cannot be written there.
@@ -76,7 +76,7 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workspace:
             )
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Never through a link into the user's own file.
+            # A link is removed first, so that the user's own file is not overwritten.
             if target.is_symlink():
                 target.unlink()
             target.write_text(render(text, values), encoding="utf-8")
@@ -88,9 +88,9 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workspace:
 
 
 def _linked_around(source: Path, place: Path, own: Path) -> Path:
-    """Returns a folder below `place` for the mirror of `source`, among links to what is around that.
+    """Makes a folder below `place` for the mirror of `source`, among links to what surrounds `source`.
 
-    Many scripts read `../data`, or what lies elsewhere in their repository.
+    Many scripts read `../data`, or other files of their repository.
     """
     around, folder = _around(source), place
     folder.mkdir(parents=True)
@@ -104,8 +104,8 @@ def _linked_around(source: Path, place: Path, own: Path) -> Path:
 
 
 def _few(folder: Path) -> Iterator[Path]:
-    """Yields what is in a folder, unless it is data or cannot be listed."""
-    # Above a home, folders may often not be listed.
+    """Yields the entries of a folder, unless it is data or cannot be listed."""
+    # Folders above a home directory often cannot be listed.
     with contextlib.suppress(PermissionError):
         if not _is_data(folder):
             yield from folder.iterdir()
@@ -154,7 +154,7 @@ def _changed_ns(path: Path) -> int:
 
 
 def leads_out(arguments: list[str], folder: Path) -> str:
-    """Returns an argument that is a relative path to what is not around the mirror; empty if none is."""
+    """Returns an argument with a relative path to something not around the mirror; empty if none has one."""
     depth = len(folder.resolve().relative_to(_around(folder.resolve())).parts)
     for argument in arguments:
         path = argument.partition("=")[2] or argument

@@ -1,4 +1,4 @@
-"""Asks Optuna for configurations and tells it the results. The only importer of optuna."""
+"""Asks Optuna for configurations and tells it the results. No other package imports optuna."""
 
 from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError

@@ -23,11 +23,11 @@ Params = dict[str, Scalar]
 MAX_BASES = 1000
 """Configurations whose neighbours are tried, best first; skipping that many takes 5 ms."""
 MAX_NEAR, NEAR = 8, 0.15
-"""How many trials may be the best, and by how much the logarithm of their speed may be lower."""
+"""Limits for trials that may be the best but for noise: their number, and the log of the lead over them."""
 MAX_KNOWN = 60
-"""The best trials, from which is told what a change brings; more take longer, and tell little more."""
+"""Best trials that the model of effects is fitted to; more take longer and add little."""
 MIN_KNOWN = 4
-"""Trials from which is told what is left to gain."""
+"""Trials needed to estimate the gain that is left."""
 
 
 class Asked(NamedTuple):
@@ -46,16 +46,16 @@ class _Neighbour(NamedTuple):
 
 
 class Climb:
-    """Ranks the feasible configurations, and tries the neighbour of the best that promises most.
+    """Ranks the feasible configurations and proposes the most promising neighbour of the best.
 
-    An ask costs the same after ten thousand trials.
+    The time of an ask does not grow, even after ten thousand trials.
     """
 
     def __init__(self, spec: SweepSpec, prior: Prior | None = None) -> None:
-        """Knows no trial yet.
+        """Starts without trials.
 
         Args:
-            prior: What an earlier sweep says; None without one.
+            prior: The guess from an earlier sweep; None without one.
         """
         self._spec, self._prior = spec, prior
         self._sign = 1 if spec.objectives[0].direction == "maximize" else -1
@@ -72,8 +72,8 @@ class Climb:
     def tell(self, number: int, result: SearchResult) -> None:
         """Records the result of a trial; infeasible trials are ignored.
 
-        Samples per second compare only for equal work: the smallest model is always the fastest. So
-        configurations with the baseline's work rank first.
+        Samples per second are comparable only for equal work: the smallest model is always the
+        fastest. So configurations with the baseline's work rank first.
         """
         if not result.values or any(violation > 0 for violation in result.constraints.values()):
             return
@@ -86,8 +86,8 @@ class Climb:
     def ask(self, taken: Container[str], seed: int) -> Asked | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
 
-        Once all neighbours of the best are known, the next best follows, which may be better but
-        for noise. The change that promises most comes first.
+        The neighbours of all configurations that may be the best but for noise come first, the most
+        promising one first; then those of each next best configuration.
 
         Args:
             taken: Keys of the configurations asked for already.
@@ -115,39 +115,40 @@ class Climb:
         return None
 
     def _promise(self, to: _Neighbour, model: LocalModel, batches: Container[str]) -> float:
-        """Returns the expected gain; a batch next to the best's has at least what a search goes on for."""
+        """Returns the expected gain; for a batch size next to the best's, at least `search.regret`."""
         return max(self._least if to.key in batches else 0.0, model.improvement(to.flat))
 
     def _batches(self, taken: Container[str]) -> set[str]:
-        """Returns the keys of the batch sizes next to the best's that are untried.
+        """Returns the keys of the untried configurations that are the best with the next batch size.
 
-        What a batch size brings depends on all else, so that no trial elsewhere tells it.
+        The effect of a batch size depends on all other values, so trials elsewhere do not show it.
         """
         _, _, best = self._order[0]
         return {each.key for each in self._left(best, taken) if each.name == "batch_size"}
 
     def _bases(self) -> Iterator[int]:
-        """Yields the trials that may be the best, but for noise, the best first."""
+        """Yields the trials that may be the best but for noise, the best first."""
         other_work, _, best = self._order[0]
         for is_other, _, number in self._order[:MAX_NEAR]:
             if is_other == other_work and self._known[number][1] >= self._known[best][1] - NEAR:
                 yield number
 
     def expected_gain(self, taken: Container[str]) -> float | None:
-        """Returns what the most promising untried neighbour of the best is expected to gain over it.
+        """Returns the expected gain of the most promising untried neighbour over the best.
 
-        As the logarithm of a ratio; None as long as too little is known.
+        The gain is the logarithm of a ratio. None while too little is known, or while it is small but a
+        batch size next to the best's is untried.
         """
         if not self._order or len(self._known) < MIN_KNOWN:
             return None
-        # An earlier sweep is a guess, and no reason to end.
+        # An earlier sweep is a guess, and so no reason to end the search.
         model = LocalModel(self._best_known(), self._spec)
         left = (each for number in self._bases() for each in self._left(number, taken))
         most = max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
         return None if self._batches(taken) and most <= self._least else most
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
-        """Returns what each configuration is expected to gain over the best, as the logarithm of a ratio."""
+        """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
         if not self._order or not configs:
             return [0.0] * len(configs)
         model = LocalModel(self._best_known(), self._spec)
@@ -162,7 +163,7 @@ class Climb:
         return self._fitted
 
     def _best_known(self) -> list[tuple[Flat, float]]:
-        """Returns the best of the work that the best does."""
+        """Returns the best trials that do the same work as the best one."""
         other_work = self._order[0][0]
         alike = itertools.takewhile(lambda each: each[0] == other_work, self._order)
         return [self._known[number] for _, _, number in itertools.islice(alike, MAX_KNOWN)]
@@ -170,21 +171,21 @@ class Climb:
     def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
         left = [each for each in self._neighbours(number) if each.key not in taken]
         if self._spec.confirm.ladder:
-            # What the best would be without a change is asked at its end (`sweep.phases.ladder`).
+            # The ladder (`sweep.phases.ladder`) measures the best without each of its changes.
             left = [each for each in left if each.value != self._own.get(each.name)]
         return left
 
     def stacked(self, taken: Container[str]) -> Asked | None:
-        """Returns all that gained alone, together; None if that is less than two, or was asked for.
+        """Returns all changes that gained alone, combined; None for fewer than two, or if already asked for.
 
-        Of several values of a parameter, the best counts.
+        Of several values of a parameter, only the best is used.
         """
         base = {name: self._own.get(name) for name in self._spec.space}
         alone: dict[str, float] = {}
         params: Params = dict(base)
         usual: float | None = None
         for _, value, number in self._order:
-            # From the best on: the first of a parameter is its best.
+            # Best first: a parameter's first value is its best.
             changed = [name for name, each in self._params[number].items() if each != base[name]]
             if not changed:
                 usual = value
@@ -210,9 +211,9 @@ class Climb:
 
 
 def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar, TrialConfig]]:
-    """Yields the changes of one parameter that matter: to the next number, or another choice.
+    """Yields the changes of one parameter that have an effect, each with the resulting configuration.
 
-    Each with the configuration that it leads to. Parameters that change the work are left out.
+    A number changes to its neighbours, a choice to any other. Parameters that change the work are left out.
     """
     own = spec.config(params).key()
     for name, parameter in spec.space.items():
@@ -220,7 +221,7 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
             continue
         found = neighbours(parameter, params[name])
         if name == "loader.num_workers" and params[name] and parameter.contains(0) and 0 not in found:
-            # Not fewer processes, but another way: the training loads its own data.
+            # 0 is another way of loading: the training process loads its own data.
             found.append(0)
         for neighbour in found:
             value = spelled(distribution(parameter), neighbour)

@@ -65,7 +65,7 @@ def spelled(of: BaseDistribution, value: Scalar) -> Scalar:
 
 
 def placed(parameter: Parameter, value: Scalar) -> Scalar:
-    """Returns a value of a parameter: this one, the nearest to it, or the first."""
+    """Returns `value` if the parameter contains it, else the nearest number, else the first value."""
     if value is not None and parameter.contains(value):
         return parameter.like(value)
     return nearest(parameter, value) if isinstance(value, int | float) else parameter.first()
@@ -82,7 +82,7 @@ def nearest(parameter: Parameter, value: float) -> Scalar:
 
 
 def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
-    """Returns a random value of a distribution, evenly over its range (or the range's logarithm)."""
+    """Returns a random value of a distribution, uniform over its range (or the range's logarithm)."""
     if isinstance(of, IntDistribution | FloatDistribution) and of.log:
         number: float = math.exp(rng.uniform(math.log(of.low), math.log(of.high)))
         number = min(max(number, of.low), of.high)

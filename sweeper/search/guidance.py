@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LR_RULE = "sqrt"
-"""Four times the batch, twice the learning rate."""
+"""With four times the batch, the learning rate doubles."""
 
 MEMORY_TARGET = (0.5, 0.8)
 """Share of the GPU's memory that a well-chosen batch fills; above it, running out is likely."""
@@ -28,7 +28,7 @@ class Preset:
     """Values that were good on a class of GPUs.
 
     Attributes:
-        pattern: Matches the names of the class's GPUs, as NVML has them.
+        pattern: Regular expression that matches the NVML names of these GPUs.
     """
 
     title: str
@@ -62,7 +62,7 @@ PRESETS: Sequence[Preset] = (
         num_workers=4,
     ),
 )
-"""The first match applies."""
+"""Presets by GPU; the first match applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class DataSize:
     """Adjusts a preset to the number of training samples.
 
     Attributes:
-        above: Samples from which this holds.
+        above: Smallest number of samples to which this applies.
     """
 
     title: str
@@ -97,5 +97,5 @@ def size_of(samples: int) -> DataSize:
 
 
 def workers_for(cores: int, batch_size: int, most: int = MAX_WORKERS) -> int:
-    """Returns loader workers by the guides' formula: half the cores, one per 32 rows, 8 at most."""
+    """Returns the guides' number of workers: the least of half the cores, one per 32 rows and `most`."""
     return max(1, min(cores // 2, most, batch_size // ROWS_PER_WORKER))

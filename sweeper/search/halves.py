@@ -1,9 +1,10 @@
-"""Finds which of several changes pay: each trial makes about half of them, and so tells of all.
+"""Finds which of several changes pay off: each trial makes about half of them, so it informs about all.
 
-Measured one at a time, every change has the noise of two trials. Where each is made in half of the trials,
-and not made in the others, it has that of two means. The rows are Plackett's and Burman's
-(10.1093/biomet/33.4.305); the next ones are their mirror image, which keeps what two changes do together
-apart from what each does. What is clear after a stage is fixed, so that the others are seen beside it.
+If changes are measured one at a time, each effect has the noise of two trials. If each change is made in half
+of the trials, its effect has the noise of two means. The rows of a stage are those of Plackett and Burman
+(10.1093/biomet/33.4.305). The next stage has their mirror image, which separates the effect of two changes
+together from the effect of each. A change that clearly pays off after a stage is fixed, so that the others
+are measured with it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
 MIN_GAIN = math.log(1.02)
-"""Changes that are expected to bring less are left out."""
+"""Log of the least expected gain of a change that is kept."""
 
 ENOUGH = 0.75
-"""Of a stage's trials: with fewer, changes cannot be told apart."""
+"""Least share of a stage's trials with which the changes can be told apart."""
 
 STAGES = 3
 FIRST_ROWS: Mapping[int, str] = {
@@ -35,28 +36,28 @@ FIRST_ROWS: Mapping[int, str] = {
     20: "--++----+-+-++++--+",
     24: "-----+-+--++--++-+-++++",
 }
-"""By number of trials: the first row, of which the others but one are rotations; in that all are made."""
+"""First row by number of trials. The others are its rotations, and one row in which all changes are made."""
 
 NOISE, NOISE_FREEDOM = 0.08, 3
-"""Standard deviation of the log of one trial's speed, as recorded on shared hosts, before a search has its
-own; and for how many degrees of freedom it counts."""
+"""Standard deviation of the log of one trial's speed, as recorded on shared hosts, and the degrees of freedom
+with which it counts against a search's own."""
 
 USUAL_EFFECT = 0.5
-"""Standard deviation of the log of what changes bring."""
+"""Prior standard deviation of a change's effect on the log of the speed."""
 
 LEVEL, CLEAR_LEVEL = 0.95, 0.99
-"""Of an effect's interval; and of the one by which a change is fixed, since that is looked at often."""
+"""Level of an effect's interval, and the higher one by which a change is fixed, as it is checked often."""
 
 Made = frozenset[str]
 """The names of the changes that a trial makes."""
 
 Speeds = Mapping[Made, float | None]
-"""By what was made: the log of samples per second, or None where that failed."""
+"""Log of samples per second by the changes made; None if they failed or broke a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The gain of a change in company of the others: the log of a ratio, with its 95% interval."""
+    """The gain of a change among the others: the log of a ratio, with the ends of its interval."""
 
     mean: float
     low: float
@@ -64,12 +65,12 @@ class Effect:
 
     @property
     def width(self) -> float:
-        """The interval's."""
+        """Width of the interval."""
         return self.high - self.low
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval excludes that it brings nothing."""
+        """Whether the whole interval is above 0."""
         return self.low > 0
 
 
@@ -78,10 +79,10 @@ class Known:
     """The findings of the trials so far.
 
     Attributes:
-        fixed: The changes that are made from now on, as they clearly pay.
-        free: Those that are still open.
-        effects: Of all that were in a stage with enough trials.
-        missing: The next trials, the first first; empty once all stages are done.
+        fixed: The changes that clearly pay off, and are made from now on.
+        free: The changes that are still open.
+        effects: The effects found so far, by change.
+        missing: The next trials, in order; empty once all stages are done.
     """
 
     free: list[str]
@@ -90,18 +91,18 @@ class Known:
     missing: list[Made] = field(default_factory=list)
 
     def learn(self, found: Mapping[str, Effect], *, is_whole: bool) -> None:
-        """Takes over the effects that a stage shows; while it is not whole, those that it shows better."""
+        """Takes over a stage's effects; while it is incomplete, only new ones and those with less width."""
         for name, each in found.items():
             before = self.effects.get(name)
             if before is None or is_whole or each.width < before.width:
                 self.effects[name] = each
 
     def is_shown(self, name: str) -> bool:
-        """Returns whether a change clearly pays."""
+        """Returns whether a change clearly pays off."""
         return name in self.fixed or (name in self.effects and self.effects[name].is_shown)
 
     def best(self) -> list[str]:
-        """Returns the changes that are expected to pay together."""
+        """Returns the changes that are expected to pay off together."""
         return [*self.fixed, *(name for name in self.free if self._gain(name) >= MIN_GAIN)]
 
     def _gain(self, name: str) -> float:
@@ -109,7 +110,7 @@ class Known:
 
 
 def known(names: Sequence[str], speeds: Speeds) -> Known:
-    """Returns what the trials so far tell of some changes, and which trials come next."""
+    """Returns the findings of the trials so far about the changes `names`, and the next trials."""
     found = Known(free=list(names))
     for stage in range(STAGES):
         rows = [frozenset((*found.fixed, *row)) for row in _rows(found.free, stage)]
@@ -127,18 +128,18 @@ def known(names: Sequence[str], speeds: Speeds) -> Known:
 
 
 def most_changes(num_trials: float) -> float:
-    """Returns of how many changes so many trials can tell what each brings."""
+    """Returns the largest number of changes whose effects `num_trials` trials can tell apart."""
     largest = max((size for size in FIRST_ROWS if ENOUGH * size <= num_trials), default=2)
     return largest - 1 if largest < max(FIRST_ROWS) else math.inf
 
 
 def _is_idle(clear: Mapping[str, Effect], name: str) -> bool:
-    """Returns whether a change is far from bringing anything: by half of a wide interval, it does not."""
+    """Returns whether a change brings too little even halfway from its mean to its interval's upper end."""
     return name in clear and (clear[name].mean + clear[name].high) / 2 < MIN_GAIN
 
 
 def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
-    """Yields what the trials of a stage make, all of the changes first."""
+    """Yields the changes that each trial of a stage makes: first all of them, or none if it is mirrored."""
     if len(names) < 2:
         yield from (Made(names), Made())
         return
@@ -147,7 +148,7 @@ def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
     rows = ["+" * len(first), *(first[turn:] + first[:turn] for turn in range(len(first)))]
     is_mirrored = stage % 2 == 1
     for row in rows:
-        # More changes than columns share them; turned, they do so with others in each stage.
+        # If there are more changes than columns, some share one; the third stage turns the columns.
         columns = [row[(number + stage // 2) % len(row)] for number in range(len(names))]
         yield Made(name for name, each in zip(names, columns, strict=True) if (each == "+") != is_mirrored)
 
@@ -155,16 +156,16 @@ def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
 def effects(
     names: Collection[str], always: Collection[str], speeds: Speeds, level: float = LEVEL
 ) -> dict[str, Effect]:
-    """Returns the effects of changes over all trials that make those that are made `always`.
+    """Returns the effects of the changes `names` over all trials that make every change in `always`.
 
-    By least squares; where trials are too few to tell two changes apart, their intervals are as wide as
-    `USUAL_EFFECT` allows. Changes that all trials make, or none, are left out.
+    The fit is by least squares. If trials are too few to tell two changes apart, their intervals are as wide
+    as `USUAL_EFFECT` allows. Changes that all trials make, or none, are left out.
     """
     from scipy.special import stdtrit
 
     among = {made: log for made, log in speeds.items() if log is not None and made.issuperset(always)}
     others = {name for made in among for name in made} - {*names, *always}
-    # What has left the search is no longer made.
+    # Changes that have left the search are no longer made, so trials with them are left out if possible.
     rows = [(made, log) for made, log in among.items() if not made & others] or list(among.items())
     columns = [name for name in names if len({name in made for made, _ in rows}) == 2]
     if not columns:
@@ -172,7 +173,7 @@ def effects(
     matrix = np.array([[1.0, *(float(name in made) for name in columns)] for made, _ in rows])
     logs = np.array([log for _, log in rows])
     level_of_all = float(logs.mean())
-    # Nothing is expected of the first column, the speed without any change.
+    # The first column, the speed without any change, has no prior.
     penalty = np.diag([0.0, *[(NOISE / USUAL_EFFECT) ** 2] * len(columns)])
     inverse = np.linalg.inv(matrix.T @ matrix + penalty)
     fitted = inverse @ matrix.T @ (logs - level_of_all)
@@ -191,10 +192,10 @@ def effects(
 
 
 class Halves:
-    """Asks for the trials of a search whose parameters are changes: the script's own way, or another.
+    """Asks for the trials of a search in which each parameter is a change from the script's own value.
 
-    A parameter with several other values takes part with its first one. Once the best is known, it is asked
-    for with the others in its place.
+    Of several other values of a parameter, the first takes part. Once the best changes are known, they are
+    asked for with each of the other values instead.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
@@ -211,7 +212,7 @@ class Halves:
 
     @staticmethod
     def suits(spec: SweepSpec) -> bool:
-        """Returns whether a search is one of changes alone."""
+        """Returns whether a tune has changes only: no ranges, batch sizes, `model.*` or `data.*`."""
         return (spec.confirm.ladder and spec.search.sampler == AUTO) and all(
             isinstance(each, CategoricalParameter)
             and name != "batch_size"
@@ -230,7 +231,7 @@ class Halves:
         self._speeds[Made(made)] = math.log(speed) if is_good else None
 
     def ask(self, taken: Container[str]) -> Asked | None:
-        """Returns the next trial and why; None if there is none, or not before others have ended.
+        """Returns the next trial and why; None if none is left, or the next one depends on running trials.
 
         Args:
             taken: Keys of the configurations asked for already.
@@ -254,11 +255,11 @@ class Halves:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to ask, and all have ended."""
+        """Whether no trial is left to ask for, and all have ended."""
         return self.ask(self._seen) is None
 
     def known(self) -> Known:
-        """Returns what the trials so far tell."""
+        """Returns the findings of the trials so far."""
         return known(self._names, self._speeds)
 
     def params(self, made: Collection[str]) -> dict[str, Scalar]:

@@ -1,4 +1,4 @@
-"""The part of a study that a sampler sees: the best trials, the latest, the running ones."""
+"""Selects the part of a study that a sampler sees: the best, the latest and the running trials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEST, LATEST = 50, 100
 """Trials that a sampler sees. TPE uses the 25 best and gives older ones less weight; the time of an
 ask grows with their number, to more than half a second for ten thousand."""
 RUNNING = 50
-"""The latest running trials, which a sampler takes for bad ones (constant liar)."""
+"""Latest running trials that a sampler sees; it takes them for bad ones (constant liar)."""
 
 
 class History:
@@ -55,7 +55,7 @@ class Past(InMemoryStorage):  # type: ignore[misc]
     """Storage of a study with a given history; Optuna's own would copy every trial for each ask."""
 
     def __init__(self, trials: Sequence[FrozenTrial]) -> None:
-        """The one trial asked here is number 0; the history's are numbered from 1."""
+        """Numbers the history's trials from 1; the one trial that is asked for here is number 0."""
         super().__init__()
         self._past = trials
         for number, trial in enumerate(trials, start=1):
@@ -64,6 +64,6 @@ class Past(InMemoryStorage):  # type: ignore[misc]
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Returns the history's trials, then those asked here."""
+        """Returns the history's trials, then those asked for here."""
         past = [each for each in self._past if states is None or each.state in states]
         return [*past, *super().get_all_trials(study_id, deepcopy, states)]

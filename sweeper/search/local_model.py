@@ -1,7 +1,7 @@
-"""Estimates what each value brings near the best configuration, with its uncertainty.
+"""Estimates the effect of each value near the best configuration, with its uncertainty.
 
-A Bayesian linear model of the logarithm of the speed. Trials near the best count most, because a value brings
-something else where another bottleneck hides it.
+The estimate is a Bayesian linear model of the logarithm of the speed. Trials near the best count most,
+because a value has another effect where another bottleneck hides it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sweeper.analysis.effects import Design, Flat
 from sweeper.spec import SweepSpec
 
 NEAR = math.log(2)
-"""A trial that is half as fast as the best counts by the weight of one standard deviation."""
+"""Standard deviation of the Gaussian weights: a trial half as fast as the best counts exp(-1/2)."""
 
 NOISE, NOISE_FREEDOM = 0.08, 3
-"""Standard deviation of the log of one trial's speed, as recorded on shared hosts, before a search has its
-own; and for how many degrees of freedom it counts."""
+"""Standard deviation of the log of one trial's speed, as recorded on shared hosts, and the degrees of freedom
+with which it counts against a search's own."""
 
 ALONE = 0.06
-"""Standard deviation of the log of what a configuration has that no sum of effects explains."""
+"""Standard deviation of the part of a configuration's log speed that no sum of effects explains."""
 
 EFFECT, EFFECT_AFTER = 0.5, 0.2
-"""Standard deviation of the log of what a value brings, before it was tried: here, or in an earlier sweep."""
+"""Prior standard deviation of a value's effect on the log of the speed, without and with an earlier sweep."""
 
 
 class LocalModel:
@@ -55,7 +55,7 @@ class LocalModel:
         squares = rows.T @ (weights[:, None] * rows)
         variance = NOISE**2
         for _ in range(2):
-            # How much trials differ from the model is known only with the model.
+            # The variance around the model is known only once the model is fitted.
             self._covariance = np.linalg.inv(squares / variance + np.eye(len(squares)) / self._effect**2)
             self._effects = self._covariance @ rows.T @ (weights * left) / variance
             freedom = weights.sum() - float(np.trace(self._covariance @ squares)) / variance
@@ -72,7 +72,7 @@ class LocalModel:
 
 
 def _above_zero(middle: float, spread: float) -> float:
-    """Returns the expected part above 0 of a normal variable."""
+    """Returns the expected value of the part of a normal variable above 0."""
     if spread <= 0:
         return max(0.0, middle)
     z = middle / spread

@@ -27,7 +27,7 @@ FIXED, WEIGHTS, SAMPLE = range(3)
 """The parts of a peak: context, framework and data; the model; each sample."""
 
 SWEEP = "in the sweep"
-"""The name by which peaks are told from those of an earlier sweep."""
+"""Name that separates this sweep's peaks from those of an earlier one."""
 
 ENOUGH = 3
 """Peaks needed before anything is predicted."""
@@ -36,15 +36,15 @@ INTERVAL = 1.2816
 """Standard deviations on each side of the middle: 80% lie inside."""
 
 NOISE, NOISE_WEIGHT = 0.02, 4.0
-"""Relative scatter of peaks (allocators take blocks), and how many trials this guess is worth."""
+"""Relative scatter of peaks (allocators take whole blocks), and the number of trials this guess is worth."""
 
 ROUGH = 0.5
-"""Additional scatter of small peaks: far below the limit, nothing needs to be exact."""
+"""Additional scatter of small peaks: far below the limit, a prediction need not be exact."""
 
 CHANCE = 0.5
-"""Smallest chance of fitting that is worth a trial. Below it, more run out of memory (recorded
-surfaces: 3 of 40 at 0.3, 1 to 2 at 0.5); above it, the best is found later (at 0.7 nearly twice as
-late).
+"""Smallest chance of fitting that is worth a trial. With a smaller one, more trials run out of memory
+(recorded surfaces: 3 of 40 at 0.3, 1 to 2 at 0.5); with a larger one, the best is found later (at 0.7
+nearly twice as late).
 """
 
 ITERATIONS = 30
@@ -56,7 +56,7 @@ class Seen:
 
     Attributes:
         peak_gib: Its peak; None if it ran out of memory.
-        sweep: The earlier sweep that it is of; empty for this one.
+        sweep: Name of the earlier sweep that it belongs to; empty for this one.
     """
 
     config: TrialConfig
@@ -110,9 +110,8 @@ class MemoryModel:
     def chance(self, config: TrialConfig, headroom: float = 0.0) -> float:
         """Returns the probability that `config` fits; 1 if too little is known.
 
-        A configuration that is no larger than one that fitted fits, and one that is no smaller than
-        one that did not fit does not; sizes are `batch_size` and the numbers of the model and the
-        data.
+        It is 1 if the configuration is no larger than one that fitted, and 0 if it is no smaller than
+        one that did not fit. Sizes are `batch_size` and the numbers of the model and the data.
         """
         flat, batch, most = _flat(config), config.batch_size, self._limit * (1 - headroom)
         if any(p is not None and p <= most and _within(flat, batch, f, b) for f, b, p in self._seen):

@@ -1,4 +1,4 @@
-"""First configurations of a search: what usually makes training fast, within the space."""
+"""Chooses the first configurations of a search: those of the space that usually train fast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _USUAL: Mapping[str, Sequence[Scalar]] = {
     "accumulate_steps": (1,),
     "activation_checkpointing": (False,),
 }
-"""Best first, from the guides and their measurements on GPUs and CPUs."""
+"""Usual values by name, best first, from the guides and their measurements on GPUs and CPUs."""
 
 _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
     ("what is usually fast, with a batch from the middle of its range", 0.5, {}),
@@ -44,18 +44,18 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
     ),
     ("full precision with a small batch", 0.25, {"precision.amp": ("fp32",)}),
 )
-"""In words; its place in the batch size's range (0: smallest, 1: largest); its other values."""
+"""Starts: in words, the place in the batch size's range (0: smallest, 1: largest), unusual values."""
 
 THREADS = "device.cpu_threads"
 
 MAX_SINGLE_CHANGES = 10
-"""Starts of a script that differ from its baseline in one value."""
+"""Largest number of starts that differ from a script's baseline in one value."""
 
 BATCH_FACTORS = (4, 16)
-"""A tune's first larger batches; the climb takes it from there."""
+"""Factors of a tune's first larger batches; the climb continues from there."""
 
 MAX_SIZES = 6
-"""Model sizes besides the baseline's that get a start each."""
+"""Largest number of model sizes besides the baseline's that get a start each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
         return list(found.values())
     for index, (why, share, other) in enumerate(_VARIANTS):
         if index == 1:
-            # Of a script it is not known what is usually fast: each of its flags shows that alone.
+            # It is not known what is usually fast for a script, so each of its flags is tried alone.
             for params, said in _single_changes(spec):
                 add(params, said)
         batch = {"batch_size": _at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
@@ -115,7 +115,7 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
 
 
 def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
-    """Yields a tune's baseline with larger batches, which its own loader would seldom keep up with."""
+    """Yields a tune's baseline with larger batches and a gathered loader; its own would seldom keep up."""
     if "batch_size" not in spec.space:
         return
     own = spec.baseline_config()
@@ -132,19 +132,19 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     if not spec.command:
         return []
     own = spec.baseline_config().flatten()
-    # The baseline may lie outside of the space: more workers than this machine has cores.
+    # The baseline may lie outside the space: more workers than this machine has cores.
     base = {name: placed(parameter, own.get(name)) for name, parameter in spec.space.items()}
     found: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
         if name == "batch_size" or name.partition(".")[0] in OPEN_SECTIONS:
-            # The climb takes it step by step.
+            # The climb changes these step by step.
             continue
         if isinstance(parameter, CategoricalParameter):
             found += [(name, choice) for choice in parameter.choices]
         elif name == "loader.num_workers" and parameter.contains(0):
             found.append((name, 0))
     changes = [(name, value) for name, value in found if base[name] != value]
-    # Workers and memory cost nothing to change, and are what a stranger's script most often gains from.
+    # Workers and the allocator cost nothing to change, and most often make an unknown script faster.
     changes.sort(key=lambda each: each[0] not in ("loader.num_workers", "device.malloc"))
     return [
         ({**base, name: value}, f"your baseline with {name} {value}")
@@ -159,14 +159,14 @@ def _filled(
     hints: Hints,
     why: str,
 ) -> tuple[dict[str, Scalar], str]:
-    """Returns the parameters including `fixed`, and `why`; other workers follow the formula."""
+    """Returns the parameters including `fixed`, and `why`; without `wanted` workers, the formula applies."""
     params = {
         name: fixed[name] if name in fixed else _chosen(name, parameter, wanted, spec)
         for name, parameter in spec.space.items()
     }
     threads = spec.space.get(THREADS)
     if threads is not None and hints.cores and not threads.contains(FIELDS[THREADS].default):
-        # All cores, as torch takes them.
+        # All cores, as torch uses by default.
         params[THREADS] = nearest(threads, hints.cores)
     workers = spec.space.get("loader.num_workers")
     if workers is None or not hints.cores or wanted.get("loader.num_workers"):
@@ -181,7 +181,7 @@ def _filled(
 
 
 def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | None:
-    """Returns the guides' values for such a GPU, or None if they have none."""
+    """Returns the guides' values for this GPU, or None if they have none."""
     preset, size = preset_for(hints.device), size_of(hints.samples)
     if preset is None or "batch_size" not in spec.space:
         return None
@@ -197,7 +197,7 @@ def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | No
 
 
 def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
-    """Returns values of what changes the work (`model.*`, `data.*`), without the baseline's."""
+    """Returns values of the parameters that change the work (`model.*`, `data.*`), except the baseline's."""
     names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
     ranges = [_few(spec.space[name]) for name in names]
     sizes = [dict(zip(names, each, strict=True)) for each in itertools.product(*ranges)] if names else []

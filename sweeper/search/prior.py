@@ -22,15 +22,15 @@ from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.neighbours import is_log, is_number, place
 
 MAX_OFF, MAX_SHARE = 0.7, 0.6
-"""How far the logarithm of a ratio may be from what was expected: a factor of two, or this share of the
-larger of both. A larger model brings all speeds closer to each other, but in the same order."""
+"""Largest distance of a log ratio from the expected one: a factor of two, or this share of the larger of the
+two. A larger model brings all speeds closer together, but keeps their order."""
 
 DIFFERS, MIN_ORDERED = 0.15, 0.7
-"""Least difference of two logarithms that is not noise, and the share of such pairs that must be in order."""
+"""Least difference of two log speeds that is not noise, and the share of such pairs that must be in order."""
 
 
 class Prior:
-    """An earlier sweep's view of a space.
+    """An earlier sweep's estimate of the speeds in a space.
 
     Args:
         spec: The space that is searched now.
@@ -49,10 +49,10 @@ class Prior:
 
     @classmethod
     def of(cls, sweep: PastSweep | None, spec: SweepSpec, baseline: float) -> Prior | None:
-        """Returns it for a search for the highest speed; None for others, or without an earlier sweep.
+        """Returns the prior of a search for the highest speed; None for others, or without an earlier sweep.
 
         Args:
-            baseline: The objective's value for the baseline; 0 if that is not known.
+            baseline: The objective's value for the baseline; 0 if unknown.
         """
         if sweep is None or not is_speed(spec):
             return None
@@ -76,7 +76,7 @@ class Prior:
         self._holds = self._is_near() and self._is_in_order()
 
     def _is_near(self) -> bool:
-        """Whether half of the ratios to the baseline's speed are as expected, but for a factor."""
+        """Returns whether at least half of the ratios to the baseline's speed are near the expected ones."""
         offs = (
             abs(found - expected) / max(MAX_OFF, MAX_SHARE * max(abs(found), abs(expected)))
             for found, expected in self._compared
@@ -84,7 +84,7 @@ class Prior:
         return statistics.median(offs) <= 1
 
     def _is_in_order(self) -> bool:
-        """Whether most pairs of trials that differ are ordered as expected."""
+        """Returns whether most pairs of trials that differ are ordered as expected."""
         pairs = itertools.combinations([(0.0, 0.0), *self._compared], 2)
         alike = [
             (one[0] - other[0]) * (one[1] - other[1]) > 0
@@ -95,17 +95,17 @@ class Prior:
 
     @property
     def holds(self) -> bool:
-        """Whether what was measured here is as this expects it, but for noise."""
+        """Whether the trials of this sweep agree with the earlier one, but for noise."""
         return self._holds
 
     @property
     def is_sure(self) -> bool:
-        """Whether that is so of more than one trial."""
+        """Whether more than one trial was compared, and they agree."""
         return self._holds and len(self._compared) > 1
 
     @property
     def is_untried(self) -> bool:
-        """Whether nothing was measured here yet that would tell."""
+        """Whether no trial of this sweep was compared with the earlier one yet."""
         return not self._compared
 
     def gain(self, flat: Flat, over: Flat) -> float:
@@ -113,7 +113,7 @@ class Prior:
         return self._level(flat) - self._level(over)
 
     def _level(self, flat: Flat) -> float:
-        """Returns the logarithm of a configuration's speed: as measured, or from the nearest that was."""
+        """Returns the log of a configuration's speed: as measured, or from the nearest measured ones."""
         key = frozenset(flat.items())
         if key not in self._known:
             self._known[key] = self._from_nearest(flat)
@@ -125,7 +125,7 @@ class Prior:
         return statistics.fmean(log + self._effects.gain(flat, known) for known, log in nearest)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
-        """Yields where to begin: the earlier winner, and further on where it was at an end of its range."""
+        """Yields starts and why: the earlier winner, then further on if it was at an end of its range."""
         best = self._best()
         if best is None:
             return
@@ -137,7 +137,7 @@ class Prior:
             yield end, f"{beyond}; the end of this one"
 
     def fails(self, config: TrialConfig) -> bool:
-        """Returns whether a configuration has a choice with which all trials failed, here as in the past."""
+        """Returns whether a configuration has a choice that always failed in the past and never ran here."""
         flat = config.canonical().flatten()
         return any(
             flat.get(name) in gone - self._ran.get(name, set()) for name, gone in self._failing.items()
@@ -171,7 +171,7 @@ class Prior:
         return {name: placed(of, flat.get(name)) for name, of in self._spec.space.items()}
 
     def _grown(self, config: TrialConfig, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Returns parameters with the numbers at this range's end that the earlier best had at its own."""
+        """Returns `params` with each number at an end of its earlier range moved to this one's end, or {}."""
         flat = config.flatten()
         grown = dict(params)
         for name, of in self._spec.space.items():
@@ -188,7 +188,7 @@ class Prior:
         return grown if grown != params else {}
 
     def _between(self, params: Mapping[str, Scalar], end: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Returns parameters with each number half of the way to its end, on its own scale."""
+        """Returns `params` with each number halfway to that of `end`, on the parameter's scale."""
         found = dict(params)
         for name, of in self._spec.space.items():
             here, there = place(of, params[name]), place(of, end[name])

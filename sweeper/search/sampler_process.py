@@ -1,4 +1,4 @@
-"""Asks a sampler that needs torch in a separate process; the supervisor must not import torch.
+"""Runs a sampler that needs torch in a separate process; the supervisor must not import torch.
 
 stdin, a line per question   {"sampler": [PATH, SEED, POINT, TRIALS], "directions": [...],
                               "distributions": {NAME: JSON}, "trials": [...]}
@@ -33,7 +33,7 @@ class Helper:
     def __init__(
         self, name: str, directions: Sequence[str], distributions: Mapping[str, BaseDistribution]
     ) -> None:
-        """Starts the process; `name` is the sampler's, for messages."""
+        """Starts the process; `name` is the sampler's name in messages."""
         self._name = name
         self._known = {
             "directions": list(directions),
@@ -47,12 +47,12 @@ class Helper:
             text=True,
             # Matrices this small do not need several threads.
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            # A Ctrl-C is for the sweep alone, which waits for this process.
+            # Ctrl-C must reach only the sweep, which waits for this process.
             start_new_session=True,
         )
 
     def ask(self, sampler: tuple[str, int, int, int], trials: Sequence[FrozenTrial]) -> dict[str, Scalar]:
-        """Returns the suggestion after `trials`; running ones count as mediocre (constant liar).
+        """Returns the suggestion after `trials`; running ones count as average (constant liar).
 
         Args:
             sampler: The arguments of `sweeper.search.samplers.make`.

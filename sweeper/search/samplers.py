@@ -19,7 +19,7 @@ from sweeper.errors import UserError
 
 STARTUP_TRIALS = 8
 LOCAL_SEARCHES = 2
-"""Points from which GP optimises its suggestion; the default, 10, would take 90% of its time."""
+"""Points from which GP optimises its suggestion; Optuna's default, 10, would take 90% of the time."""
 
 
 def tpe(seed: int, point: int, trials: int) -> BaseSampler:
@@ -47,7 +47,7 @@ def cmaes(seed: int, point: int, trials: int) -> BaseSampler:
 
 
 def qmc(seed: int, point: int, trials: int) -> BaseSampler:
-    """Returns Optuna's Sobol sequence, at its point `point`."""
+    """Returns Optuna's Sobol sequence, at point `point`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # Its points are a fixed sequence: its seed must not change from ask to ask.
@@ -67,24 +67,24 @@ def gp(seed: int, point: int, trials: int) -> BaseSampler:
 
 
 def mixed(seed: int, number: int, attempt: int) -> int:
-    """Returns the seed of one ask, from the sweep's seed, the trial's number and its repeats."""
+    """Returns the seed of one ask, from the sweep's seed, the trial's number and the attempt."""
     return (seed * 1_000_003 + number * 1_009 + attempt) % 2**32
 
 
 def make(path: str, seed: int, point: int, trials: int) -> BaseSampler:
     """Returns a fresh sampler for one ask.
 
-    Its randomness depends on nothing that a crash could lose: a resumed sweep asks the same.
+    Its randomness depends on nothing that a crash could lose: a resumed sweep gets the same suggestions.
 
     Args:
-        path: Import string of the function that makes it.
+        path: Import string of the function that makes the sampler.
         seed: The seed of this ask (`mixed`).
-        point: The trial's number, and more for each repeat that it drew.
-        trials: How many are searched.
+        point: The trial's number, increased for each repeated suggestion.
+        trials: Number of trials in the search.
 
     Raises:
-        UserError: It cannot be imported, needs a package that is not installed, or is not a
-            sampler.
+        UserError: The function cannot be imported, needs a package that is not installed, or does
+            not return a sampler.
     """
     made = resolve(path)(seed, point, trials)
     if not isinstance(made, BaseSampler):

@@ -1,4 +1,4 @@
-"""Searcher: ask and tell over an Optuna study that can be rebuilt from the stored results."""
+"""Searches a space by ask and tell, over an Optuna study that can be rebuilt from the stored results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GP_LATEST, GP_RUNNING = 50, 50
 
 
 class SpaceExhaustedError(Exception):
-    """Every configuration that could tell more has been asked for; its text says how that is known."""
+    """Raised once every useful configuration has been asked for; the message says why none is left."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Next:
     """The next trial.
 
     Attributes:
-        attributes: Those that the sampler gave the trial it suggested.
+        attributes: System attributes that the sampler gave its suggested trial.
     """
 
     params: Mapping[str, Scalar]
@@ -56,7 +56,7 @@ class _Next:
 
 
 class Searcher:
-    """Asks for configurations of `spec`'s space: the usual starts, Optuna's samplers, a hill-climber."""
+    """Proposes configurations of `spec`'s space, from usual starts, Optuna's samplers and a hill climber."""
 
     def __init__(
         self, path: Path, spec: SweepSpec, results: Mapping[int, SearchResult], hints: Hints | None = None
@@ -64,8 +64,8 @@ class Searcher:
         """Learns the results so far.
 
         Args:
-            path: Where the results are kept as an Optuna study.
-            results: By trial number; those told later are not added to it.
+            path: File that stores the results as an Optuna study.
+            results: Results by trial number; later results are not added to this mapping.
         """
         # Optuna's log lines would come between sweeper's.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -93,16 +93,16 @@ class Searcher:
             self._learn(number, each, attributes.get(number, {}))
 
     def expected_gain(self, taken: Container[str]) -> float | None:
-        """Returns what one more step from the best is expected to gain, as the logarithm of a ratio.
+        """Returns the expected gain of one more step from the best, as the logarithm of a ratio.
 
-        None with several objectives, or as long as too little is known.
+        None with several objectives, while starts are left, or while too little is known.
         """
         if self._climb is None or self._next_start(taken) is not None:
             return None
         return self._climb.expected_gain(taken)
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
-        """Returns what each configuration is expected to gain over the best, as the logarithm of a ratio."""
+        """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
         return self._climb.gains_of(configs) if self._climb is not None else [0.0] * len(configs)
 
     def close(self) -> None:
@@ -111,11 +111,11 @@ class Searcher:
             self._helper.close()
 
     def ask(self, number: int, taken: Container[str]) -> Asked:
-        """Returns parameters for trial `number`, not one of `taken` (keys), and why.
+        """Returns untried parameters for trial `number` (their key is not in `taken`), and why.
 
         Raises:
-            SpaceExhaustedError: There is none left.
-            UserError: A third-party sampler fails, or leaves the space.
+            SpaceExhaustedError: No configuration is left.
+            UserError: A third-party sampler fails, or suggests values outside the space.
         """
         if self._halves is not None and self._halves.is_done:
             raise SpaceExhaustedError("what each change brings is known")
@@ -141,7 +141,7 @@ class Searcher:
         return Asked(params, asked.why)
 
     def tell(self, number: int, result: SearchResult) -> None:
-        """Tells the search the result of trial `number`, whether it was asked for or not.
+        """Records the result of trial `number`, whether it was asked for or not.
 
         Raises:
             OSError: The study cannot be written.
@@ -152,7 +152,7 @@ class Searcher:
             self._study.add(trial)
 
     def _learn(self, number: int, result: SearchResult, attributes: Mapping[str, Any]) -> FrozenTrial | None:
-        """Records a trial's result; returns the trial for the study, or None if it lies outside.
+        """Records a trial's result; returns the trial for the study, or None if it lies outside the space.
 
         Args:
             attributes: The trial's attributes from the sampler.
@@ -165,7 +165,7 @@ class Searcher:
             self._climb.tell(number, placed)
         if self._halves is not None:
             self._halves.tell(placed)
-        # What failed has a made-up value, and is beyond a limit.
+        # A failed trial has a made-up value, and counts as beyond a limit.
         is_measured = not any(each > 0 for each in placed.constraints.values())
         if self._prior is not None and placed.values and is_measured:
             self._prior.tell(self._spec.config(placed.params), placed.values[0])
@@ -192,15 +192,15 @@ class Searcher:
         return {key: each for key, each in attributes.items() if key.startswith(self._keeps)}
 
     def _next_of_halves(self, taken: Container[str]) -> _Next | None:
-        """Returns the next trial of a search for the changes that pay."""
+        """Returns the next trial of a search for the changes that pay off."""
         asked = self._halves.ask(taken) if self._halves is not None else None
         return _Next(*asked) if asked is not None else None
 
     def _next_start(self, taken: Container[str]) -> _Next | None:
-        """Returns the first of the starts that was not asked for yet.
+        """Returns the first start that was not asked for yet.
 
-        An earlier sweep's best is the first. Once two trials were as that sweep has it, no more usual ones
-        are needed that do the baseline's work.
+        An earlier sweep's best comes first. Once two trials agree with that sweep, the usual starts that do
+        the baseline's work are skipped.
         """
         usual = list(self._starts.values())
         left = usual
@@ -219,7 +219,7 @@ class Searcher:
         return spec.config(start.params).work_key() == spec.baseline_config().work_key()
 
     def _next_stack(self, taken: Container[str]) -> _Next | None:
-        """Returns what gained alone, together, once each of the usual starts has its result."""
+        """Returns the changes that gained alone, combined, once there are results for all usual starts."""
         if self._spec.search.sampler != AUTO or self._climb is None or self._num_results < len(self._starts):
             return None
         asked = self._climb.stacked(taken)
@@ -294,10 +294,10 @@ class Searcher:
         return params
 
     def _untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
-        """Draws one of the configurations left, from a list of them if that is not too long.
+        """Draws an untried configuration, from a list of all if that is not too long.
 
         A space too large to list may still have few configurations, if `when` disables most of its
-        parameters; after `DRAWN_AT_MOST` draws in vain it counts as exhausted.
+        parameters; after `DRAWN_AT_MOST` failed draws it counts as exhausted.
         """
         draw = random.Random(self._spec.search.seed * 1_000_003 + number)
         size = self._spec.size()
@@ -316,7 +316,7 @@ class Searcher:
 
 @contextlib.contextmanager
 def _blaming(name: str) -> Iterator[None]:
-    """Turns errors of a third-party sampler into a UserError that names its distribution."""
+    """Turns errors of a third-party sampler into a UserError that names its package."""
     try:
         yield
     except UserError:

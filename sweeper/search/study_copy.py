@@ -48,7 +48,7 @@ class Mirror(Protocol):
         """Queues results to be copied, by trial number."""
 
     def finish(self, seconds: float = 10.0) -> str:
-        """Waits up to `seconds` until all are copied; returns why they are not, if so."""
+        """Waits up to `seconds` until all results are copied; returns why some are not, else empty."""
 
 
 class NoMirror:
@@ -58,26 +58,26 @@ class NoMirror:
         """Does nothing."""
 
     def finish(self, seconds: float = 10.0) -> str:
-        """Has nothing to wait for."""
+        """Returns an empty text: there is nothing to wait for."""
         return ""
 
 
 class StudyMirror:
     """Copies results into an Optuna study on a server.
 
-    The search never reads it. While the server is away, trials wait here. Existing trials are
-    looked up before any is added, so that a lost response leads to no duplicates.
+    The search never reads it. While the server is unreachable, results wait in memory. Existing
+    trials are looked up before any is added, so that a lost response leads to no duplicates.
     """
 
     def __init__(self, url: str, name: str, spec: SweepSpec) -> None:
-        """Begins to connect.
+        """Starts to connect in the background.
 
         Args:
             url: A URL for SQLAlchemy.
             name: Name of the study, unique on that server.
 
         Raises:
-            UserError: The driver for such a server is not installed.
+            UserError: The driver for this kind of server is not installed.
         """
         self._url, self._name = with_driver(url), name
         self._directions = [objective.direction for objective in spec.objectives]
@@ -100,9 +100,9 @@ class StudyMirror:
             self._changed.notify()
 
     def finish(self, seconds: float = 10.0) -> str:
-        """Waits up to `seconds` until all are copied; returns why they are not, if so.
+        """Waits up to `seconds` until all results are copied; returns why some are not, else empty.
 
-        A server that is away is tried once more. Nothing is copied afterwards.
+        An unreachable server is tried once more. Nothing is copied afterwards.
         """
         with self._changed:
             self._ends_at = min(self._ends_at, time.monotonic() + seconds)
@@ -126,7 +126,7 @@ class StudyMirror:
                         self._problem, pause = "", RETRY_SECONDS
                 return
             except Exception as error:
-                # Each driver has its own error classes; whatever it is, the sweep goes on.
+                # Each driver has its own error classes; whatever the error is, the sweep goes on.
                 self._problem = _said(error)
             if is_last:
                 return
@@ -171,8 +171,8 @@ def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> t
     """Returns a line for each result that the study `name` lacks, and for each surplus trial in it.
 
     Raises:
-        UserError: The driver for such a server is not installed.
-        StorageError: It cannot be reached.
+        UserError: The driver for this kind of server is not installed.
+        StorageError: The study cannot be read.
     """
     lacking, extra, found = [], [], dict[int | None, FrozenTrial]()
     try:
@@ -204,7 +204,7 @@ def with_driver(url: str) -> str:
     """Returns `url` with the driver that is installed with sweeper, unless it names another.
 
     Raises:
-        UserError: It is not installed.
+        UserError: The driver is not installed.
     """
     scheme, _, rest = url.partition("://")
     kind, _, driver = scheme.partition("+")
@@ -242,7 +242,7 @@ def _connected(url: str) -> Iterator[RDBStorage]:
 
 
 def _connects_no_more(engine: sqlalchemy.Engine) -> None:
-    """Makes an engine fail for good once a connection was lost.
+    """Makes an engine fail for good once a connection is lost.
 
     Otherwise Optuna would repeat an insert whose commit was not acknowledged, and store it twice.
     """

@@ -1,4 +1,4 @@
-"""StudyFile: the results of a search as an Optuna study on disk."""
+"""Stores the results of a search as an Optuna study on disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StudyFile:
             results: The results inside `spec`'s space, by number.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         self._path, self._name = path, spec.name
         self._directions = [objective.direction for objective in spec.objectives]
@@ -54,7 +54,7 @@ class StudyFile:
             study = self._create()
             return study if _agrees(study, results) else None
         except (ValueError, KeyError, AssertionError, RuntimeError, OSError):
-            # Optuna raises the first three for a line that is cut, spoilt or missing, the others on
+            # Optuna raises the first three for a line that is cut, corrupt or missing, the others on
             # a full disk, where rebuilding fails as well and says so.
             return None
 
@@ -87,7 +87,7 @@ class StudyFile:
         """Adds a trial.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         with _disk_error():
             self._study.add_trial(trial)
@@ -102,8 +102,8 @@ def as_trial(
     """Returns a result as a finished trial of a study.
 
     Args:
-        distributions: By name; may have more than `result`, since values that the machine does not
-            support have left the searched space.
+        distributions: Distributions by name; may have more names than `result`, since values that the
+            machine does not support have left the searched space.
         attributes: The trial's system attributes.
     """
     return create_trial(

@@ -1,4 +1,4 @@
-"""The specification of a sweep: reads a YAML and checks it before anything runs."""
+"""Reads the specification of a sweep from YAML and checks it before anything runs."""
 
 from sweeper.spec.load import load, read_yaml
 from sweeper.spec.space import CategoricalParameter, FloatParameter, IntParameter, Parameter

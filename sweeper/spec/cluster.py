@@ -1,4 +1,4 @@
-"""The sections of `execution` for clusters: what a job asks for, how to reach a scheduler."""
+"""Defines the sections of `execution` for clusters: a job's request, and the files for a scheduler's TLS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MEMORY = re.compile(r"([1-9]\d*(?:\.\d+)?) ?([KMGT])(i?)B")
 
 
 def _time(value: Any) -> Any:
-    """Takes `H:MM:SS`, `D-HH:MM:SS` or minutes; returns minutes as `H:MM:SS`."""
+    """Checks a time: `H:MM:SS`, `D-HH:MM:SS` or minutes; returns minutes as `H:MM:SS`."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return f"{value // 60}:{value % 60:02d}:00"
     if not isinstance(value, str) or not re.fullmatch(r"(\d{1,3}-)?\d{1,4}(:[0-5]\d){2}", value):
@@ -49,14 +49,14 @@ class BatchJob(Section):
     Attributes:
         partition: The partition (SLURM) or queue; empty for the site's default.
         account: The account to charge (a project, for LSF and SGE).
-        constraint: What the node must have, in the system's syntax: `a100` with SLURM.
+        constraint: Requirement on the node in the system's syntax, such as `a100` with SLURM.
         time: A job's time limit: `4:00:00`, or whole minutes. New jobs replace those that have
             ended.
         cores: Cores per job.
         memory: Memory per job.
         exclusive: Whether a job has its node to itself.
         interface: The network interface over which workers reach this machine, such as `ib0`.
-        python: The interpreter on the nodes; this one's path by default.
+        python: The interpreter on the nodes; the path of this one by default.
         directives: More directives for the job script, without `#SBATCH` or the like.
         prologue: Shell lines that run before the worker, such as `module load cuda`.
     """
@@ -75,14 +75,14 @@ class BatchJob(Section):
 
     @property
     def time_seconds(self) -> float:
-        """The time limit of a job."""
+        """The time limit of a job in seconds."""
         days, _, clock = self.time.rpartition("-")
         hours, minutes, seconds = map(int, clock.split(":"))
         return int(days or 0) * 86_400.0 + hours * 3600 + minutes * 60 + seconds
 
     @property
     def memory_bytes(self) -> float:
-        """The memory of a job."""
+        """The memory of a job in bytes."""
         found = _MEMORY.fullmatch(self.memory)
         assert found is not None
         step = 1024.0 if found[3] else 1000.0

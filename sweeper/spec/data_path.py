@@ -1,4 +1,4 @@
-"""The user's data: where `data.path` leads, and the error if nothing is there."""
+"""Finds the user's data at `data.path`, or raises an error if nothing is there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def existing(given: str) -> Path:
     Raises:
         UserError: It does not exist.
     """
-    # os.path takes a name that no file can have as one that does not exist.
+    # os.path treats a name that no file can have as one that does not exist.
     path = Path(os.path.expanduser(given))
     if not os.path.exists(path):
         raise UserError(
@@ -28,13 +28,13 @@ def existing(given: str) -> Path:
 
 
 def on_this_machine(data: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Returns a data section whose `path` is on this machine: what lies elsewhere is copied once.
+    """Returns a data section whose `path` is on this machine: remote data is copied once.
 
     Args:
-        say: Takes a line for the user.
+        say: Function that receives lines for the user.
 
     Raises:
-        UserError: It cannot be copied.
+        UserError: The data cannot be copied.
     """
     path = str(data.get("path", ""))
     return {**data, "path": str(local_copy(path, say))} if is_remote(path) else dict(data)

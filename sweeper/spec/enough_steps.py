@@ -6,11 +6,11 @@ from sweeper.spec.space import CategoricalParameter, Parameter
 from sweeper.spec.sweep_spec import SweepSpec
 
 MIN_STEPS_OF_LARGEST = 50
-"""Fewest steps of a quality pass: with fewer, its loss says little about the largest batch."""
+"""Fewest steps of a quality pass: with fewer, the loss says little about the largest batch."""
 
 
 def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[str]]:
-    """Returns `spec` without batch sizes that leave too few steps, and a line if there were any.
+    """Returns `spec` without batch sizes that leave too few steps, and a line if there are any.
 
     Args:
         samples: Training samples of the quality pass.

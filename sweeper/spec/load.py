@@ -24,7 +24,7 @@ def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Swe
         source: A YAML or JSON file, or its content.
 
     Raises:
-        UserError: One line `file:line:column: rule, but got value. remedy` for each mistake; of a
+        UserError: One line `file:line:column: rule, but got value. remedy` for each mistake; for a
             mapping, `the specification: rule, ...`.
     """
     document = read_file(source) if isinstance(source, Path) else _document(source)
@@ -52,7 +52,7 @@ def read_yaml(path: Path, overrides: Sequence[str] = (), *, times: int = 1) -> A
         times: Factor for the size limits, since files that sweeper writes may be longer.
 
     Raises:
-        UserError: It cannot be read, or an override breaks a rule.
+        UserError: The file cannot be read, or an override breaks a rule.
     """
     document = read_file(path, times)
     if isinstance(document.value, dict):

@@ -1,4 +1,4 @@
-"""Mistake: a broken rule and its path in the user's file. Many make one UserError."""
+"""Collects broken rules, each with its path in the user's file, in one UserError."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SpecError(UserError):
 
 
 def first_per_place(mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
-    """Yields the mistakes except those at or below the place of an earlier one."""
+    """Yields the mistakes, except those at or below the place of an earlier one."""
     seen: set[Path] = set()
     for mistake in mistakes:
         if not within(mistake.path, seen):
@@ -51,7 +51,7 @@ def within(path: Path, places: Collection[Path]) -> bool:
 
 
 def dotted(path: Path) -> str:
-    """Returns `path` as it is written in a message: `also_try[0].loader.kind`."""
+    """Returns `path` as messages write it, such as `also_try[0].loader.kind`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
@@ -67,9 +67,9 @@ def from_pydantic(
     """Yields pydantic's findings about `tree` as mistakes worded like sweeper's own.
 
     Args:
-        error: What `model_validate(tree)` raised.
+        error: The error that `model_validate(tree)` raised.
         tree: The plain value that was validated.
-        models: The model behind each section, for suggesting keys; `""` is the whole.
+        models: The model of each section, for suggesting keys; `""` is the whole specification.
     """
     for item in error.errors(include_url=False):
         loc, value = item["loc"], item["input"]
@@ -94,7 +94,7 @@ def from_pydantic(
             if item["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 rule = "must be a mapping of keys to values"
             if isinstance(value, Mapping) and len(repr(value)) > _SHOWN:
-                # Of a long section, only the keys that the rule names.
+                # Of a long section, only the keys that the rule names are shown.
                 value = {key: each for key, each in value.items() if f"`{key}" in rule} or value
             remedy = (
                 did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))
@@ -105,12 +105,12 @@ def from_pydantic(
 
 
 def _quoted(text: object) -> list[str]:
-    """The words in single quotes: the values that pydantic would accept."""
+    """Returns the words in single quotes, which are the values that pydantic would accept."""
     return str(text).split("'")[1::2]
 
 
 def _path(tree: Any, loc: Sequence[str | int]) -> Path:
-    """The part of a pydantic location that is in the file, without union tags and the like."""
+    """Returns the part of a pydantic location that is in the file, without union tags and the like."""
     path: Path = ()
     for key in loc:
         if (isinstance(tree, Mapping) and key in tree) or (
@@ -122,7 +122,7 @@ def _path(tree: Any, loc: Sequence[str | int]) -> Path:
 
 
 def _model(models: Mapping[str, type[BaseModel]], loc: Sequence[str | int]) -> type[BaseModel]:
-    """The model that rejected the last key of `loc`."""
+    """Returns the model that rejected the last key of `loc`."""
     if len(loc) == 1:
         return models[""]
     if loc[0] == "space":

@@ -1,4 +1,4 @@
-"""Neighbours of a parameter's value, and distances between values."""
+"""Finds the neighbours of a parameter's value, and distances between values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def is_number(value: Scalar) -> TypeGuard[int | float]:
 
 
 def place(parameter: Parameter, value: Scalar) -> float | None:
-    """Returns a value's place on the parameter's scale: log2 in a `log` range or positive choices.
+    """Returns a value's place on the parameter's scale: log2 in a `log` range or among positive choices.
 
-    None if the value or the parameter is not a number.
+    It is None if the value or the parameter is not a number.
     """
     if not is_number(value):
         return None
@@ -39,11 +39,11 @@ def is_log(parameter: Parameter) -> bool:
 
 
 def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
-    """Returns the values next to one: the next number on each side, or all others without order.
+    """Returns the values next to one: the next number on each side, or all others if they have no order.
 
-    The next number is the next choice, half or twice in a `log` range, else a step away, or a tenth
-    of the range if that is more. Near the end of a range it is the end, if that is at least half as
-    far.
+    The next number is the next choice; in a `log` range, half or twice the value; in another range, one step
+    away, or a tenth of the range if that is more. Near the end of a range it is the end, if that is at least
+    half as far.
     """
     if isinstance(parameter, CategoricalParameter):
         others = [choice for choice in parameter.choices if not same(choice, value)]
@@ -66,7 +66,7 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
 
 
 def _within(parameter: IntParameter | FloatParameter, value: float, wanted: float) -> Scalar:
-    """The number in range nearest to `wanted`; None if it is less than half of the way there."""
+    """Returns the number in range nearest to `wanted`; None if it is less than half of the way there."""
     inside = min(max(wanted, parameter.low), parameter.high)
     # A user expects 0.1 + 0.2 to be 0.3.
     number = round(inside) if isinstance(parameter, IntParameter) else float(f"{inside:.12g}")
@@ -76,9 +76,9 @@ def _within(parameter: IntParameter | FloatParameter, value: float, wanted: floa
 
 
 def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Collection[Scalar]) -> Scalar:
-    """Returns the value in `among` closest to a neighbour: 0.5 to 1.5 of the way to it.
+    """Returns the value in `among` closest to a neighbour, if it is at 0.5 to 1.5 of the way to it.
 
-    None if there is none.
+    It is None if there is no such value.
     """
     ways = {each: _way(parameter, value, neighbour, each) for each in among}
     near = [each for each, way in ways.items() if 0.5 <= way <= 1.5]
@@ -86,7 +86,7 @@ def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Colle
 
 
 def _way(parameter: Parameter, value: Scalar, to: Scalar, reached: Scalar) -> float:
-    """The share of the way from `value` to `to` at which `reached` is; 0 or 1 without an order."""
+    """Returns the share of the way from `value` to `to` at which `reached` is; 0 or 1 without an order."""
     start, end, now = (place(parameter, each) for each in (value, to, reached))
     if start is None or end is None or now is None:
         return float(same(to, reached))

@@ -17,15 +17,15 @@ from sweeper.system.secrets import struck
 MAX_LABEL = 200
 
 _WHOLE_KEY = ("data", "fix", "baseline", "also_try", "when")
-"""Below these, the rest of a dotted name is one key."""
+"""Sections below which the rest of a dotted name is one key."""
 
 _PARAMETER_KEYS = {*FloatParameter.model_fields, *CategoricalParameter.model_fields}
 
 
 def override(document: Document, item: str) -> None:
-    """Applies `item` (`key=value`) to the document, and notes a mistake there.
+    """Applies `item` (`key=value`) to the document, and notes any mistake there.
 
-    The longest existing key wins, since names in a specification contain dots themselves.
+    The longest existing key wins, since names in a specification may contain dots.
     """
     said = struck(item, secrets(os.environ))
     label = f"--set {said if said.isprintable() and len(said) <= MAX_LABEL else show(said)}"
@@ -55,7 +55,7 @@ def _value(text: str) -> Any:
 
 
 def _set(tree: Any, key: str, value: Any) -> Path:
-    """Sets the value and returns its path; missing sections on the way are created."""
+    """Sets the value and returns its path; creates missing sections on the way."""
     node, parts = tree, key.split(".")
     path: Path = ()
     while True:
@@ -84,7 +84,7 @@ def _index(node: Sequence[Any], part: str, path: Path) -> int:
 
 
 def _width(node: dict[str, Any], path: Path, parts: Sequence[str]) -> int:
-    """The number of dotted parts that make up the next key."""
+    """Returns the number of dotted parts that make up the next key."""
     lengths = range(len(parts), 0, -1)
     for known in (node, FIELDS if path == ("space",) else {}):
         for length in lengths:

@@ -1,4 +1,4 @@
-"""Reads YAML and JSON into plain values with their places, by the strict YAML 1.2 core schema."""
+"""Reads YAML and JSON into plain values with their places, by the YAML 1.2 core schema, strictly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN = 16
 MAX_LINES = 100
 """Largest number of mistakes printed for one file."""
 MAX_LINE = 1000
-"""Largest number of characters printed for a mistake, since a key may be long."""
+"""Largest number of characters printed for one mistake, since a key may be long."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -35,7 +35,7 @@ _NOT_VALUE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class Place(NamedTuple):
-    """Where something was written; line 0 means that `origin` is all (a command-line option)."""
+    """The place of a key or a value; at line 0 it is only an `origin`, such as a command-line option."""
 
     line: int
     column: int
@@ -51,9 +51,9 @@ class Document:
     """A document as read.
 
     Attributes:
-        value: Dicts with string keys, lists and scalars.
-        places: Path -> the places of its key and of its value.
-        mistakes: Rules broken by single nodes, whose values must not be used.
+        value: The content as dicts with string keys, lists and scalars.
+        places: The places of each path's key and value.
+        mistakes: Rules broken by single nodes, whose values must not be used, with their places.
     """
 
     origin: str
@@ -74,9 +74,9 @@ class Document:
         self.mistakes.append((place, Mistake(path, text)))
 
     def error(self, mistakes: Iterable[Mistake] = ()) -> UserError:
-        """Returns one error with a line for each mistake, noted ones included, in the order of the file.
+        """Returns one error with a line for each mistake, including noted ones, in the order of the file.
 
-        A noted mistake hides those of `mistakes` at its place and below.
+        A noted mistake hides those of `mistakes` at and below its path.
         """
         noted = {mistake.path for _, mistake in self.mistakes}
         found = [(place, mistake.text) for place, mistake in self.mistakes]
@@ -92,7 +92,7 @@ def _bounded(text: str) -> str:
 
 
 class _UnreadableError(Exception):
-    """Nothing after this place can be read."""
+    """Raised at a place after which nothing can be read."""
 
     def __init__(self, line: int, column: int, text: str) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ def read_file(path: FilePath, times: int = 1) -> Document:
         times: Factor for the size limits, since files that sweeper writes may be longer.
 
     Raises:
-        UserError: It is not there, too large, not text, or not YAML.
+        UserError: The file does not exist, is too large, or is not text or not YAML.
     """
     most = times * MAX_BYTES
     try:
@@ -132,7 +132,11 @@ def read_file(path: FilePath, times: int = 1) -> Document:
 
 
 def read_text(text: str, origin: str, times: int = 1) -> Document:
-    """Returns the one document in `text`; `origin` names it in messages, `times` is as for a file.
+    """Returns the one document in `text`.
+
+    Args:
+        origin: Name of the document in messages.
+        times: Factor for the limit on the number of values, as for a file.
 
     Raises:
         UserError: The text cannot be read as one YAML document within the limits.
@@ -158,7 +162,7 @@ def _stop(document: Document, line: int, column: int, text: str, cause: Exceptio
 
 
 def _open(path: str, flags: int) -> int:
-    """Opens a file without waiting for the other end of a pipe."""
+    """Opens a path without waiting for the other end if it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -262,7 +266,7 @@ def _take_key(document: Document, parent: _Open, event: yaml.NodeEvent, place: P
 
 
 def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) -> Any:
-    """The value of a node, an empty one for a collection; broken rules are noted."""
+    """Returns the value of a node, an empty one for a collection; notes broken rules."""
     name = f"`{dotted(path)}`" if path else "The value"
     rule = ""
     value: Any = None

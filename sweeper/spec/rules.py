@@ -1,6 +1,6 @@
-"""Rules across sections of a specification: names, values, conditions, goals.
+"""Checks rules across the sections of a specification: names, values, conditions, goals.
 
-They read the plain tree, not the models, so that one broken section does not hide what is wrong in another.
+The rules read the plain tree, not the models, so that a broken section does not hide mistakes in another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 
 
 def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistake]:
-    """Yields a mistake for each rule that the specification `tree` breaks; `secrets` must not be in it."""
+    """Yields a mistake for each rule that the specification `tree` breaks; it must not contain `secrets`."""
     yield from _subject(tree)
     yield from _space(tree)
     yield from _when(tree)
@@ -49,9 +49,10 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
 
 
 def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each value unknown to its registry, such as a missing loader.
+    """Yields a mistake for each value that its registry does not know, such as a missing loader.
 
-    And for a command that starts work elsewhere without consent: a sweep that was made may go on.
+    Also yields one for a command that starts work elsewhere without consent. A stored specification is not
+    checked by these rules, so that its sweep can still be used.
     """
     words = [word for word in _list(tree.get("command")) if isinstance(word, str)]
     if (reason := leads_elsewhere(words)) and _mapping(tree.get("script")).get("elsewhere") is not True:
@@ -102,7 +103,7 @@ _NODES: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "mpirun": (("--hostfile", "--host", "-H"), ("localhost",)),
     "mpiexec": (("--hostfile", "--host", "-H"), ("localhost",)),
 }
-"""Launchers: their options for several machines, and the values that mean this one alone."""
+"""By launcher: its options for several machines, and the values that mean this machine alone."""
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -114,7 +115,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Requires a pipeline or, instead, a script."""
+    """Yields a mistake unless there is either a pipeline or a script."""
     if "pipeline" not in tree and "command" not in tree:
         text = "`pipeline` (a module) or `command` (a script) is required, but both are missing."
         yield Mistake(("pipeline",), text, at_key=True)
@@ -130,7 +131,7 @@ def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Requires that every parameter has an effect on the script, and every name in it a value."""
+    """Yields a mistake for each parameter that a script does not use, and for each name without a value."""
     options = _mapping(tree.get("script"))
     templates: list[tuple[Path, Any]] = [
         (("command", index), item) for index, item in enumerate(_list(tree.get("command")))
@@ -162,7 +163,7 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def leads_elsewhere(words: Sequence[str]) -> str:
-    """Returns how a command starts work on other machines, or for later; empty if it does not."""
+    """Returns how a command starts work on other machines or submits it; empty if it does neither."""
     # Of a shell's command line (`bash -c`), each word may be a program.
     programs = [*words[:1]] + [
         w for i, word in enumerate(words) if words[i - 1] == "-c" for w in word.split()
@@ -175,7 +176,7 @@ def leads_elsewhere(words: Sequence[str]) -> str:
             continue
         before = itertools.takewhile(lambda word: not word.endswith(".py"), words)
         for option, value in itertools.pairwise([part for word in before for part in word.split("=", 1)]):
-            # mpirun's hosts may have a number of slots.
+            # A host of mpirun may have a number of slots after it.
             is_alone = value in alone or ("localhost" in alone and value.partition(":")[0] == "localhost")
             if option.replace("_", "-") in options and not is_alone:
                 return f"`{option} {value}` is for several machines"
@@ -302,7 +303,7 @@ def _metrics(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _unknown_metric(name: str) -> str:
-    """Returns why a metric cannot be named here; empty where it can."""
+    """Returns why a metric cannot be named here; empty if it can."""
     if name in METRICS:
         return ""
     try:
@@ -317,7 +318,7 @@ def _unknown_metric(name: str) -> str:
 
 
 def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
-    """Returns the message if `metric` lacks what it is computed from, else nothing."""
+    """Returns the message if `metric` lacks an input that it is computed from; empty if not."""
     if metric == "projected_hours" and not tree.get("production"):
         return (
             "`projected_hours` needs the training samples of the production run, but got no `production`."

@@ -1,4 +1,4 @@
-"""Resolves unquoted scalars by the core schema of YAML 1.2 (section 10.3.2), finite numbers only."""
+"""Resolves unquoted scalars by the core schema of YAML 1.2 (section 10.3.2); numbers must be finite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def plain_scalar_or_text(text: str) -> Scalar:
-    """Returns what the unquoted `text` means, or the text itself if that is not allowed."""
+    """Returns the value of the unquoted `text`, or the text itself if its value is not allowed."""
     try:
         return plain_scalar(text)
     except ValueError:
@@ -23,7 +23,7 @@ def plain_scalar_or_text(text: str) -> Scalar:
 
 
 def plain_scalar(text: str) -> Scalar:
-    """Returns what the unquoted `text` means.
+    """Returns the value of the unquoted `text`.
 
     Raises:
         ValueError: It is a number that is not finite, or an integer of more than 64 bits.

@@ -19,11 +19,11 @@ _STORAGE_REMEDY = (
 )
 _ENV: Path = ("script", "env")
 _PASSWORD = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY", re.IGNORECASE)
-"""Keys that hold nothing but secrets, unlike `sort_key` and `pad_token`."""
+"""Pattern of keys that hold only secrets, unlike `sort_key` and `pad_token`."""
 
 
 def secret_in(text: str, known: Collection[str]) -> str:
-    """Returns the kind of secret a text holds: one of `known`, or by its shape; empty if none."""
+    """Returns the kind of secret that a text holds: one of `known`, or one by its shape; empty if none."""
     if any(value in text for value in known):
         return "the value of a secret environment variable"
     return kind_of(text)
@@ -38,7 +38,7 @@ def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
     if isinstance(value, Mapping):
         for key, each in value.items():
             place = (*path, key)
-            # The message must not repeat it.
+            # The message must not repeat the secret.
             if kind := secret_in(str(key), known):
                 yield Mistake(place, f"A key must hold no secret, but got {kind}. {SECRET_REMEDY}", True)
             elif _is_named(place, each) and not secret_in(each, known):
@@ -56,8 +56,8 @@ def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
 
 
 def _is_named(place: Path, value: Any) -> bool:
-    """Returns whether the key says that the text is a secret."""
-    # A template's value comes from the space, which is checked itself.
+    """Returns whether the name of the key shows that the text is a secret."""
+    # A template's value comes from the space, which is checked as well.
     if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH or "{" in value:
         return False
     name = str(place[-1])

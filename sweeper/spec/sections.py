@@ -1,4 +1,4 @@
-"""The sections around the space: objectives, measuring, search, confirmation, execution."""
+"""Defines the sections around the space: objectives, measuring, search, confirmation, execution."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Objective(Sparse):
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
-        """Which direction is better here."""
+        """The direction that is better."""
         return "maximize" if self.maximize is not None else "minimize"
 
 
@@ -165,11 +165,11 @@ class FileTemplate(Section):
 
 
 class ScriptOptions(Section):
-    """How the script behind `command` runs, and how its speed is found (`sweeper.core.script`).
+    """Options of the script behind `command`, and of measuring its speed (`sweeper.core.script`).
 
     Attributes:
-        files: Files written before it starts, by path: a text, or `{template: FILE}`.
-        env: Its additional environment variables.
+        files: Files written before the script starts, by path: a text, or `{template: FILE}`.
+        env: Additional environment variables of the script.
         elsewhere: Whether the command may start work on other machines, or submit jobs.
         samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
     """
@@ -192,9 +192,9 @@ class Production(Section):
     """The production run that the winner is for.
 
     Attributes:
-        samples: Training samples it takes, over all its epochs.
-        data_gib: Size of its prepared data; null if it is as large as the sweep's.
-        price_per_hour: What an hour of one GPU costs, or of a machine without one, in any currency.
+        samples: Training samples of the run, over all its epochs.
+        data_gib: Size of its prepared data in GiB; null if it is as large as the sweep's.
+        price_per_hour: Price of one hour of a GPU, or of a machine without one, in any currency.
     """
 
     samples: Positive
@@ -207,7 +207,7 @@ class Production(Section):
 
 
 class Measure(Section):
-    """How a trial is timed.
+    """Options of measuring a trial.
 
     Attributes:
         quality_samples: Training samples of the quality pass; 0 skips it, `auto` derives them
@@ -216,7 +216,7 @@ class Measure(Section):
             window.
         trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
         cold_cache: Whether each trial reads its data from the disk, as the first epoch of a training does,
-            instead of from the kernel's memory.
+            instead of from the kernel's page cache.
     """
 
     window_seconds: Positive = 3.0
@@ -229,14 +229,14 @@ class Measure(Section):
 
 
 class Search(Section):
-    """How configurations are chosen, and when the search ends.
+    """Options of the search: how it chooses configurations, and when it ends.
 
     Attributes:
-        sampler: A name of `sweeper.core.samplers.SAMPLERS`.
-        minutes: Limit for the whole sweep, confirmation included; null for none.
+        sampler: A name in `sweeper.core.samplers.SAMPLERS`.
+        minutes: Limit for the whole sweep, including confirmation; null for none.
         patience: The search ends after this many trials in a row without a better one.
-        regret: It ends once no change of the best is expected to gain more than this share; null searches on,
-            as samplers do besides `auto` and `climb`.
+        regret: The search ends once no change of the best trial is expected to gain more than this share;
+            null turns this off. It applies to the samplers `auto` and `climb` only.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
         warm_start: The earlier sweep of the same training that the search starts from: the latest
@@ -254,19 +254,19 @@ class Search(Section):
 
 
 class Confirm(Section):
-    """The winner's interleaved repeats against the baseline; 0 rounds skip them.
+    """Options of the interleaved runs that confirm the best against the baseline; 0 rounds skip them.
 
     Attributes:
-        top: How many candidates take part.
+        top: Number of candidates that take part.
         rounds: Fresh processes of each; more are added while an interval is wider than `precision`
             and time is left.
         precision: Intended half-width of the interval, as a share of the ratio.
-        pick: Which configuration of a Pareto front is the winner: the `knee`, or the fastest within
+        pick: The winner among the configurations of a Pareto front: the `knee`, or the fastest within
             2% of the `lowest_loss`.
-        ladder: Whether the best takes part without each of its changes, too, and each change alone: a
-            change that is not shown to bring anything is not in the winner.
-        to_loss: Whether baseline and winner train to the baseline's loss, with several seeds; null where
-            there is time for that.
+        ladder: Whether the best also takes part without each of its changes, and each change alone: the
+            winner has no change that is not shown to bring a gain.
+        to_loss: Whether baseline and winner train to the baseline's loss, with several seeds; null if
+            there is time for it.
     """
 
     top: Count = 3
@@ -278,35 +278,35 @@ class Confirm(Section):
 
 
 START_SECONDS = 120.0
-"""Seconds that a job needs beyond the trial that must fit into its time."""
+"""Seconds that a job needs in addition to the trial that must fit into its time."""
 
 
 def _launchers_with(trait: str) -> str:
-    """Returns the launchers that have a trait: "`launcher: dask` or `ray`"."""
+    """Returns the launchers that have a trait, such as "`launcher: dask` or `ray`"."""
     first, *others = named_with(trait)
     return " or ".join(f"`{each}`" for each in (f"launcher: {first}", *others))
 
 
 class Execution(Section):
-    """Where trials run, and how long they may take.
+    """The place where trials run, and their time limits.
 
     Attributes:
         launcher: `local`: on this machine; `inline`: in this process, for breakpoints; `slurm`,
             `pbs`, `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: an existing cluster. Other
             distributions may add more (`sweeper.core.launchers`).
-        address: Address of the scheduler (`tcp://host:8786`) for `dask`, or of the head for `ray`,
-            which starts a cluster on this machine if it is left out.
+        address: Address of the scheduler (`tcp://host:8786`) for `dask`, or of the head for `ray`;
+            without one, `ray` starts a cluster on this machine.
         same_gpu: Whether only devices of the first one's model are used; otherwise each model gets
             a separate sweep.
-        gpus: `all`, how many, or which: indices, UUIDs or parts of UUIDs; 0 runs on the CPU.
-        slots: Concurrent trials on a machine without GPUs, each on its own cores; a GPU is one
+        gpus: `all`, a number, or a list of indices, UUIDs or parts of UUIDs; 0 runs on the CPU.
+        slots: Concurrent trials on a machine without GPUs, each on separate cores; a GPU is one
             slot.
         trial_timeout_minutes: Limit for a whole trial.
-        stage_timeout_minutes: Limits for its stages by name; the others have none.
+        stage_timeout_minutes: Limits for a trial's stages by name; other stages have none.
         stall_seconds: A trial without a step for this long, or for 20 times its usual step if that
-            is longer, is ended; its stacks are in its log. 0 turns this off.
-        pass_env: Environment variables that trials get besides the usual ones, by name or glob; one
-            that looks like a secret must be named in full.
+            is longer, is ended; its log has the stacks. 0 turns this off.
+        pass_env: Environment variables that trials get in addition to the usual ones, by name or glob; a
+            variable that looks like a secret must be named in full.
     """
 
     launcher: str = LOCAL
@@ -353,7 +353,7 @@ class Execution(Section):
                 f"needs the scheduler's `address: {row.example_address}` with `launcher: {self.launcher}`"
             )
         if self.address and not re.fullmatch(r"([a-z]+://)?[^\s/]+:\d{1,5}", self.address):
-            # Ray's own `auto` is whatever cluster anybody last started on this machine.
+            # Ray's `auto` is the cluster that anybody last started on this machine.
             raise ValueError(f"needs a host and a port in `address`, such as `{row.example_address}`")
         if self.address.startswith("tls://") and self.tls is None and row.takes_tls:
             raise ValueError(

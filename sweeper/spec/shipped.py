@@ -20,10 +20,10 @@ def shipped_spaces() -> Mapping[str, str]:
 
 
 def space_file(name: str) -> Path:
-    """Returns the file for `name`, a path or the name of a space.
+    """Returns the file for `name`, which is a path or the name of a space.
 
     A file at that path comes first, then `NAME.yaml` in the current folder and in `search_spaces/`, then
-    the one that ships with sweeper.
+    the space that ships with sweeper.
 
     Raises:
         UserError: There is neither such a file nor such a space.
@@ -33,11 +33,11 @@ def space_file(name: str) -> Path:
     stem = name.removesuffix(_SUFFIX)
     if os.sep not in name:
         for folder in (Path(), Path(FOLDER), shipped_folder(FOLDER)):
-            # os.path takes a name that no file can have as one that does not exist.
+            # os.path treats a name that no file can have as one that does not exist.
             if os.path.isfile(path := folder / f"{stem}{_SUFFIX}"):
                 return path
     if os.path.lexists(name):
-        # Reading it says what is wrong with it.
+        # Reading the file raises an error with the reason.
         return Path(name)
     hint = did_you_mean(os.path.basename(stem), shipped_spaces())
     raise UserError(

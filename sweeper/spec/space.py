@@ -1,4 +1,4 @@
-"""The parameters of a search space: their values, and when they have an effect."""
+"""Defines the parameters of a search space, their values, and the conditions of their effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Section(BaseModel):
 
 
 class Sparse(Section):
-    """A section that is written without its empty keys."""
+    """A section that is written without empty keys."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -100,9 +100,10 @@ def holds(condition: Condition, value: Scalar) -> bool:
 
 
 def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]) -> bool:
-    """Returns whether parameter `name` has an effect given `values`: its `when` and theirs hold.
+    """Returns whether parameter `name` has an effect given `values`.
 
-    A condition on a name without a value was decided by a restriction, and holds.
+    It does if its `when` conditions hold, and those of the parameters that they name. A condition on a name
+    without a value was decided when the space was restricted, and holds.
     """
     return all(
         target not in values or (holds(asked, values[target]) and acts(target, space, values))
@@ -138,7 +139,7 @@ class _Numeric(Sparse):
         return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9 * max(1.0, steps)
 
     def size(self) -> int | None:
-        """Returns the number of values, or None if they are continuous."""
+        """Returns the number of values; None if they are continuous."""
         if self.low == self.high:
             return 1
         return None if self.step is None else math.floor((self.high - self.low) / self.step + 1e-9) + 1
@@ -238,7 +239,7 @@ class CategoricalParameter(Sparse):
 
 
 Parameter = Annotated[IntParameter | FloatParameter | CategoricalParameter, Field(discriminator="type")]
-"""One name of the space; `type` says which kind."""
+"""A parameter of the space, of the kind that its `type` names."""
 
 
 def settled(
@@ -247,7 +248,7 @@ def settled(
     """Returns a restricted space and its `fix`, simplified.
 
     Parameters with one value left move into `fix`. Conditions that always hold are dropped, and so
-    are parameters whose condition can never hold. One with a condition and a single value stays,
+    are parameters whose condition can never hold. A parameter with a condition and a single value stays,
     since it still has two states.
     """
     space, fix = dict(space), dict(fix)
@@ -268,7 +269,7 @@ def settled(
 
 
 def _narrowed(condition: Condition, target: Parameter | None) -> Condition:
-    """A list condition without the values its target can no longer take."""
+    """Returns a list condition without the values that its target can no longer take."""
     if isinstance(condition, tuple) and target is not None:
         return tuple(value for value in condition if target.contains(value))
     return condition

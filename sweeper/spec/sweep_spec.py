@@ -1,4 +1,4 @@
-"""SweepSpec: the whole specification of a sweep and the trial configurations it asks for."""
+"""Holds the whole specification of a sweep, and makes the trial configurations that it asks for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from sweeper.spec.space import (
 from sweeper.system.environment import secrets
 
 References = dict[str, AnyScalar]
-"""Dotted names of TrialConfig with their values."""
+"""Values by dotted name of TrialConfig."""
 
 
 MAX_TEMPLATE_BYTES = 1024 * 1024
@@ -68,11 +68,11 @@ class SweepSpec(Section):
     Attributes:
         pipeline: Module with `prepare` and `build`; empty if a `command` runs instead.
         command: Program and arguments of a user's script, with templates for searched values.
-        script: How the script runs.
+        script: Options of the script.
         data: Options of `prepare`; a `path` replaces any `source`.
-        space: The names searched.
-        fix: Values of names not searched; every other field keeps its default.
-        baseline: The user's own starting point; it may lie outside the space.
+        space: The searched parameters by name.
+        fix: Values of names that are not searched; every other field keeps its default.
+        baseline: The user's starting point, which may lie outside the space.
         also_try: More configurations to measure as they are.
         constraints: Limits by metric.
         storage: A database for a copy of the study, for optuna-dashboard.
@@ -107,11 +107,11 @@ class SweepSpec(Section):
 
         Args:
             secrets: Values that must not be in it; none for a stored specification.
-            is_stored: It comes from a sweep's folder, which can be shown even if a distribution
+            is_stored: Whether it comes from a sweep's folder, which can be shown even if a distribution
                 that it names is gone.
 
         Raises:
-            SpecError: It breaks rules: all of them, one line each.
+            SpecError: It breaks rules; the message has one line for each mistake.
         """
         if not isinstance(value, Mapping):
             got = "nothing" if value is None else show(value)
@@ -126,16 +126,16 @@ class SweepSpec(Section):
         return spec
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the specification as JSON values; `from_dict` reads an equal one back."""
+        """Returns the specification as JSON values, from which `from_dict` reads an equal one."""
         tree: dict[str, Any] = encode(self.model_dump())
         absent = ("pipeline", "data") if self.command else ("command", "script")
         return {key: value for key, value in tree.items() if key not in absent}
 
     def script_in(self, folder: Path) -> Script | None:
-        """Returns the script of a command with its templates read, or None for a pipeline.
+        """Returns the script of a command with its templates read; None for a pipeline.
 
         Args:
-            folder: What its paths are relative to.
+            folder: The folder that its paths are relative to.
 
         Raises:
             UserError: A template cannot be read, or names and parameters do not match.
@@ -183,10 +183,9 @@ class SweepSpec(Section):
     def config(self, params: Mapping[str, Scalar]) -> TrialConfig:
         """Returns the canonical configuration for a value of every parameter.
 
-        A parameter whose `when` does not hold, or names one that has no effect itself, takes its
-        field's default. `model.*`, `data.*` and `optimizer.*` names found only in the baseline come
-        from there, so that a trial trains as the user does; for a script, whose defaults are
-        unknown here, all names do.
+        A parameter whose `when` does not hold, or names a parameter without effect, takes its field's
+        default. `model.*`, `data.*` and `optimizer.*` names that only the baseline has come from there, so
+        that a trial trains as the user does. For a script, whose defaults are unknown here, all names do.
         """
         graph = {name: tuple(parameter.when) for name, parameter in self.space.items()}
         active: dict[str, Scalar] = {}
@@ -201,7 +200,7 @@ class SweepSpec(Section):
         return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
 
     def trained_as(self, config: TrialConfig) -> TrialConfig:
-        """Returns the configuration that trains alike: of a tune, the one without what was proved."""
+        """Returns a configuration that trains alike: for a tune, the one without proved changes."""
         if not self.confirm.ladder:
             return config
         learning = {"batch_size", *(name for text in self.command for name in names_in(text))}
@@ -209,7 +208,7 @@ class SweepSpec(Section):
         return config.replace({name: usual[name] for name in self.space if name not in learning})
 
     def trained_sooner(self, config: TrialConfig) -> TrialConfig:
-        """Returns a configuration that trains alike, and faster: of a tune, with a gathered loader."""
+        """Returns a configuration that trains alike but faster: for a tune, with a gathered loader."""
         parameter = self.space.get(Loader.name)
         if not self.confirm.ladder or parameter is None or not parameter.contains(GATHERED):
             return config
@@ -226,7 +225,7 @@ class SweepSpec(Section):
         return (self.baseline_config(), *others)
 
     def params_of(self, config: TrialConfig) -> dict[str, Scalar] | None:
-        """Returns parameters for which `self.config` returns `config`, or None."""
+        """Returns parameters for which `self.config` returns `config`; None if there are none."""
         flat = config.canonical().flatten()
         params: dict[str, Scalar] = {}
         for name, parameter in self.space.items():
@@ -237,8 +236,8 @@ class SweepSpec(Section):
     def without(self, drop: Mapping[str, Collection[Scalar]]) -> SweepSpec:
         """Returns the specification without some choices of categorical parameters.
 
-        Names that are not in the space are ignored. A parameter left with one choice moves
-        into `fix`, and one whose `when` can no longer hold leaves the space.
+        Names that are not in the space are ignored. A parameter with one choice left moves into `fix`, and a
+        parameter whose `when` can no longer hold leaves the space.
 
         Raises:
             UserError: A parameter has no choice left.
@@ -257,10 +256,10 @@ class SweepSpec(Section):
         return self._restricted(changed)
 
     def clipped(self, name: str, high: float) -> SweepSpec:
-        """Returns the specification with no value of the number `name` above `high`.
+        """Returns the specification without values of the numeric parameter `name` above `high`.
 
         Raises:
-            UserError: All its values are above.
+            UserError: All its values are above `high`.
         """
         parameter = self.space.get(name)
         if parameter is None:
@@ -281,7 +280,7 @@ class SweepSpec(Section):
         return self.model_copy(update={"space": space, "fix": fix})
 
     def _written(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """`values` as the space writes them: 0 and a choice of 0.0 are the same trial."""
+        """Returns `values` as the space writes them: 0 and a choice of 0.0 are the same trial."""
         return {
             name: self.space[name].like(value)
             if name in self.space and self.space[name].contains(value)
@@ -290,14 +289,14 @@ class SweepSpec(Section):
         }
 
     def _carried(self) -> dict[str, Scalar]:
-        """The values of every trial that does not say otherwise."""
+        """Returns the baseline's values that trials inherit unless they say otherwise."""
         written = self._written(self.baseline)
         if self.command:
             return written
         return {name: value for name, value in written.items() if name.partition(".")[0] in CARRIED}
 
     def _complete(self, values: Mapping[str, Scalar]) -> TrialConfig:
-        """The configuration, with a learning rate meant for the baseline's global batch."""
+        """Returns the configuration, whose learning rate is meant for the baseline's global batch."""
         if self.command:
             return TrialConfig(args={}).replace(values)
         config = TrialConfig().replace(values)

@@ -1,4 +1,4 @@
-"""TrainingOptions: the `train:` section of an exported configuration."""
+"""Reads the `train:` section of an exported configuration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class TrainingOptions(Section):
         epochs: Passes over the training samples.
         schedule: Learning rate after warm-up: constant, or falling to zero at the last step.
         validate_epochs: Epochs between validations.
-        patience: Validations without a better loss after which it ends; 0 for no limit.
+        patience: Validations without a better loss after which the run ends; 0 for no limit.
         checkpoint_minutes: Minutes between checkpoints.
-        keep: How many checkpoints are kept.
-        max_minutes: Time after which it ends, counted across resumptions.
-        stall_seconds: It fails after this long without a step; 0 turns this off.
+        keep: Number of checkpoints that are kept.
+        max_minutes: Time after which the run ends, counted across resumptions.
+        stall_seconds: Seconds without a step after which the run fails; 0 turns this off.
     """
 
     epochs: Count | None = None
@@ -44,7 +44,7 @@ def training_options(value: Any) -> TrainingOptions:
     """Returns the options in a `train:` section.
 
     Raises:
-        SpecError: They break rules: all of them, one line each.
+        SpecError: They break rules; the message has one line for each mistake.
     """
     tree = {"train": value}
     try:

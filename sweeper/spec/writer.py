@@ -1,4 +1,4 @@
-"""Writes plain values as YAML that reads back equal, also in YAML 1.1 readers."""
+"""Writes plain values as YAML that reads back equal, even in YAML 1.1 readers."""
 
 from __future__ import annotations
 

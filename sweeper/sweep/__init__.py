@@ -1,1 +1,1 @@
-"""The supervisor: ask, run, record, tell, track, over the journal in the sweep folder."""
+"""Supervises a sweep: asks, runs, records, tells and tracks, over the journal in the sweep folder."""

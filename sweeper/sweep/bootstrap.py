@@ -40,7 +40,7 @@ from sweeper.tracking import Tracker
 from sweeper.tracking.script_store import empty_store
 
 Launch = Callable[[Path], Launcher]
-"""Makes the launcher for a sweep's folder."""
+"""Function that makes the launcher for a sweep's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class OpenSweep:
 
     Attributes:
         spec: The specification as given.
-        fingerprint: What identifies this sweep.
+        fingerprint: The parts that identify this sweep.
     """
 
     home: Path
@@ -84,7 +84,7 @@ def supervised(
     with contextlib.closing(launcher):
         machine, data = surveyed(launcher, journal.setup_folder(""), here, prepared)
         if spec.execution.is_remote:
-            # The time in the queue for the first worker does not count as the sweep's.
+            # The first worker's time in the queue is not part of the sweep's time.
             began = time.monotonic()
         possible, left = setup.restricted(here, machine, data)
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
@@ -135,7 +135,7 @@ def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) 
     """Returns the facts about its machine and data that a sweep stores."""
     return {
         "device": machine.line,
-        # As workers name it: for a MIG instance, the driver's name and torch's differ.
+        # The name that workers use: for a MIG instance, the driver's name and torch's differ.
         "model": launcher.model or machine.devices[0].name,
         "synthetic": data["synthetic"],
         "notes": list(data["notes"]),
@@ -169,11 +169,11 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
 def surveyed(
     launcher: Launcher, folder: Path, spec: SweepSpec, prepared: Path
 ) -> tuple[setup.Machine, Mapping[str, Any]]:
-    """Probes the machine and prepares the data at once; returns the machine and the report.
+    """Probes the machine while it prepares the data; returns the machine and the report on the data.
 
     Args:
-        folder: Holds the folders of the two jobs.
-        prepared: Where the prepared data is or will be; ignored for a script.
+        folder: Folder that holds the folders of the two jobs.
+        prepared: Folder of the prepared data, which may not exist yet; ignored for a script.
     """
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)

@@ -1,4 +1,4 @@
-"""Budget: the seconds a sweep has left."""
+"""Tracks the seconds that a sweep has left."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 
 NUM_RECENT = 100
-"""Recent trials whose median counts as usual."""
+"""Number of recent trials whose median duration counts as usual."""
 LATE_SECONDS = 2.0
-"""Tolerance beyond the end of a hurried sweep."""
+"""Seconds that a hurried sweep may run beyond its end."""
 MIN_TIMEOUT_SECONDS = 30.0
 
 
@@ -23,7 +23,7 @@ class Budget:
 
         Args:
             minutes: The total; None for no limit.
-            began: When this process began to spend time, by the monotonic clock.
+            began: Time at which this process began to spend time, by the monotonic clock.
         """
         self._minutes, self._began = minutes, began
         self._used = 0.0
@@ -74,7 +74,7 @@ class Budget:
 
 
 def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
-    """Returns for how long something ran; the time of concurrent trials counts once.
+    """Returns the seconds during which any trial ran; the time of concurrent trials counts once.
 
     Args:
         spans: Wall-clock starts and durations in seconds, in order of their start. If one starts

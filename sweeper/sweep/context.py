@@ -1,4 +1,4 @@
-"""SweepContext: what the phases of a sweep share, unchanged from its first trial to its result."""
+"""Holds the facts that the phases of a sweep share, from its first trial to its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.machine_record import speed_key
 
 if TYPE_CHECKING:
-    # It imports Optuna and SQLAlchemy, which showing a sweep does not need.
+    # The module imports Optuna and SQLAlchemy, which showing a sweep does not need.
     from sweeper.search import Mirror
 
 
@@ -31,12 +31,12 @@ class SweepContext:
     """The facts that the phases of a sweep share; none changes while they run.
 
     Attributes:
-        spec: As it was begun, without what this machine cannot do. A phase that narrows the space
-            returns the narrower specification to the phases after it.
-        template: What the jobs of all trials have in common.
+        spec: The specification without what this machine cannot do. A phase that narrows the space returns
+            the narrower specification for the phases after it.
+        template: The fields that the jobs of all trials have in common.
         varied: The names that differ between the trials.
         past: The earlier sweep that the search starts from; None without one.
-        began: When the sweep's time started, by the monotonic clock.
+        began: Start of the sweep's time, by the monotonic clock.
     """
 
     spec: SweepSpec
@@ -55,11 +55,11 @@ class SweepContext:
 
     @property
     def home(self) -> Path:
-        """The folder of all sweeps, and of what they share."""
+        """The folder of all sweeps and of the files that they share."""
         return self.journal.folder.parents[1]
 
     def key_of(self, record: TrialRecord) -> str:
-        """Returns what a trial's speed is known by on this machine: its code, its data, its configuration."""
+        """Returns the key of a trial's speed on this machine: a digest of code, data and configuration."""
         return speed_key(self.journal.read()["fingerprint"], record.config)
 
     def name(self, record: TrialRecord) -> str:

@@ -28,7 +28,7 @@ from sweeper.sweep.store.load import NUM_SEEDS
 from sweeper.sweep.store.study_copy import check_storage
 
 COUNTED_AT_MOST = 5_000
-"""Largest number of combinations whose distinct ones are counted, which takes a second."""
+"""Largest number of combinations among which the distinct ones are counted, which takes a second."""
 FIRST = 8
 START_SECONDS = 0.5
 WARMUP_SECONDS = 0.5
@@ -39,14 +39,14 @@ class Plan:
     """The plan of a sweep.
 
     Attributes:
-        spec: As it would be searched here, without what this device cannot do.
+        spec: The specification as it would be searched here, without what this device cannot do.
         device: The device in one line.
-        existing: What exists of this sweep already, in one line; empty if it would begin.
+        existing: The state of an existing sweep in one line; empty if a new one would begin.
         removed: A line for each removal from the space.
-        size: Distinct configurations; None if they are too many to list.
+        size: Number of distinct configurations; None if there are too many to list.
         references: The baseline and the other configurations that are measured as they are.
-        first: The first configurations the search would ask for, before anything is measured.
-        minutes: A rough estimate, without the quality passes of searched trials.
+        first: The first configurations that the search would ask for, before anything is measured.
+        minutes: A rough estimate of the time, without the quality passes of searched trials.
         at_most_minutes: `search.minutes`; None for no limit.
         at_once: Largest number of concurrent trials.
         script: The script of one job, if a batch system is to run them.
@@ -68,13 +68,13 @@ class Plan:
 def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | None = None) -> Plan:
     """Returns what `run_sweep` would do; the device is probed, and nothing is left on disk.
 
-    The data is not prepared, so values that it is too large for stay in the space.
+    The data is not prepared, so values for which it is too large stay in the space.
 
     Args:
-        new: As in `run_sweep`, with `launch`.
+        new: As for `run_sweep`, like `launch`.
 
     Raises:
-        SweeperError: As `run_sweep` does before the first trial.
+        SweeperError: As for `run_sweep` before the first trial.
     """
     check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
@@ -83,7 +83,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         folder = Path(name)
         script = job_script_of(spec)
         if script:
-            # What its nodes support is known once a job runs there.
+            # The abilities of its nodes are known only once a job runs there.
             machine = setup.unseen(spec)
         else:
             with contextlib.closing(
@@ -152,7 +152,7 @@ def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ..
 
 
 def _minutes(spec: SweepSpec, slots: int, size: int | None) -> float:
-    """A rough estimate: steady after half a second, undisturbed, no extra rounds."""
+    """Returns a rough estimate in minutes: steady after half a second, undisturbed, no extra rounds."""
     measure, search = spec.measure, spec.search
     once = START_SECONDS + WARMUP_SECONDS
     windows = measure.repeats * measure.window_seconds

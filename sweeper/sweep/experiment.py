@@ -1,4 +1,4 @@
-"""Describes a sweep as a whole to the tracker: where it ran, on what, with which result."""
+"""Describes a sweep as a whole to the tracker: its device, its versions, its data and its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def info_of(
 ) -> SweepInfo:
     """Returns a tracker's description of a sweep."""
     tags = {"sweeper.version": about.get("sweeper", ""), "sweeper.driver": about.get("driver", "")}
-    # The device's PyTorch is not always a script's own.
+    # A script may use another PyTorch than sweeper's.
     tags["sweeper.torch"] = "" if spec.command else str(marks["torch"])
     return SweepInfo(
         name=journal.name,
@@ -49,7 +49,7 @@ def info_of(
 
 
 def provenance() -> dict[str, str]:
-    """Returns the versions a sweep starts with: sweeper's, the driver's, the user's commit."""
+    """Returns the versions that a sweep starts with: sweeper's, the driver's and the user's commit."""
     found = {"sweeper": __version__}
     with contextlib.suppress(OSError):
         found["driver"] = DRIVER.read_text(encoding="ascii").strip()

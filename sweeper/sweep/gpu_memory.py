@@ -17,23 +17,24 @@ Used = Callable[[str], float | None]
 
 
 class MemoryWaiter:
-    """Waits until each device is back at the least memory it has held; mostly one check is enough.
+    """Waits until each device is back at the least memory it has held; usually one check is enough.
 
-    Memory that stays belongs to others: it is waited for once, and then becomes the device's new
+    Memory that is not freed belongs to other processes: it delays one trial, and is then part of the device's
     minimum. A device that NVML does not know is not asked again.
     """
 
     def __init__(self, devices: Sequence[str], used: Used = memory_used_gib) -> None:
-        """Reads each device.
+        """Reads the memory of each device.
 
         Args:
-            devices: As a slot names them: UUIDs separated by commas, or `cpu`.
+            devices: Devices as slots name them: UUIDs separated by commas, or `cpu`.
+            used: Function that returns a GPU's used memory in GiB; None if that is unknown.
         """
         self._used = used
         self._least = {uuid: used(uuid) for uuid in uuids_of(devices)}
 
     def wait(self, device: str) -> None:
-        """Returns when the device's memory is free, or after ten seconds: others may hold it."""
+        """Returns once the device's memory is free, or after ten seconds: other processes may hold it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         for uuid in uuids_of([device]):
             least = self._least.get(uuid)
@@ -49,5 +50,5 @@ class MemoryWaiter:
 
 
 def uuids_of(devices: Sequence[str]) -> list[str]:
-    """Returns the UUIDs of this machine's GPUs in slots; none for a CPU or a remote worker."""
+    """Returns the UUIDs of this machine's GPUs among the devices; none for a CPU or a remote worker."""
     return [uuid for names in devices if names not in (CPU, ANYWHERE) for uuid in names.split(",")]

@@ -1,4 +1,4 @@
-"""Runs jobs to their outcomes: slots, attempts, and retries of environment failures."""
+"""Runs jobs to their outcomes on slots, and retries environment failures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
 MAX_AT_ONCE = 8
 CUT_OFF = "cut-off"
-"""In a job's folder: it was ended with the sweep, which does not count as an attempt."""
+"""File in the folder of a job that was ended with the sweep, which does not count as an attempt."""
 ROOM_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Room for one job: a device, and cores near it."""
+    """Room for one job: a device and the cores near it."""
 
     device: str
     cpus: tuple[int, ...] = ()
@@ -60,9 +60,10 @@ class JobRunner:
         """Starts nothing yet.
 
         Args:
-            tick: Called a few times per second while waiting for a job.
-            wait_for_memory: Called with a slot's device before the next job on it.
-            check: Called before anything is started or written; raises if the sweep was taken over.
+            tick: Function that is called a few times per second while waiting for a job.
+            wait_for_memory: Function that is called with a slot's device before the next job on it.
+            check: Function that is called before anything is started or written; it raises if the sweep was
+                taken over.
         """
         self._check = check
         self._launcher = launcher
@@ -128,10 +129,10 @@ class JobRunner:
             with contextlib.suppress(queue.Empty):
                 ended.append(self._ended.get(timeout=TICK_SECONDS))
             self._check()
-        # A few at a time, since the slots of the others stay idle meanwhile.
+        # Only a few at a time, since their slots stay idle until they are entered.
         while len(ended) < MAX_AT_ONCE and not self._ended.empty():
             ended.append(self._ended.get())
-        # Without those that were cancelled meanwhile.
+        # Jobs that were cancelled meanwhile are left out.
         return [each for each in ended if self._running.get(each.key) is each]
 
     def _take_off(self, each: _Running) -> bool:
@@ -148,7 +149,7 @@ class JobRunner:
         del self._running[each.key]
         others = bool(self._free or self._running)
         if not is_gone or (retried and not others):
-            # A lost device is not used again, unless there is no other: it may come back.
+            # A lost device is used again only if there is no other, as it may come back.
             self._free.append(each.slot)
         if retried:
             if not (each.folder / OUTCOME).exists():
@@ -159,7 +160,7 @@ class JobRunner:
             self._start_waiting()
             return False
         if not (each.folder / OUTCOME).exists():
-            # The worker left nothing and is not tried again: this is its outcome, and it ends now.
+            # The worker left no outcome and is not tried again, so this outcome is final.
             write_outcome(each.folder, dataclasses.replace(outcome, finished_at=time.time()))
         if is_gone and not others:
             raise EnvironmentStopError(
@@ -207,7 +208,7 @@ class JobRunner:
             lost = Failure(
                 kind=FailureKind.LOST,
                 message=f"the sweep was ended {MAX_ATTEMPTS} times while this trial ran",
-                # The time is unknown; the hours until the sweep was continued are not the trial's.
+                # The end is unknown, and the hours until the sweep was continued are not the trial's.
                 finished_at=job.asked_at,
             )
             write_outcome(folder, lost)
@@ -226,7 +227,7 @@ def _try_disk(folder: Path) -> None:
 
 
 def retry(folder: Path, attempt: int) -> None:
-    """Moves what an attempt left aside, so that the folder is as before it."""
+    """Moves the files of an attempt aside, so that the folder is as before the attempt."""
     for name in (OUTCOME, "worker.log"):
         if (folder / name).exists():
             (folder / name).rename(folder / f"attempt-{attempt}-{name}")

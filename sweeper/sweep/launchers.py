@@ -34,11 +34,11 @@ def launcher_for(
 
     Args:
         most: Concurrent jobs, if fewer than `execution` allows.
-        model: The only model of device to use; by default the first worker's.
-        say: Receives lines for the user.
+        model: The only device model to use; by default the first worker's.
+        say: Function that receives lines for the user.
 
     Raises:
-        UserError: It needs a package that is not installed here.
+        UserError: The launcher needs a package that is not installed here.
         EnvironmentStopError: The cluster cannot be reached.
     """
     return make_launcher(
@@ -55,10 +55,10 @@ def launcher_for(
 
 
 def job_script_of(spec: SweepSpec) -> str:
-    """Returns the script of one job of a batch system; empty if none is used.
+    """Returns the job script for a batch system; empty if none is used.
 
     Raises:
-        UserError: The package that writes it is not installed.
+        UserError: The package that writes the script is not installed.
     """
     row = LAUNCHERS.get(spec.execution.launcher)
     if not row.job_script:
@@ -73,14 +73,14 @@ def gpus_of_a_trial(spec: SweepSpec) -> int:
 
 
 def other_models(folder: Path) -> list[str]:
-    """Returns the workers' models of device that the sweep in `folder` does not use."""
+    """Returns the device models of workers that the sweep in `folder` does not use."""
     with contextlib.suppress(OSError, ValueError):
         return [str(model) for model in read_json(folder / MODELS)]
     return []
 
 
 def waiting_sweeps(home: Path) -> list[Path]:
-    """Returns the folders of sweeps that have jobs, but no worker yet to begin on."""
+    """Returns the folders of sweeps that have jobs but have not begun, for lack of a worker."""
     return [
         each.parent
         for each in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))
@@ -89,7 +89,7 @@ def waiting_sweeps(home: Path) -> list[Path]:
 
 
 def _template(folder: Path, spec: SweepSpec) -> Parcel:
-    """Returns what the parcels of all jobs have in common."""
+    """Returns a parcel with the fields that the parcels of all jobs have in common."""
     pass_env = spec.execution.pass_env
     usual = passed(os.environ)
     return Parcel(

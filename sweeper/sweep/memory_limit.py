@@ -15,11 +15,11 @@ from sweeper.sweep.setup import Machine
 
 MAX_HALVINGS = 3
 MAX_SEEN = 200
-"""Trials in the memory model; the cost of fitting and of asking it grows with their number."""
+"""Most trials in the memory model: the costs of fitting and of asking it grow with their number."""
 MAX_PAST = 50
-"""Trials of an earlier sweep in it."""
+"""Most trials of an earlier sweep in the memory model."""
 FITS = 32
-"""Up to twice this many trials, each one refits the model; later, every 1/32 more do."""
+"""Up to twice this many trials, each trial refits the model; later, every 1/32 more trials refit it."""
 
 
 class Capacity:
@@ -42,7 +42,7 @@ class Capacity:
         self._objections: dict[str, Failure | None] = {}
 
     def limit_gib(self) -> float:
-        """Returns the memory a trial may use: the device's, or a constraint's; 0 if unknown."""
+        """Returns the memory in GiB that a trial may use: the device's, or a constraint's; 0 if unknown."""
         found = [self._device_gib]
         for limit in self._table.limits():
             if limit.sign > 0 and limit.metric == self._metric:
@@ -52,7 +52,7 @@ class Capacity:
         return min((gib for gib in found if gib > 0), default=0.0)
 
     def objection(self, config: TrialConfig) -> Failure | None:
-        """Returns the failure expected of `config`, without running it; None if it may fit."""
+        """Returns the failure that is expected of `config`, without running it; None if it may fit."""
         limit = self.limit_gib()
         if not limit:
             return None
@@ -71,7 +71,7 @@ class Capacity:
             return None
         spare = f", of which {self._headroom:.0%} must stay free" if self._headroom else ""
         expected = model.predict(config)
-        # With few peaks only their order is known.
+        # With few peaks, only their order is known.
         need = "more than a trial that did not fit"
         if expected is not None:
             need = f"{expected.gib:.3g} GiB ({expected.low:.3g} to {expected.high:.3g})"
@@ -81,10 +81,10 @@ class Capacity:
         )
 
     def _model(self, limit: float) -> MemoryModel:
-        """Returns the model of the peaks so far; refitted when there are enough new ones."""
+        """Returns the model of the peaks so far, which is refitted when there are enough new ones."""
         self._look()
         count = len(self._seen)
-        # Immediately after a trial that did not fit; else, with many, once a few more are known.
+        # A trial that did not fit refits the model at once; others do so in groups if there are many.
         known = max(self._refused_at, count - count % max(1, count // FITS))
         if self._fitted is None or self._fitted[0] != (known, limit):
             self._fitted = (known, limit), MemoryModel([*self._past, *telling(self._seen[:known])], limit)
@@ -131,7 +131,7 @@ def _largest(past: PastSweep) -> list[Seen]:
 
 
 def telling(seen: Sequence[Seen]) -> list[Seen]:
-    """Returns the most informative trials, in order: the latest, and those next to the limit."""
+    """Returns the most informative trials in order: the latest, the largest, and those that did not fit."""
     share = MAX_SEEN // 4
     sizes = {i: each.peak_gib for i, each in enumerate(seen) if each.peak_gib is not None}
     refused = [i for i, each in enumerate(seen) if each.peak_gib is None]

@@ -1,4 +1,4 @@
-"""The protocol of observers: lines, finished trials and status for whoever watches a sweep."""
+"""Defines the protocol of observers, which receive a sweep's lines, finished trials and status."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Status:
 
     Attributes:
         phase: `setting up`, `references`, `searching`, `confirming`.
-        done: Searched trials (or rounds of confirmation) finished, out of `total`.
-        best: Name of the best feasible trial so far, with `best_ratio` to the baseline.
+        done: Number of finished parts (searched trials, or rounds of confirmation), out of `total`.
+        best: Name of the best feasible trial so far; `best_ratio` is its ratio to the baseline.
         running: Names of the running trials.
-        seconds_left: What is left of the time budget; None without one.
+        seconds_left: Seconds left of the time budget; None without one.
     """
 
     phase: str

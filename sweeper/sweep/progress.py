@@ -1,4 +1,4 @@
-"""Progress: the status of a sweep for its observer."""
+"""Shows the status of a sweep to its observer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Status
 
 STATUS_SECONDS = 0.1
-"""Shortest time between two statuses: with a thousand workers, trials start more often."""
+"""Seconds between two statuses, at least: with a thousand workers, trials start more often."""
 MAX_NAMED = 8
-"""Running trials that a status names."""
+"""Largest number of running trials that a status names."""
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""Publishes trial records to the tracker from a background thread and queues those it cannot take yet."""
+"""Publishes trial records to the tracker from a background thread; queues those that it cannot take yet."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"
 OPEN_SECONDS = 5.0
-"""Longest wait for a new database, which would disturb the first trial, or for a server."""
+"""Longest wait in seconds for a new database, which would disturb the first trial, or for a server."""
 FLUSH_SECONDS = 30.0
 CLOSE_SECONDS = 3.0
 _SWEEP = ""
 
 MADE = "made.json"
-"""In a sweep's folder: the files made once it had a result, by relative path."""
+"""File in a sweep's folder that lists the files made once it had a result, by relative path."""
 
 
 class Publisher:
-    """Sends each record once per state; a marker in its folder remembers the last one."""
+    """Sends each record once per state; a marker in the record's folder stores the state sent last."""
 
     def __init__(self, tracker: Tracker, info: SweepInfo, folder: Path, *, thorough: bool = False) -> None:
         """Sends nothing yet.
 
         Args:
             folder: The sweep's folder.
-            thorough: Ignore the markers.
+            thorough: Whether to ignore the markers.
         """
         self._tracker = tracker
         self._info = info
@@ -57,12 +57,12 @@ class Publisher:
         self._sender.wait(OPEN_SECONDS)
 
     def describe(self, info: SweepInfo) -> None:
-        """Updates the experiment, unless it is shown like this already."""
+        """Updates the experiment, unless the tracker shows the same already."""
         self._info = info
         self._put(_SWEEP, self._folder, [encode(info)], self._open(info))
 
     def publish(self, record: TrialRecord, view: RunView) -> None:
-        """Publishes one record, unless it is shown like this already."""
+        """Publishes one record, unless the tracker shows the same already."""
         had = {*self._info.metrics, *record.metrics}
         if len(had) > len(self._info.metrics):
             self.describe(dataclasses.replace(self._info, metrics=tuple(sorted(had))))
@@ -74,7 +74,7 @@ class Publisher:
         self._put(record.uid, Path(record.folder), state, lambda: self._tracker.track(record, view))
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> tuple[list[int], str]:
-        """Retries what could not be published; returns the numbers still missing, and why."""
+        """Retries what could not be published; returns the numbers of missing trials, and why."""
         left = self._sender.drain(seconds)
         return sorted(self._numbers[key] for key in left.pending if key != _SWEEP), left.problem
 
@@ -122,7 +122,7 @@ def view_of(
     confirmed_at: float = 0.0,
     files: tuple[str, ...] = (),
 ) -> RunView:
-    """Returns how a record is shown."""
+    """Returns the view of a record that the tracker shows."""
     note = _trial_card_note(record) if record.measurement is not None else ""
     if record.failure is not None:
         note = f"**{record.failure.kind}**: {record.failure.message}"
@@ -144,7 +144,7 @@ def view_of(
 
 
 def _trial_card_note(record: TrialRecord) -> str:
-    """Returns the card as Markdown: text as paragraphs, which wrap, and the tree unchanged."""
+    """Returns the trial card as Markdown: text as paragraphs, which wrap, and the tree unchanged."""
     lines = list(trial_card(record))
     tree = [line for line in lines if line.startswith(" ")]
     words = [line for line in lines if not line.startswith(" ")]
@@ -152,14 +152,14 @@ def _trial_card_note(record: TrialRecord) -> str:
 
 
 def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
-    """Returns the paths of the files made when the sweep had its result, those that still exist."""
+    """Returns the paths of the files that were made once the sweep had a result, if they still exist."""
     made = sweep.journal.folder / MADE
     paths = [sweep.journal.folder / each for each in (read_json(made) if made.exists() else ())]
     return tuple(str(path) for path in paths if path.is_file())
 
 
 def sweep_info(sweep: LoadedSweep) -> SweepInfo:
-    """Returns a tracker's description of a sweep, from its folder."""
+    """Returns the description of a loaded sweep for the tracker."""
     finished = sweep.table.finished()
     had = {name for record in finished for name in record.metrics}
     return dataclasses.replace(
@@ -170,11 +170,15 @@ def sweep_info(sweep: LoadedSweep) -> SweepInfo:
 
 
 def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[TrialRecord, RunView]]:
-    """Yields every finished trial with how it is shown; `files` with the winner, else the baseline."""
+    """Yields every finished trial with its view.
+
+    Args:
+        files: Paths of files to show with the winner or, without one, with the baseline.
+    """
     stages, confirmed = sweep.stages(), sweep.confirmations()
     ends = [entry.outcome.finished_at for entry in sweep.journal.rounds(CONFIRM) if entry.outcome]
     winner = sweep.confirmation.winner
-    # `ratios` is sorted; a winner that is tied with a faster one still comes first.
+    # `ratios` is sorted, but a winner that is tied with a faster trial still comes first.
     order = sorted(sweep.ratios(), key=lambda number: number != winner)
     for record in sweep.table.finished():
         number = record.number
@@ -197,7 +201,7 @@ def publish_sweep(sweep: LoadedSweep, publisher: Publisher, files: Sequence[str]
     """Publishes every record as it is now, and retries those that failed before.
 
     Returns:
-        The numbers of those that could not be published, and why.
+        The numbers of the trials that could not be published, and why.
     """
     publisher.describe(sweep_info(sweep))
     for record, view in run_views(sweep, files):

@@ -24,12 +24,12 @@ from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
 
 STUDY_SECONDS = 10.0
-"""Longest wait for the study's copy at the end."""
+"""Longest wait in seconds for the study's copy at the end."""
 STOPPED_SECONDS = 2.0
-"""The same after Ctrl-C, when everything must end within seconds."""
+"""Longest wait in seconds for the copy after Ctrl-C, when everything must end soon."""
 
 Finish = Callable[[LoadedSweep], Sequence[Path]]
-"""Makes the files of a sweep that has ended, such as its report, and returns their paths."""
+"""Function that makes the files of a sweep that has ended, such as its report, and returns their paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Ran:
         sweep: The sweep as loaded from its folder.
         ran: False if the sweep had ended before, and nothing was run.
         stopped: Whether the user stopped it; it can be continued.
-        pending: How many runs the tracker does not show yet; `problem` says why.
+        pending: Number of runs that the tracker does not show yet; `problem` says why.
         study: Why the study's copy is incomplete; empty if it is complete.
     """
 
@@ -71,12 +71,12 @@ def run_sweep(
     """Runs a sweep to its end, or continues it.
 
     Args:
-        new: Begin another sweep, even if there is one of this name.
-        extend: Trials to add to a sweep that has ended.
-        launch: Makes the launcher for the sweep's folder; replaces the one that
+        new: Whether to begin another sweep, even if there is one of this name.
+        extend: Number of trials to add to a sweep that has ended.
+        launch: Function that makes the launcher for the sweep's folder, instead of the one that
             `execution.launcher` names.
-        finish: Called once the sweep has a result; its files are published with the winner. If it
-            fails, the user gets a line, and the sweep is unaffected.
+        finish: Function that is called once the sweep has a result; its files are published with the winner.
+            If it fails, the user gets a line, and the sweep is unaffected.
 
     Raises:
         SweeperError: See its subclasses; what was measured is kept.
@@ -122,7 +122,7 @@ def run_sweep(
 
 
 def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
-    """Returns the specification with the trials the sweep was extended to, and no time limit."""
+    """Returns the specification with the trials that the sweep was extended to, and no time limit."""
     trials = journal.raised_budget()
     if trials is None:
         return spec
@@ -145,7 +145,7 @@ def _ran(sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, s
 
 
 def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, remake: bool) -> tuple[str, ...]:
-    """Returns the files of a sweep with a result; makes those that do not exist."""
+    """Returns the files of a sweep with a result; makes them if they do not exist, or to `remake` them."""
     made = sweep.journal.folder / MADE
     if sweep.state != "finished":
         return ()

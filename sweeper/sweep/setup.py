@@ -1,4 +1,4 @@
-"""Prepares a sweep: probes the machine, prepares the data, restricts the space to both."""
+"""Prepares a sweep: probes the machine, prepares the data, and restricts the space to both."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
-"""The data of a script, which it loads itself."""
+"""Report on the data of a script, which loads its data itself."""
 COUNT = "device.count"
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine, as the probe found it.
+    """The machine as the probe found it.
 
     Attributes:
-        usable_cpus: Cores that one trial may use: all, or a slot's share.
-        slots: One per device (or per group of devices for one trial; `execution.slots` on a CPU),
-            each with its own share of the cores.
-        lacks: `field=value` -> why this device cannot take it.
-        canary_ms: Time of the canary on the machine at its quietest; 0 if unknown.
+        usable_cpus: Number of cores that one trial may use: all, or a slot's share.
+        slots: One slot per device (or per group of devices for one trial; `execution.slots` on a CPU),
+            each with a separate share of the cores.
+        lacks: Values that this device cannot take, as `field=value`, with the reason.
+        canary_ms: Time of the canary on the machine at its quietest, in milliseconds; 0 if unknown.
         cluster: Name of its cluster; empty for this machine.
     """
 
@@ -69,10 +69,10 @@ class Machine:
 
 
 def device_model(execution: Execution) -> str:
-    """Returns the model of the device trials will run on, known without torch.
+    """Returns the model of the device that trials will run on, without importing torch.
 
     For a cluster it is the launcher's name, since the workers' devices are unknown until the first
-    starts.
+    worker starts.
     """
     if execution.is_remote:
         return execution.launcher
@@ -105,15 +105,16 @@ def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
 def report_of(
     outcome: Outcome | Report, doing: str, *, elsewhere: bool = False, log: Path | None = None
 ) -> Mapping[str, Any]:
-    """Returns what a set-up job reported.
+    """Returns the values that a set-up job reported.
 
     Args:
-        elsewhere: Whether it ran on a worker, which may lack what this machine has.
+        doing: The job's work in words, for the message.
+        elsewhere: Whether the job ran on a worker, which may lack what this machine has.
         log: The job's output, which the message names if it has a traceback.
 
     Raises:
-        UserError: The user's data or code broke it; the message is one line.
-        EnvironmentStopError: Something else did.
+        UserError: The job failed because of the user's data or code; the message is one line.
+        EnvironmentStopError: The job failed for another reason.
     """
     if isinstance(outcome, Report):
         return outcome.values
@@ -131,8 +132,8 @@ def report_of(
 def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
     """Returns the devices that a probe of this machine found, named for CUDA_VISIBLE_DEVICES.
 
-    CUDA does not distinguish a GPU's UUID from a MIG instance's; NVML does. Without NVML they count
-    as whole GPUs.
+    CUDA does not distinguish a GPU's UUID from a MIG instance's, but NVML does. Without NVML, all count as
+    whole GPUs.
     """
     devices = [decode(DeviceInfo, each) for each in values["devices"]]
     with awake([each.uuid for each in devices if each.uuid]):
@@ -144,7 +145,7 @@ def _has_traceback(log: Path) -> bool:
 
 
 def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
-    """Returns the machine the probe reported, with the GPUs that `execution.gpus` picks.
+    """Returns the machine that the probe reported, with the GPUs that `execution.gpus` picks.
 
     Raises:
         UserError: The machine lacks the requested GPUs or slots.
@@ -175,7 +176,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         ",".join(each.uuid or "cpu" for each in devices[first : first + together])
         for first in range(0, len(devices) - together + 1, together)
     ] * asked
-    # A single slot is not bound to cores.
+    # A single slot may use all cores.
     with awake(uuids_of(names)):
         cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
     return Machine(
@@ -188,7 +189,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
 
 
 def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spec: SweepSpec) -> Machine:
-    """Returns a cluster as its first worker describes it; the others have the same device."""
+    """Returns a cluster as its first worker reports it; the other workers have the same device."""
     chosen = spec.execution
     row = launcher_traits(chosen.launcher)
     on_gpu = devices[0].kind == "cuda"
@@ -209,7 +210,7 @@ def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spe
 
 
 def unseen(spec: SweepSpec) -> Machine:
-    """Returns a cluster of which only the request of its jobs is known."""
+    """Returns a cluster of which only the job request is known."""
     chosen = spec.execution
     kind = "cpu" if chosen.gpus == 0 else "cuda"
     return Machine(
@@ -222,7 +223,7 @@ def unseen(spec: SweepSpec) -> Machine:
 
 
 def devices_of_a_trial(spec: SweepSpec) -> int:
-    """Returns the most devices that one trial may need: the size of a slot or a cluster's job."""
+    """Returns the most devices that one trial may need, which is the size of a slot or of a cluster's job."""
     counts = [config.device.count for config in spec.references()]
     if COUNT in spec.space:
         counts.append(whole_range(spec.space[COUNT])[1])
@@ -259,7 +260,7 @@ def restricted(
         data: The prepare job's report on the data: its `bytes`, and whether it is a `source`.
     """
     lines = []
-    # A script's parameters may mean anything.
+    # The meaning of a script's parameters is unknown.
     lacks = {} if spec.command else dict(machine.lacks)
     if why := not_resident(data or {}, spec, machine):
         lacks |= {f"loader.kind={kind}": why for kind in _kinds_searched(spec) if traits(kind).is_resident}
@@ -304,7 +305,7 @@ def _kinds_searched(spec: SweepSpec) -> list[str]:
 
 
 def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
-    """Returns why the data here, or production's, does not fit on the device; empty if it does."""
+    """Returns why the data of the sweep or of production does not fit on the device; empty if both do."""
     if data.get("source"):
         return "the pipeline reads its samples from a Source"
     held, room = data.get("bytes", 0) / GIB, min(each.memory_gib for each in machine.devices)

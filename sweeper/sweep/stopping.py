@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks for an orderly exit, the second exits immediately."""
+"""Handles Ctrl-C: the first one requests an orderly exit, the second one exits immediately."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from types import FrameType
 
 
 class EndedError(BaseException):
-    """SIGTERM or SIGHUP, as an exception that unwinds like Ctrl-C; the command line raises it."""
+    """Raised by the command line on SIGTERM or SIGHUP; unwinds like Ctrl-C."""
 
 
 class StopAskedError(Exception):
-    """Raised where a sweep waits, once the user asked it to end."""
+    """Raised where a sweep waits, once the user has asked it to end."""
 
 
 class Stopping:
-    """Handles SIGINT while a sweep runs; does nothing outside of the main thread.
+    """Handles SIGINT while a sweep runs; does nothing outside the main thread.
 
     Attributes:
         asked: Whether the sweep is to end in an orderly way.
@@ -44,10 +44,10 @@ class Stopping:
         self.asked = True
 
     def check(self) -> None:
-        """Raises, once, if the user asked for the end.
+        """Raises once if the user has asked the sweep to end.
 
         Raises:
-            StopAskedError: The user did.
+            StopAskedError: The user has asked, and this is the first check since.
         """
         if self.asked and not self._raised:
             self._raised = True

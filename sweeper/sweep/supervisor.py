@@ -1,8 +1,9 @@
 """Runs a sweep from its first trial to its result.
 
-baseline ─► interference ─► its loss over seeds ─► references ─► preflight
+baseline ─► interference ─► baseline's loss over seeds ─► references ─► preflight
          ─► search ─► confirm ─► traces ─► result.json
-everything already in the folder is skipped; what was cut off runs again
+
+Trials that are already in the folder are skipped; trials that were cut off run again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
 Unfinished = Mapping[int, Entry]
-"""The trials that were begun and have no final outcome, by number."""
+"""Trials that were begun and have no final outcome, by number."""
 
 
 def run_phases(context: SweepContext) -> None:
     """Runs every phase and writes the result to the folder.
 
-    When asked to stop, it quickly confirms the best trial so far; the sweep can be continued.
+    If the user asks it to stop, it quickly confirms the best trial so far; the sweep can be continued.
     """
     journal = context.journal
     is_traced = bool(context.spec.measure.trace and context.spec.pipeline)
@@ -69,7 +70,7 @@ def run_phases(context: SweepContext) -> None:
 
 
 def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
-    """Enters the folder's trials and charges their time; returns those that have no final outcome."""
+    """Enters the folder's trials and charges their time; returns the trials that have no final outcome."""
     journal = context.journal
     journal.go_on()
     entries = list(journal.trials())
@@ -82,7 +83,7 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
 
 
 def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> str:
-    """Runs everything but the confirmation; returns why the search ended."""
+    """Runs all phases up to the search; returns why the search ended."""
     references = context.spec.references()
     _baseline(context, trials, unfinished)
     check_interference(context, trials)
@@ -126,13 +127,13 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
 
 
 def _trace_seconds(context: SweepContext, trials: TrialRunner) -> float:
-    """Returns about how long the traces of the baseline and of a winner take."""
+    """Returns about how many seconds the traces of the baseline and of a winner take."""
     measured = trials.table.records[BASELINE].measurement
     return 2 * run_seconds(measured, context.spec) if measured is not None else 0.0
 
 
 def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | None]) -> None:
-    """Leaves a profiler trace of some steps in the folders of the trials `numbers`."""
+    """Writes a profiler trace of some steps to the folder of each trial in `numbers`."""
     trials.progress.begin("tracing")
     journal, warmup = context.journal, context.spec.measure.warmup_cap_seconds
     for number in numbers:

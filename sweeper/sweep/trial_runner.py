@@ -1,4 +1,4 @@
-"""TrialRunner: runs a sweep's trials, records and publishes their outcomes."""
+"""Runs a sweep's trials, and records and publishes their outcomes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ SCREEN_SECONDS = 0.25
 class TrialRunner:
     """Runs trials on the machine's slots.
 
-    On Ctrl-C or a signal it cancels what is under way, which runs again when the sweep is
-    continued.
+    On Ctrl-C or a signal it cancels the running jobs, which run again when the sweep is continued.
 
     Attributes:
         table: All trials so far.
@@ -67,12 +66,12 @@ class TrialRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Cancels what is under way if the process was asked to end."""
+        """Cancels the running jobs if the process was asked to end."""
         if isinstance(error, KeyboardInterrupt | EndedError):
             self.jobs.cancel()
 
     def plan(self, config: TrialConfig, stage: str) -> MeasurePlan:
-        """Returns how a trial is measured; a reference trial has a cap in seconds."""
+        """Returns the measurement plan of a trial; reference trials have a separate cap in seconds."""
         spec = self._context.spec
         measure = spec.measure
         samples, above = self.table.quality_plan(config)
@@ -90,14 +89,14 @@ class TrialRunner:
             quality_above=above,
             quality_cap_seconds=QUALITY_CAP_SHARE * (spec.search.minutes or 100.0) * 60,
             quiet_canary_ms=self.quiet_canary_ms(),
-            # Diagnosing a script takes a second run, and pays for its start-up twice.
+            # A script's diagnosis takes a second run, with another start-up.
             diagnose=not (spec.command and searching),
             screen_seconds=min(SCREEN_SECONDS, measure.window_seconds / 2),
             screen_above=self.table.screen_above(config) if searching else 0.0,
         )
 
     def quiet_canary_ms(self) -> float:
-        """Returns the canary's time on the quiet machine, from the probe and all windows so far."""
+        """Returns the canary's time on the quiet machine in ms, from the probe and all windows so far."""
         known = (self._context.machine.canary_ms, self.table.quiet_canary_ms())
         return min((ms for ms in known if ms), default=0.0)
 
@@ -129,12 +128,12 @@ class TrialRunner:
         )
 
     def _source(self) -> str:
-        """Returns who reported the baseline's speed: speeds of one sweep come from one source."""
+        """Returns the source of the baseline's speed, since all speeds of a sweep come from one source."""
         base = self.table.records.get(BASELINE)
         return base.measurement.reported_by if base is not None and base.measurement is not None else ""
 
     def run(self, folder: Path, job: Job) -> Outcome | Report:
-        """Runs a job that is not a trial; returns an outcome already in the folder as it is."""
+        """Runs a job that is not a trial; returns the outcome in the folder instead, if there is one."""
         return self.jobs.run(folder, job)
 
     def start(
@@ -161,7 +160,7 @@ class TrialRunner:
     def pass_over(
         self, number: int, config: TrialConfig, params: Mapping[str, Any], origin: str, objection: Failure
     ) -> None:
-        """Enters a configuration that is not run, because it is expected to fail."""
+        """Enters a configuration without running it, because it is expected to fail."""
         job = dataclasses.replace(self.job("search", config, params, origin), asked_at=time.time())
         outcome = dataclasses.replace(objection, finished_at=job.asked_at)
         journal = self._context.journal

@@ -1,1 +1,4 @@
-"""The operating system: files, processes, cores, environment, secrets. Standard library alone."""
+"""The operating system: files, processes, cores, environment, secrets.
+
+Imports only the standard library, except in `remote_data`.
+"""

@@ -1,4 +1,4 @@
-"""The cores this process may use: by affinity, control group and SLURM allocation."""
+"""Counts the cores this process may use, by affinity, control group and SLURM allocation."""
 
 from __future__ import annotations
 

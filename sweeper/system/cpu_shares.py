@@ -18,13 +18,13 @@ Unit = tuple[int, ...]
 def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
     """Returns the logical cores of each slot, the same number for every slot.
 
-    A trial then measures the same wherever it runs. Slots share no physical core while there are enough
-    of them. A quota is divided evenly, and a slot gets separate physical cores first.
+    A trial then measures the same on every slot. Slots share no physical core while there are enough of
+    them. A quota is divided evenly, and a slot gets separate physical cores first.
 
     Args:
         near: For each slot, the cores near its GPU as the driver reports them; empty if unknown. Used
-            only if known for every slot, in sets that do not overlap, and if each slot keeps at least
-            half the cores it would have otherwise.
+            only if known for every slot, in sets that are equal or do not overlap, and if each slot
+            then has at least half the cores it would have otherwise.
     """
     usable = sorted(os.sched_getaffinity(0))
     everywhere = [frozenset(usable)] * len(near)

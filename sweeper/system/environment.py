@@ -1,4 +1,4 @@
-"""The environment variables a trial gets: an allow-list without credentials, plus what the user names."""
+"""Selects a trial's environment variables: an allow-list without credentials, plus what the user names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 MIN_SECRET_LENGTH = 8
-"""Shorter values are not struck: that would strike common words."""
+"""Minimum length of a value that is struck; shorter values may be common words."""
 MAX_SHOWN = 8
 
 _PASSED = (

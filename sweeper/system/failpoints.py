@@ -1,4 +1,4 @@
-"""Points where a test can make a process die immediately; `failpoint("told")` does nothing otherwise."""
+"""Marks points where a test can make a process die immediately; outside such a test, it does nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 CRASH_AT = "SWEEPER_CRASH_AT"
-"""Names a file that holds `point:count`; the process that passes `point` for the count-th time dies there."""
+"""Variable with the path of a file that holds `point:count`: the process dies at the count-th `point`."""
 
 SUPERVISOR_POINTS = (
     "begun",

@@ -98,13 +98,13 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def ours(path: Path, remedy: str) -> Iterator[None]:
-    """Turns any error from reading a damaged file of ours into one line.
+    """Turns an error from reading a damaged file of ours into a one-line message.
 
     Args:
         remedy: What the user should do, in the imperative, without a full stop.
 
     Raises:
-        EnvironmentStopError: For any exception but FileNotFoundError, which passes through.
+        EnvironmentStopError: The file cannot be read or decoded. FileNotFoundError passes through.
     """
     try:
         yield

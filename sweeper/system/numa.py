@@ -1,4 +1,4 @@
-"""Memory nodes: which cores and which memory lie next to each other."""
+"""Finds the memory nodes of the machine, and binds this process to one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def nodes(root: Path = NODES) -> Mapping[int, frozenset[int]]:
 
 
 def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
-    """Returns the node that a PCI device is attached to; None where that is unknown.
+    """Returns the node that a PCI device is attached to; None if unknown.
 
     Args:
-        bus_id: As NVML gives it: `00000000:3B:00.0`.
+        bus_id: The device's address, in NVML's form: `00000000:3B:00.0`.
     """
     domain, _, rest = bus_id.lower().partition(":")
     try:
@@ -39,16 +39,16 @@ def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
 
 
 def own_node(among: Mapping[int, frozenset[int]]) -> int:
-    """Returns the node that has most of the cores which this process may use."""
+    """Returns the node with the most cores that this process may use."""
     mine = os.sched_getaffinity(0)
     return max(sorted(among), key=lambda node: len(among[node] & mine))
 
 
 def bind(node: int, among: Mapping[int, frozenset[int]]) -> None:
-    """Keeps this process, and those it starts, on a node's cores, and on its memory while there is any.
+    """Binds this process, and those it starts, to a node's cores, and to its memory while some is free.
 
     Raises:
-        OSError: The kernel does not allow it, or none of the node's cores may be used.
+        OSError: The kernel does not allow it, or this process may use none of the node's cores.
     """
     cores = among[node] & os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)

@@ -1,4 +1,4 @@
-"""The kernel's copies of files in memory."""
+"""Drops files from the kernel's page cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def forget(root: Path) -> None:
     """Drops a file, or all files of a folder, from memory, so that they are read from the disk again.
 
-    What another process has mapped stays, as does what was not written yet.
+    Pages that another process has mapped, or that are not yet on the disk, stay in memory.
     """
     files = (path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
     for path in files:

@@ -1,4 +1,4 @@
-"""Process trees from /proc: who is in one, and what it has used."""
+"""Reads from /proc which processes are in a tree, and what they have used."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def waited_seconds(pid: int) -> float | None:
 
 
 def waits(pid: int) -> dict[int, float]:
-    """Returns the same for each thread; empty if unknown."""
+    """Returns how many seconds each thread of `pid` was ready but had no core; empty if unknown."""
     return _scheduled(pid, 1)
 
 

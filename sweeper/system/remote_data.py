@@ -1,4 +1,4 @@
-"""Data that lies elsewhere (s3, gs, hf, http and what else fsspec knows), copied to this machine once."""
+"""Copies remote data (s3, gs, hf, http and whatever else fsspec supports) to this machine once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeper.errors import UserError
 from sweeper.system.files import write_json
 
 CACHE = "SWEEPER_DATA_CACHE"
-"""Environment variable: the folder of the copies."""
+"""Environment variable that names the folder of the copies."""
 CHUNK = 8 * 2**20
 AT_ONCE = 8
 ABOUT = "copied.json"
@@ -31,12 +31,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Remote:
-    """A file that lies elsewhere.
+    """A remote file.
 
     Attributes:
-        path: As its file system spells it.
-        name: Below the address that was given, as a relative path.
-        mark: Changes with its content, as far as its file system tells.
+        path: The path, as the file system spells it.
+        name: The path relative to the address; the file's name if the address is a single file.
+        mark: A value that changes with the content; empty if the file system reports none.
     """
 
     path: str
@@ -55,7 +55,7 @@ class _Listing:
 
 
 def is_remote(given: str) -> bool:
-    """Returns whether a path is an address."""
+    """Returns whether a path is an address of remote data."""
     return "://" in given
 
 
@@ -63,21 +63,22 @@ def digest(address: str) -> str:
     """Returns a digest of the names, sizes and marks of the files at an address.
 
     Raises:
-        UserError: There is nothing, or it cannot be reached.
+        UserError: The address has no files, or cannot be reached.
     """
     return _digest(address, _listed(address).files)
 
 
 def local_copy(address: str, say: Say) -> Path:
-    """Returns the copy of an address on this machine, made on the first call.
+    """Returns the local copy of the data at an address, made on the first call.
 
-    What is there of a copy that was cut off is kept. A file changed at its address gets another copy.
+    An interrupted copy resumes with the files that are missing. If a file changes at the address, the
+    data is copied again, to another folder.
 
     Args:
         say: Takes a line for the user.
 
     Raises:
-        UserError: There is nothing, it cannot be reached, or there is no room for it.
+        UserError: The address has no files or cannot be reached, or the disk has too little room.
     """
     found = _listed(address)
     folder = data_cache() / _digest(address, found.files)
@@ -91,19 +92,19 @@ def local_copy(address: str, say: Say) -> Path:
 
 
 def data_cache() -> Path:
-    """Returns the folder of what is kept of data, for all state folders of this machine."""
+    """Returns the folder of cached data, which all state folders of this machine share."""
     given = os.environ.get(CACHE)
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweeper" / "data"
     return Path(given) if given else usual
 
 
 def _shown(address: str) -> str:
-    """Returns an address without what may be secret."""
+    """Returns an address without the parts that may be secret."""
     return re.sub(r"(://)[^/\s]*@|\?.*", r"\1", address)
 
 
 def _listed(address: str) -> _Listing:
-    # Slow to import, and of no use to those whose data is here.
+    # Slow to import, and not needed for local data.
     import fsspec
 
     kind = address.partition("://")[0]
@@ -113,7 +114,7 @@ def _listed(address: str) -> _Listing:
         found: Mapping[str, Mapping[str, Any]]
         found = {root: system.info(root)} if is_file else system.find(root, detail=True)
         if not found:
-            # Some find nothing where they cannot look.
+            # Some file systems find nothing where they have no access; info() then raises.
             system.info(root)
     except FileNotFoundError as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, FileNotFoundError):
@@ -129,7 +130,7 @@ def _listed(address: str) -> _Listing:
             f"`data.path` must be a path or an address that fsspec knows, but {kind}:// is none ({error})."
         ) from error
     except Exception as error:
-        # What is raised depends on the file system.
+        # The type of the error depends on the file system.
         raise _unreachable(address, error) from error
     files = [
         Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
@@ -150,7 +151,7 @@ def _unreachable(address: str, error: BaseException) -> UserError:
 
 
 def _name(path: str, root: str) -> str:
-    """Returns a file's path below the address; of a single file, its name."""
+    """Returns a file's path relative to the address; for a single file, its name."""
     if path == root:
         return path.rstrip("/").rpartition("/")[2].partition("?")[0] or "data"
     return path.removeprefix(root).lstrip("/")
@@ -167,7 +168,7 @@ def _digest(address: str, files: list[Remote]) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lets one process at a time copy into a folder; the lock ends with it, however it ends."""
+    """Lets one process at a time copy into a folder; a process that dies frees the lock."""
     with open(folder / "lock", "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -202,7 +203,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
 
 
 def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], object]) -> str:
-    """Copies a file and returns its digest; one that is there is only read."""
+    """Copies a file, unless a copy exists, and returns its SHA-256 digest."""
     found = hashlib.sha256()
     if to.exists():
         with to.open("rb") as known:

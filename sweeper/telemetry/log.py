@@ -1,4 +1,4 @@
-"""A trial's telemetry as text with one line per second, for `less` and `tail`."""
+"""Writes a trial's telemetry as text with one line per second, for `less` and `tail`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The table of probes that sample every trial.
 
-A new probe is one file and one row. A third party's probe is a class that derives from `Probe`, as
-an entry point in `sweeper.probes`. It is used wherever it is installed, on a cluster's workers too.
+A new probe is one file and one row. A third party's probe is a class that derives from `Probe` and
+is an entry point in `sweeper.probes`. It is used wherever it is installed, on a cluster's workers too.
 The server looks for entry points once, before it forks keepers; keepers use the cached answer.
 """
 

@@ -21,7 +21,7 @@ TIME = "time_s"
 class Sampler:
     """Reads all probes at a steady rate in threads of the keeper, never of the trial.
 
-    Each probe has its own thread, so that a hanging one only costs its own series.
+    Each probe has its own thread, so that a probe that hangs only costs its own series.
     """
 
     def __init__(self, probes: Sequence[Probe], interval_seconds: float = INTERVAL_SECONDS) -> None:
@@ -80,7 +80,7 @@ class Sampler:
         return _table(rows)
 
     def drain(self) -> dict[str, list[float]]:
-        """Returns and clears `columns`, since a long run is reported bit by bit."""
+        """Returns and clears `columns`, since a long run is reported in pieces."""
         with self._lock:
             rows, self._rows = self._rows, []
         return _table(rows)

@@ -1,1 +1,1 @@
-"""Stand-ins for tests and benchmarks, and the conformance suites of the seams."""
+"""Provides stand-ins for tests and benchmarks, and the conformance suites of the seams."""

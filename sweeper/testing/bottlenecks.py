@@ -1,6 +1,6 @@
-"""Trainings with a known bottleneck: `model.kind` says which part of a step takes the time.
+"""Defines trainings with a known bottleneck: `model.kind` names the part of a step that takes the time.
 
-input     each row is decoded for a while before it is handed over (a processor's work, as JPEG is)
+input     each row is decoded for a while before it is handed over (processor work, as for JPEG)
 compute   a wide network on data in memory
 sync      each step waits for an answer from another process
 
@@ -28,7 +28,7 @@ WIDTH = {"input": 128, "compute": 1024, "sync": 128}
 
 
 def prepare(data: Mapping[str, Any]) -> Prepared:
-    """Draws noise: nothing is to be learnt."""
+    """Draws rows of noise, whose target is their first feature."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((ROWS, FEATURES)).astype(np.float32)
     return Prepared(arrays={"x": x, "y": x[:, 0].copy()}, synthetic=True)
@@ -78,7 +78,7 @@ class _waiter:  # noqa: N801  (it is called, like a function)
         asked, self._ask = os.pipe()
         self._answer, answer = os.pipe()
         if os.fork() == 0:
-            # With the trial's end of it open here as well, this would never see the trial's end.
+            # If the trial's end of the pipe stayed open here, this process would never see it close.
             os.close(self._ask)
             while os.read(asked, 1):
                 time.sleep(ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""The conformance suite of launchers. Derive a test class from it and give it a `launcher` fixture.
+"""Provides the conformance suite of launchers. Derive a test class and give it a `launcher` fixture.
 
 class TestErrand(LauncherConformance):
     @pytest.fixture
@@ -26,7 +26,7 @@ WAIT_SECONDS = 60
 
 
 def fault_job(folder: Path, fault: str = "", **changes: object) -> Path:
-    """Writes a job that does what `fault` says, and returns its folder."""
+    """Writes a job with the fault of that name, and returns its folder."""
     config = TrialConfig(model={"fault": fault})
     write_job(folder, Job(uid=folder.name, runner=faults.RUNNER, config=config, **changes))  # type: ignore[arg-type]
     return folder
@@ -36,7 +36,7 @@ def launcher_of(name: str, folder: Path, **execution: object) -> Launcher:
     """Returns the launcher `name` as a sweep in `folder` gets it: built in, or found by its entry point.
 
     Args:
-        execution: More settings of that section, such as `address`. Jobs use the CPU by default.
+        execution: Settings of the section `execution`, such as `address`. Jobs use the CPU by default.
 
     Raises:
         UserError: There is no such launcher, or it does not take these settings.
@@ -62,7 +62,7 @@ class LauncherConformance:
 
     @pytest.fixture
     def cancels(self) -> bool:
-        """Whether a running job can be ended; override it if `submit` waits for the job's end."""
+        """Returns whether a running job can be ended; override it if `submit` waits for the job's end."""
         return True
 
     def test_a_job_gives_its_outcome_and_leaves_it_in_the_folder(
@@ -100,7 +100,7 @@ class LauncherConformance:
         assert handle.result() is outcome
 
     def test_a_cancelled_job_is_lost(self, launcher: Launcher, tmp_path: Path, cancels: bool) -> None:
-        """`cancel` ends it early, and leaves no outcome."""
+        """`cancel` ends a job early, and leaves no outcome."""
         if not cancels:
             pytest.skip("this launcher's `submit` waits for the end of the job")
         handle = launcher.submit(fault_job(tmp_path / "a", "sleep"))
@@ -111,7 +111,7 @@ class LauncherConformance:
         assert read_outcome(tmp_path / "a") is None
 
     def test_jobs_up_to_the_capacity(self, launcher: Launcher, tmp_path: Path) -> None:
-        """Each handle gives the outcome of its own job, whatever the order in which they end."""
+        """Each handle gives the outcome of its own job, in whatever order the jobs end."""
         assert launcher.capacity >= 1
         jobs = {name: launcher.submit(fault_job(tmp_path / name)) for name in "abc"[: launcher.capacity]}
         wait_any(list(jobs.values()), WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""The conformance suite of export formats. Derive a test class from it; give it a `form` fixture.
+"""Provides the conformance suite of export formats. Derive a test class and give it a `form` fixture.
 
 class TestCompact(ExportFormatConformance):
     @pytest.fixture
@@ -93,7 +93,7 @@ class ExportFormatConformance:
         return export_of(CONFIGS[request.param])
 
     def test_a_text_is_a_function_of_the_export(self, form: str, value: dict[str, Any]) -> None:
-        """The same export gives the same text, whole lines, and is not changed."""
+        """The same export gives the same text, in whole lines; the export is not changed."""
         before = copy.deepcopy(value)
         text = rendered(value, form)
         assert text.endswith("\n")
@@ -121,7 +121,7 @@ class ExportFormatConformance:
     def test_no_secret_is_in_it(
         self, form: str, value: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Neither a password in a URL nor one from the environment."""
+        """The text has neither a password in a URL nor one from the environment."""
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         text = rendered(value, form)
         assert PASSWORD not in text

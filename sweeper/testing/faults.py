@@ -1,4 +1,4 @@
-"""Faults in a trial's process, by name: as a runner, and inside a pipeline."""
+"""Causes faults in a trial's process by name: as a runner, and inside a pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sweeper.core.progress import Progress
 from sweeper.testing import noop
 
 RUNNER = "sweeper.testing.faults:run"
-"""Does what `model.fault` says, and then what the no-op runner does."""
+"""A runner that causes the fault `model.fault`, and then does what the no-op runner does."""
 
 LONG_SECONDS = 600
 
@@ -43,7 +43,7 @@ def _kill() -> None:
 
 
 def _children() -> None:
-    """Leaves a plain child and a daemon in a separate session (double fork); both would survive."""
+    """Leaves a plain child and a daemon in a separate session (double fork); both outlive the process."""
     subprocess.Popen(["sleep", str(LONG_SECONDS)])
     first = os.fork()
     if first == 0:
@@ -89,11 +89,11 @@ FAULTS: Mapping[str, Callable[[], None]] = {
     "raise": _raise,
     "sleep": _sleep,
 }
-"""By the value of `model.fault`."""
+"""The function that causes each fault, by the value of `model.fault`."""
 
 
 def run(job: Job, progress: Progress) -> Measurement:
-    """Does what `model.fault` asks for; returns a synthetic measurement if that returns."""
+    """Causes the fault `model.fault`; returns a synthetic measurement if the fault returns."""
     progress.stage("build")
     FAULTS[str(job.config.model.get("fault", ""))]()
     return noop.run(job, progress)

@@ -1,4 +1,4 @@
-"""The conformance suite of loaders. Derive a test class from it and give it a `config` fixture.
+"""Provides the conformance suite of loaders. Derive a test class and give it a `config` fixture.
 
 class TestTurbo(LoaderConformance):
     @pytest.fixture
@@ -63,7 +63,7 @@ def padded(tensors: Mapping[str, Tensor], index: Tensor, length: int) -> Batch:
 
 
 def of_lengths(**changes: Any) -> Samples:
-    """Returns 103 samples of 1 to 12 elements: `x` holds its number as often as it is long, then zeros."""
+    """Returns 103 samples of 1 to 12 elements: `x` repeats a sample's number over its length, then zeros."""
     count = 1 + torch.arange(LENGTH) * 7 % LONGEST
     x = torch.arange(LENGTH)[:, None] * (torch.arange(LONGEST) < count[:, None])
     samples = Samples(
@@ -92,7 +92,7 @@ def numbers(found: list[Batch]) -> list[list[int]]:
 
 
 def in_order(samples: Samples, size: int, epochs: int, *, drop_last: bool, buckets: int = 1) -> list[Any]:
-    """Returns `(samples, static length)` of each batch that `epochs` epochs consist of."""
+    """Returns `(samples, static length)` of each batch of `epochs` epochs."""
     order = Order(samples.length, size, SEED, drop_last=drop_last, lengths=samples.lengths, buckets=buckets)
     return [
         (index.tolist(), length) for epoch in range(epochs) for index, length in order.epoch(epoch).batches()
@@ -109,7 +109,7 @@ class LoaderConformance:
 
     @pytest.fixture
     def index_only(self) -> bool:
-        """Whether indices are requested; override it for a loader that `gathers_in_step`."""
+        """Returns whether indices are requested; override it for a loader that `gathers_in_step`."""
         return False
 
     @pytest.fixture
@@ -130,7 +130,7 @@ class LoaderConformance:
 
     @pytest.mark.parametrize("drop_last", [True, False], ids=["drop", "ragged"])
     def test_batches_are_those_of_the_order(self, start: Any, drop_last: bool) -> None:
-        """For three epochs: the same samples in the same batches as from every other loader."""
+        """Three epochs have the same samples in the same batches as from every other loader."""
         want = in_order(numbered(), SIZE, 3, drop_last=drop_last)
         got = batches(start(numbered(), drop_last=drop_last), len(want))
         assert numbers(got) == [index for index, _ in want]
@@ -145,7 +145,7 @@ class LoaderConformance:
             assert sorted(itertools.chain(*epoch)) == list(range(LENGTH))
 
     def test_a_seed_decides_the_batches(self, start: Any) -> None:
-        """The same for the same seed, different for another."""
+        """The same seed gives the same batches, and another seed gives others."""
         first, again, other = (numbers(batches(start(numbered(), seed=seed), 7)) for seed in (5, 5, 6))
         assert first == again
         assert first != other
@@ -203,14 +203,14 @@ class LoaderConformance:
         assert all(torch.equal(batch["x"], batch["i"] * 0.5) for batch in got)
 
     def test_it_says_how_its_work_repeats(self, start: Any) -> None:
-        """Timed windows cover whole multiples of these."""
+        """Timed windows cover whole multiples of these steps."""
         loader = start(numbered())
         assert loader.drain_steps >= 1
         assert loader.period_steps >= 1
         assert loader.order.num_batches == LENGTH // SIZE
 
     def test_what_cannot_be_read_is_raised(self, start: Any) -> None:
-        """Wherever it is read: by `start` or instead of a batch."""
+        """The error is raised by `start` or instead of a batch."""
         bad = in_order(numbered(), SIZE, 1, drop_last=True)[3][0][0]
 
         def gather(tensors: Mapping[str, Tensor], index: Tensor) -> Batch:

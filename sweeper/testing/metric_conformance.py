@@ -1,4 +1,4 @@
-"""The conformance suite of metrics. Derive a test class from it and give it a `metric` fixture.
+"""Provides the conformance suite of metrics. Derive a test class and give it a `metric` fixture.
 
 class TestCost(MetricConformance):
     @pytest.fixture
@@ -81,7 +81,7 @@ class MetricConformance:
 
     @pytest.mark.parametrize("case", MEASURED)
     def test_it_is_a_finite_number_or_absent(self, metric: Metric, case: str) -> None:
-        """Whatever is missing from a measured trial: no exception, no NaN, no infinity."""
+        """A field that a measured trial lacks causes no exception, no NaN and no infinity."""
         value = metric.of(MEASURED[case])
         assert value is None or (math.isfinite(value)), value
 
@@ -90,7 +90,7 @@ class MetricConformance:
         assert metric.of(MEASURED["everything"]) is not None
 
     def test_it_rests_on_the_loss_where_it_says_so(self, metric: Metric) -> None:
-        """Only then does the quality pass run for it."""
+        """The quality pass runs only for metrics that say so."""
         lacks = dataclasses.replace(
             MEASURED["everything"],
             quality=None,
@@ -106,6 +106,6 @@ class MetricConformance:
             assert encode(each) == before
 
     def test_a_trial_without_a_measurement_has_none(self, metric: Metric) -> None:
-        """As one that failed, or still runs."""
+        """A trial that failed or still runs has no value."""
         for outcome in (None, Failure(kind=FailureKind.OOM, message="it broke")):
             assert with_added(record(outcome), [metric.name]).metric(metric.name) is None

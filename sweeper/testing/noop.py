@@ -1,4 +1,4 @@
-"""A runner that does nothing: the remaining time is the orchestrator's."""
+"""Provides a runner that does nothing, so that all time is the orchestrator's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite of probes. Derive a test class from it and give it a `name` fixture.
+"""Provides the conformance suite of probes. Derive a test class and give it a `name` fixture.
 
 class TestFiles(ProbeConformance):
     @pytest.fixture
@@ -28,15 +28,15 @@ from sweeper.telemetry.sampler import ANSWER_SECONDS, INTERVAL_SECONDS, TIME, Sa
 UNITS = ("pct", "w", "j", "c", "mhz", "gib", "mib_s", "gib_s", "per_s", "ms", "s")
 """The name of a series ends with one of these; a count has `_num_` in its name instead."""
 READ_SECONDS = 0.02
-"""The longest reading: one comes every `INTERVAL_SECONDS`, on a core that the trial may need."""
+"""Longest reading: there is one every `INTERVAL_SECONDS`, on a core that the trial may need."""
 NUM_READINGS = 20
 NO_PID = 2**22 + 1
-"""Above Linux's highest process id."""
+"""A number above Linux's highest process id."""
 WAIT_SECONDS = 10.0
 
 
 def files_and_children() -> set[str]:
-    """Returns the open files of this process, and its descendants."""
+    """Returns this process's open files and its descendants."""
     files = {f"{fd}: {path}" for fd in os.listdir("/proc/self/fd") if (path := _target(fd))}
     return files | {f"process {each.pid}" for each in psutil.Process().children(recursive=True)}
 
@@ -45,7 +45,7 @@ def _target(descriptor: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
-        # That of the listing itself.
+        # The descriptor of the listing itself.
         return ""
 
 
@@ -54,12 +54,12 @@ class ProbeConformance:
 
     @pytest.fixture
     def series(self, name: str) -> re.Pattern[str]:
-        """The names that its series may have: only built-in probes may leave their own name out."""
+        """Returns a pattern for the names of its series; only built-in probes may omit their own name."""
         return re.compile(rf"{name}_[a-z0-9_]+")
 
     @pytest.fixture
     def reads_here(self) -> bool:
-        """Whether this machine has what the probe reads; override it for a probe that needs a device."""
+        """Returns whether this machine has what the probe reads; override it if the probe needs a device."""
         return True
 
     @pytest.fixture
@@ -69,7 +69,7 @@ class ProbeConformance:
 
     @pytest.fixture
     def trial(self) -> Iterator[int]:
-        """A process that stands in for the trial; returns its id."""
+        """Yields the id of a process that stands in for the trial."""
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         yield process.pid
         process.kill()
@@ -77,7 +77,7 @@ class ProbeConformance:
 
     @pytest.fixture
     def probe(self, make: Callable[[], Probe], trial: int) -> Iterator[Probe]:
-        """A probe that is open, on a machine without a GPU."""
+        """Yields an open probe, for a trial without a GPU."""
         probe = make()
         probe.open(trial, "")
         yield probe
@@ -101,7 +101,7 @@ class ProbeConformance:
         assert all(isinstance(why, str) and why for why in probe.missing.values())
 
     def test_a_reading_takes_bounded_time(self, probe: Probe) -> None:
-        """The median of many, so that a busy machine does not decide; `between` has more time."""
+        """The median of many readings counts, so that a busy machine does not; `between` has more time."""
         seconds = []
         for _ in range(NUM_READINGS):
             began = time.perf_counter()
@@ -116,7 +116,7 @@ class ProbeConformance:
     def test_nothing_is_raised_where_there_is_nothing(
         self, make: Callable[[], Probe], device_uuid: str
     ) -> None:
-        """Neither the process nor the GPU is there."""
+        """Neither the process nor the GPU exists."""
         probe = make()
         probe.open(NO_PID, device_uuid)
         probe.read()
@@ -136,7 +136,7 @@ class ProbeConformance:
         probe.close()
 
     def test_a_closed_probe_leaves_nothing(self, make: Callable[[], Probe], trial: int) -> None:
-        """No file, thread or process; one that was never opened may be closed, and any twice."""
+        """No file, thread or process is left. A probe may be closed before it is opened, and twice."""
         make().close()
         threads, before = set(threading.enumerate()), files_and_children()
         probe = make()
@@ -151,7 +151,7 @@ class ProbeConformance:
         assert files_and_children() - before == set()
 
     def test_its_series_arrive(self, make: Callable[[], Probe], trial: int, reads_here: bool) -> None:
-        """Each of them on the common time axis, with the cost of its readings."""
+        """Each series is on the common time axis, with the cost of the readings."""
         if not reads_here:
             pytest.skip("this machine does not have what the probe reads")
         probe, deadline = make(), time.monotonic() + WAIT_SECONDS

@@ -1,7 +1,7 @@
-"""A search space that was measured completely, so that any strategy can replay it in milliseconds.
+"""Reads and writes surfaces: fully measured search spaces, which any strategy can replay in milliseconds.
 
-A surface is a file of lines, each a JSON object: the first says what was measured, and on what (`Head`); each
-other one is a process (`Process`). `docs/surfaces.md` describes them.
+A surface is a file with one JSON object per line. The first says what was measured, and on which device
+(`Head`); each other one is a process (`Process`). `docs/surfaces.md` describes them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sweeper.testing.noop import made_up
 
 SCHEMA, LICENCE = "sweeper-surface/1", "CC-BY-4.0"
 CORRECT = "correct"
-"""`invalidity` of a process that was measured."""
+"""The `invalidity` of a process that was measured."""
 
 ABOUT_THE_SPACE = ("name", "pipeline", "data", "space", "fix", "baseline")
 """Keys of a specification that say what was measured."""
 
 OUT_OF_MEMORY_SECONDS = 0.5
-"""Time that a trial takes to fail, beyond its start-up."""
+"""Time that a trial takes to fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Head:
 
     Attributes:
         device: The model of the GPU, or of the processor.
-        torch: Its version.
+        torch: The version of torch.
         space: The specification, as `sweeper run` reads it.
     """
 
@@ -68,13 +68,13 @@ class Process:
 
     Attributes:
         configuration: The values of the parameters that are searched.
-        baseline: It is the baseline, which may lie outside of the space.
-        round: Every configuration runs once in a round, in random order.
-        repeated: Its round is of a few configurations only, to show how much processes differ.
+        baseline: Whether it is the baseline, which may lie outside the space.
+        round: Number of its round. Every configuration runs once in a round, in random order.
+        repeated: Whether its round has only a few configurations, to show how much processes differ.
         invalidity: `correct`, or why there is no measurement, by `sweeper.core.measurement.FailureKind`.
         throughput: Samples per second of each window.
-        startup_seconds: From the start of the process to its first step.
-        warmup_seconds: From there to the first window.
+        startup_seconds: Time from the start of the process to its first step.
+        warmup_seconds: Time from there to the first window.
         peak_gib: Peak memory: of the GPU, or of the process.
         loss: Validation loss after the samples of the space's `measure.quality_samples`; None where it was
             not measured.
@@ -112,7 +112,7 @@ class Cell:
 
     Attributes:
         throughput: Samples per second, over all processes; 0 if none was measured.
-        start_seconds: From the start of the process to the first window.
+        start_seconds: Time from the start of the process to the first window.
         peak_gib: Peak memory.
         failure: How it failed; empty if it was measured.
     """
@@ -132,7 +132,8 @@ class Recording:
     """A surface that was read.
 
     Attributes:
-        cells: By the key of their configuration; what was disturbed counts only if there is nothing else.
+        cells: Cells by the key of their configuration. The speed of a disturbed process counts only if
+            there is no other.
         rounds: The repeated processes, round by round: samples per second by key.
     """
 
@@ -155,7 +156,7 @@ def read(path: Path) -> Recording:
     """Returns the surface of a file.
 
     Raises:
-        UserError: The file is not one.
+        UserError: The file is not a surface.
     """
     head, processes = head_of(path), list(processes_of(path))
     spec = SweepSpec.from_dict(dict(head.space))
@@ -192,7 +193,7 @@ def head_of(path: Path) -> Head:
     """Returns the first line of a surface.
 
     Raises:
-        UserError: The file is not one.
+        UserError: The file is not a surface.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -207,7 +208,7 @@ def head_of(path: Path) -> Head:
 
 
 def processes_of(path: Path) -> Iterator[Process]:
-    """Yields the processes of a surface; half a line at the end, of one that was cut off, is left out."""
+    """Yields the processes of a surface; an incomplete last line is left out."""
     with path.open(encoding="utf-8") as file:
         next(file)
         for line in file:
@@ -216,7 +217,7 @@ def processes_of(path: Path) -> Iterator[Process]:
 
 
 def begin(path: Path, head: Head) -> None:
-    """Writes the first line of a new surface, or cuts off half a line of one that is there."""
+    """Writes the first line of a new surface, or cuts an incomplete last line off an existing one."""
     if path.exists():
         text = path.read_bytes()
         os.truncate(path, text.rfind(b"\n") + 1)
@@ -233,7 +234,7 @@ def add(path: Path, process: Process) -> None:
 def _line(value: Head | Process) -> str:
     tree = encode(value)
     if isinstance(value, Process):
-        # A line says what is particular about it.
+        # A line leaves out the defaults.
         usual = {each.name: each.default for each in dataclasses.fields(Process)}
         tree = {name: each for name, each in tree.items() if each not in (usual[name], [])}
     return json.dumps(tree, allow_nan=False) + "\n"
@@ -242,8 +243,8 @@ def _line(value: Head | Process) -> str:
 class RecordedSurface:
     """Answers trials from recorded cells, with recorded noise; for `ReplayLauncher`.
 
-    A trial's noise depends on the seed, the configuration and how often it was asked for, so that a
-    sweep which is cut off and continued finds the same.
+    A trial's noise depends on the seed, the configuration and the number of requests for it, so that a
+    sweep that is interrupted and continued finds the same.
     """
 
     def __init__(
@@ -272,7 +273,7 @@ class RecordedSurface:
         return self.cells.get(config.replace({"accumulate_steps": 1}).key(), UNKNOWN)
 
     def __call__(self, config: TrialConfig) -> Measurement | Failure:
-        """Returns a trial's outcome. Its first window is a short one, the second the rest."""
+        """Returns a trial's outcome. Its first window stands for the screening, the second for the rest."""
         cell = self.cell(config)
         if cell.failure:
             kind = FailureKind(cell.failure)

@@ -1,6 +1,6 @@
-"""A launcher that answers every job from a function of the configuration. Nothing runs.
+"""Provides a launcher that answers every job from a function of the configuration. It runs nothing.
 
-Whole sweeps take milliseconds: for tests of the supervisor, and for comparing samplers on recorded
+Whole sweeps take milliseconds, for tests of the supervisor and for comparing samplers on recorded
 surfaces.
 """
 
@@ -39,12 +39,12 @@ from sweeper.execution.launcher import Launcher, outcome_or_lost
 from sweeper.testing.noop import CPU
 
 Surface = Callable[[TrialConfig], Measurement | Failure]
-"""The outcome of a configuration's trial; it may be noisy, or raise, which ends the supervisor."""
+"""Returns the outcome of a configuration's trial, noisy or not; an exception ends the supervisor."""
 
 Loss = Callable[[TrialConfig], float]
 
 FALL = 0.25
-"""Power of the samples with which a loss falls."""
+"""Exponent with which a loss falls: it is proportional to `samples ** -FALL`."""
 
 
 class ReplayLauncher(Launcher):
@@ -71,15 +71,15 @@ class ReplayLauncher(Launcher):
         refuses: Callable[[TrialConfig], Failure | None] = lambda config: None,
         sleep_seconds: float = 0.0,
     ) -> None:
-        """Nothing is started yet.
+        """Runs nothing yet.
 
         Args:
-            loss: Validation loss after the samples of the first quality pass; it falls with more.
-            constant_loss: That of the best constant predictor; None if unknown.
-            devices: The probe's finding, with `usable_cpus` and `lacks` (`field=value` -> why).
+            loss: Validation loss after the samples of the first quality pass; it falls with more samples.
+            constant_loss: Validation loss of the best constant predictor; None if unknown.
+            devices: The devices that the probe finds, with `usable_cpus` and `lacks` (`field=value` -> why).
             prepared: The result of the prepare job; synthetic data by default.
-            refuses: How a configuration fails in the preflight; none does by default.
-            sleep_seconds: How long each trial takes.
+            refuses: Returns a configuration's failure in the preflight; by default, none fails.
+            sleep_seconds: Duration of each trial.
         """
         self.capacity = len(devices)
         self.jobs: list[Job] = []

@@ -1,4 +1,4 @@
-"""The conformance suite of samplers. Derive a test class from it and give it a `sampler` fixture.
+"""Provides the conformance suite of samplers. Derive a test class and give it a `sampler` fixture.
 
 class TestGreedy(SamplerConformance):
     @pytest.fixture
@@ -25,7 +25,7 @@ from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
 
 NUM_KNOWN, NUM_ASKS = 10, 5
-"""Trials that ended before the first ask, as most samplers begin at random; and the number of asks."""
+"""Numbers of trials before the first ask, because most samplers begin at random, and of asks."""
 SPACE: Mapping[str, Any] = {
     "batch_size": {"type": "int", "low": 64, "high": 1024, "log": True},
     "optimizer.lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True},
@@ -44,7 +44,7 @@ assert "torch" not in sys.modules, "torch was imported"
 
 
 def spec_for(sampler: str, seed: int = 0, *, num_objectives: int = 1) -> SweepSpec:
-    """Returns a space of every type of parameter, to be searched by `sampler`."""
+    """Returns a space with every type of parameter, which `sampler` searches."""
     tree = {
         "name": "toy",
         "pipeline": "toy",
@@ -86,14 +86,14 @@ class Sweep:
         return SearchResult(params=params, values=values, constraints={"ran": float(number % 4 == 0)})
 
     def restart(self, *, without_study: bool = False) -> None:
-        """Goes on as after a crash of the supervisor."""
+        """Continues as after a crash of the supervisor."""
         self.searcher.close()
         if without_study:
             self.path.unlink(missing_ok=True)
         self.searcher = Searcher(self.path, self.spec, self.results)
 
     def run(self, num: int) -> None:
-        """Asks for `num` trials and reports the result of each; every fourth fails its limit."""
+        """Asks for `num` trials and reports the result of each; every fourth violates its constraint."""
         first = len(self.results) + 1
         for number in range(first, first + num):
             taken = {self.spec.config(each.params).key() for each in self.results.values()}

@@ -1,4 +1,4 @@
-"""Searches over recorded surfaces: those of `sweeper run` and of other libraries' samplers."""
+"""Searches recorded surfaces as `sweeper run` does, and with other libraries' samplers."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 WINDOW_SECONDS, REPEATS, SCREEN_SECONDS = 0.5, 2, 0.25
-"""As in search_spaces/quick.yaml; longer windows favour a search that screens."""
+"""Windows as in search_spaces/quick.yaml; longer ones favour a search that screens."""
 
-INFEASIBLE_SHARE = 0.7
-"""So many of the configurations fit into memory."""
+FEASIBLE_SHARE = 0.7
+"""Share of the configurations that fit into memory."""
 
 OURS_TRIALS = 80
 NOTHING = "pipelines.tabular"
-"""A pipeline that is everywhere; none runs."""
+"""A pipeline that every installation has. It does not run."""
 
 BRACKET, KEPT, RUNGS = 27, 3, (0.25, 0.5, 1.0)
-"""Of `halving`: so many begin, one in three goes on, and is measured for so many seconds."""
+"""For `halving`: configurations in a bracket, of which one in `KEPT` goes on, and seconds of each rung."""
 
 
 class Problem:
@@ -46,16 +46,16 @@ class Problem:
 
     Attributes:
         params: The parameters of each of its configurations, by key.
-        limit_gib: The budget.
-        best: Samples per second of the best that fits.
-        grid_seconds: What measuring every configuration takes.
+        limit_gib: The memory budget.
+        best: Samples per second of the best configuration that fits.
+        grid_seconds: Time that measuring every configuration takes.
     """
 
     def __init__(self, recording: Recording) -> None:
         self.spec, self.cells, self.noise = recording.spec, recording.cells, recording.noise
         self.params = {key: each for key, each in combinations(self.spec).items() if key in self.cells}
         peaks = sorted(cell.peak_gib for key in self.params if not (cell := self.cells[key]).failure)
-        self.limit_gib = peaks[int(INFEASIBLE_SHARE * len(peaks))]
+        self.limit_gib = peaks[int(FEASIBLE_SHARE * len(peaks))]
         self.best = max(self.cells[key].throughput for key in self.params if self.fits(key))
         self.grid_seconds = math.fsum(
             self.cells[key].start_seconds + REPEATS * WINDOW_SECONDS for key in self.params
@@ -67,16 +67,16 @@ class Problem:
         return self.spec.name
 
     def fits(self, key: str) -> bool:
-        """Returns whether a configuration runs."""
+        """Returns whether a configuration runs within the budget."""
         cell = self.cells[key]
         return not cell.failure and cell.peak_gib <= self.limit_gib
 
     def surface(self, seed: int) -> RecordedSurface:
-        """Returns it as it answers one search."""
+        """Returns the surface as one search sees it."""
         return RecordedSurface(self.cells, self.noise, limit_gib=self.limit_gib, seed=seed)
 
     def share(self, key: str) -> float:
-        """Returns what a configuration reaches of the best that fits."""
+        """Returns the throughput of a configuration as a share of the best that fits."""
         return self.cells[key].throughput / self.best
 
 
@@ -85,9 +85,9 @@ class Step:
     """One trial of a search.
 
     Attributes:
-        key: Of its configuration.
-        seconds: What it took.
-        throughput: Samples per second that it seemed to have; 0 where it failed.
+        key: Key of its configuration.
+        seconds: Time that it took.
+        throughput: Measured samples per second, with noise; 0 if it failed.
     """
 
     key: str
@@ -97,7 +97,7 @@ class Step:
 
 
 Strategy = Callable[[Problem, int], Iterator[Step]]
-"""`(problem, seed)`: the steps of one search, for as long as they are asked for."""
+"""Takes `(problem, seed)`, and yields the steps of one search for as long as they are requested."""
 
 
 class Sampler(Protocol):
@@ -114,14 +114,14 @@ class Sampler(Protocol):
         """Returns a value for each parameter, or None if there is nothing left to try."""
 
     def tell(self, params: Mapping[str, Scalar], throughput: float | None) -> None:
-        """Takes the samples per second of what was asked for; None if it failed."""
+        """Receives the samples per second of the parameters that it suggested; None if they failed."""
 
 
 # -- ours ------------------------------------------------------------------------------------------
 
 
 def ours(sampler: str = "auto", trials: int = OURS_TRIALS, **search: object) -> Strategy:
-    """Returns a search as `sweeper run` does it, supervisor and all."""
+    """Returns a search as `sweeper run` does it, supervisor included."""
 
     def run(problem: Problem, seed: int) -> Iterator[Step]:
         spec = spec_of(problem, seed, sampler, trials, **search)
@@ -134,7 +134,7 @@ def ours(sampler: str = "auto", trials: int = OURS_TRIALS, **search: object) -> 
 
 def spec_of(problem: Problem, seed: int, sampler: str, trials: int, **search: object) -> SweepSpec:
     """Returns the specification of a sweep over a recorded surface."""
-    # Nothing of the pipeline runs, and it need not be here.
+    # The pipeline does not run, and need not be here.
     tree = {**problem.spec.to_dict(), "pipeline": NOTHING}
     tree["search"] = {"sampler": sampler, "trials": trials, "minutes": None, "seed": seed, **search}
     tree["measure"] = {
@@ -160,12 +160,12 @@ def run_recorded(home: Path, spec: SweepSpec, problem: Problem, seed: int) -> No
 
 
 def scratch() -> str | None:
-    """Returns a folder in memory where there is one: sweeps write each outcome through to the disk."""
+    """Returns a folder in memory, if there is one, because sweeps sync each outcome to the disk."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def steps_of(journal: Journal, problem: Problem) -> Iterator[Step]:
-    """Yields the searched trials of a sweep, less what was passed over."""
+    """Yields the searched trials of a sweep, except those that did not run."""
     for entry in journal.trials():
         outcome, plan = entry.outcome, entry.job.plan
         if entry.job.stage != "search" or is_passed_over(outcome):
@@ -175,7 +175,7 @@ def steps_of(journal: Journal, problem: Problem) -> Iterator[Step]:
         if isinstance(outcome, Measurement):
             seconds += SCREEN_SECONDS if plan.screen_above else 0.0
             seconds += 0.0 if outcome.screened_out else REPEATS * WINDOW_SECONDS
-            # What accumulates is a trial of another configuration.
+            # A trial that accumulates is not of the recorded configuration.
             own = entry.job.config.accumulate_steps == 1
             yield Step(key, seconds, outcome.throughput if own else 0.0)
         else:
@@ -184,7 +184,7 @@ def steps_of(journal: Journal, problem: Problem) -> Iterator[Step]:
 
 
 def is_passed_over(outcome: object) -> bool:
-    """Returns whether a trial did not run, since it was not expected to fit."""
+    """Returns whether a trial did not run because it was not expected to fit."""
     return isinstance(outcome, Failure) and outcome.kind is FailureKind.OOM_EXPECTED
 
 
@@ -209,7 +209,7 @@ def grid(problem: Problem, seed: int) -> Iterator[Step]:
 def halving(problem: Problem, seed: int) -> Iterator[Step]:
     """Yields brackets of successive halving: many for a moment, the best of them for longer.
 
-    As Hyperband has it (Li et al. 2018), with the length of the measurement as the budget.
+    As in Hyperband (Li et al. 2018), with the length of the measurement as the budget.
     """
     surface, keys = problem.surface(seed), sorted(problem.params)
     random.Random(seed).shuffle(keys)
@@ -223,7 +223,7 @@ def halving(problem: Problem, seed: int) -> Iterator[Step]:
 
 
 def asking(make: Callable[[Mapping[str, BaseDistribution], int], Sampler]) -> Strategy:
-    """Returns a search by a sampler: without presets, screening or memory model, each trial in full."""
+    """Returns a search by a sampler, without presets, screening or memory model; each trial runs in full."""
 
     def run(problem: Problem, seed: int) -> Iterator[Step]:
         surface, sampler = problem.surface(seed), make(distributions_of(problem.spec), seed)
@@ -237,7 +237,7 @@ def asking(make: Callable[[Mapping[str, BaseDistribution], int], Sampler]) -> St
 
 
 class OptunaSampler:
-    """One of Optuna's samplers at its defaults; what fails is told FAIL."""
+    """One of Optuna's samplers with its defaults; a failed trial gets the state FAIL."""
 
     def __init__(
         self,
@@ -251,13 +251,13 @@ class OptunaSampler:
         self._trial: optuna.Trial | None = None
 
     def ask(self) -> Mapping[str, Scalar]:
-        """Returns what it suggests."""
+        """Returns the sampler's suggestion."""
         self._trial = self._study.ask(self._space)
         params: Mapping[str, Scalar] = self._trial.params
         return params
 
     def tell(self, params: Mapping[str, Scalar], throughput: float | None) -> None:
-        """Tells the study."""
+        """Reports the result to the study."""
         assert self._trial is not None
         failed = optuna.trial.TrialState.FAIL if throughput is None else None
         self._study.tell(self._trial, throughput, state=failed)
@@ -283,7 +283,7 @@ def strategy_of(name: str) -> Strategy:
     """Returns a strategy by its name.
 
     Raises:
-        UserError: There is none of this name.
+        UserError: There is no strategy of this name.
     """
     if name in STRATEGIES:
         return STRATEGIES[name]

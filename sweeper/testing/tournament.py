@@ -3,7 +3,7 @@
 python -m sweeper.testing.tournament FILE... [--with NAME ...] [--seeds 20] [--into PAGE.md]
 
 A strategy is `ours`, `grid`, `halving`, the name of an Optuna sampler (`tpe`, `gp`, `cmaes`, `random`), or
-`FILE.py:CLASS` for one of your own (`sweeper.testing.strategies.Sampler`). The score is how long a person
+`FILE.py:CLASS` for one of your own (`sweeper.testing.strategies.Sampler`). The score is how long a user
 would have waited for the trials, start-up and failures included, until the configuration that would be
 confirmed is near the best.
 """
@@ -32,13 +32,13 @@ NEAR = 0.95
 """Share of the best that counts as found."""
 
 BUDGET = 0.05
-"""Share of the grid's seconds after which a search shows what it has."""
+"""Share of the grid's seconds after which `Score.share` is fixed."""
 
 FINALISTS, ROUNDS = 3, 8
-"""Confirmed at the end: of the three that seem fastest, the best by their means over rounds."""
+"""Number of seemingly fastest configurations to confirm, and of rounds over which their means decide."""
 
 BEGIN, END = "<!-- tournament -->", "<!-- end of tournament -->"
-"""Around the table in a page."""
+"""Marks around the table in a page."""
 
 
 @dataclass
@@ -46,9 +46,10 @@ class Score:
     """The progress of a search.
 
     Attributes:
-        seconds: What its trials took so far.
-        near_s: The seconds after which what would be confirmed was near the best; infinite until then.
-        share: What the best of the finalists reached of the best, within `BUDGET`.
+        seconds: Time that its trials took so far.
+        near_s: Time after which the configuration that would be confirmed is near the best; infinite
+            until then.
+        share: Throughput of the best finalist within `BUDGET`, as a share of the best.
     """
 
     problem: Problem
@@ -63,7 +64,7 @@ class Score:
         return random.Random(self.seed)
 
     def add(self, step: Step) -> None:
-        """Enters a trial."""
+        """Adds a trial."""
         self.seconds += step.seconds
         if not step.throughput:
             return
@@ -81,13 +82,13 @@ class Score:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing else is to be learned of the search."""
+        """Whether further trials cannot change the score."""
         spent = self.seconds / self.problem.grid_seconds
         return spent > 1 or (spent > BUDGET and not math.isinf(self.near_s))
 
 
 def score(strategy: Strategy, problem: Problem, seed: int) -> Score:
-    """Returns how one search goes."""
+    """Returns the score of one search."""
     found = Score(problem, seed)
     for step in strategy(problem, seed):
         found.add(step)
@@ -109,18 +110,18 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float], seed: int = 0) -> Figure:
-        """Returns the median of values."""
+        """Returns the median of values with its interval."""
         draw = random.Random(seed)
         medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
         return cls(statistics.median(values), medians[50], medians[1949])
 
 
 Scores = Mapping[str, Mapping[str, Sequence[Score]]]
-"""By the strategy's and the surface's name, one for each seed."""
+"""Scores by the names of the strategy and the surface, one for each seed."""
 
 
 def table(scores: Scores) -> str:
-    """Returns the results as a table in Markdown, the soonest first."""
+    """Returns the results as a table in Markdown, the fastest strategy first."""
     surfaces = list(next(iter(scores.values())))
     means = {name: _over_all([_near(each) for each in found.values()]) for name, found in scores.items()}
     lines = [
@@ -137,7 +138,7 @@ def table(scores: Scores) -> str:
 
 
 def _near(scores: Sequence[Score]) -> list[float]:
-    """Returns the seconds to near the best; what never came there needs those of the whole grid."""
+    """Returns each search's seconds until it is near the best; those of the whole grid if it never is."""
     return [min(each.near_s, each.problem.grid_seconds) for each in scores]
 
 
@@ -162,10 +163,10 @@ def _short(name: str) -> str:
 
 
 def written_into(page: str, text: str) -> str:
-    """Returns a page with another table between its marks.
+    """Returns a page with a new table between its marks.
 
     Raises:
-        UserError: It has no marks.
+        UserError: The page has no marks.
     """
     marks = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     if not marks.search(page):

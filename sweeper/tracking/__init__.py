@@ -1,4 +1,4 @@
-"""Publishes sweeps to MLflow: a projection of the folder that is never read back."""
+"""Publishes sweeps to MLflow, as a projection of the sweep's folder that is never read back."""
 
 from sweeper.tracking.sender import Drained, Sender
 from sweeper.tracking.tracker import (

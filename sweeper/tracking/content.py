@@ -1,4 +1,7 @@
-"""The content of trials and sweeps in a tracker: parameters, points, tags, notes. Knows no MLflow."""
+"""Builds the content of trials and sweeps for a tracker: parameters, points, tags and notes.
+
+It must not depend on MLflow.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ UID_TAG = "sweeper.uid"
 _DIGITS = 5
 _OTHER = {"result": "infeasible", "infeasible": "result"}
 _TWICE = ("gpu_mem_peak_fraction", "cpu_util_pct_p50", "cpu_util_pct_p95")
-"""Not shown, since thirty figures per trial are enough: others say the same."""
+"""Metrics that are not shown: thirty figures per trial are enough, and others say the same."""
 
 
 class Point(NamedTuple):
@@ -102,7 +105,7 @@ def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunCont
 
 
 def sweep_note(sweep: SweepInfo) -> str:
-    """Returns the Markdown note of the experiment; collapsed, the UI shows its first line."""
+    """Returns the Markdown note of the experiment; while it is collapsed, the UI shows its first line."""
     facts = " · ".join(fact for fact in (sweep.device, sweep.pipeline, sweep.data) if fact)
     warning = "**Synthetic data:** figures may differ on your data; measure there before you rely on them."
     searched = ", ".join(f"`{name}`" for name in sweep.searched or sweep.varied)
@@ -116,7 +119,7 @@ def sweep_note(sweep: SweepInfo) -> str:
 
 
 def sweep_tags(sweep: SweepInfo) -> dict[str, str]:
-    """Returns the tags that tell one experiment from another."""
+    """Returns the tags that distinguish experiments."""
     facts = {f"sweeper.{label.lower()}": text for label, text in _facts(sweep).items() if text}
     return facts | {"sweeper.synthetic": str(sweep.synthetic).lower()}
 
@@ -124,7 +127,7 @@ def sweep_tags(sweep: SweepInfo) -> dict[str, str]:
 def text(value: str, limit: int = MAX_TEXT) -> str:
     """Returns `value` without secrets, visibly truncated, with unprintable characters escaped.
 
-    So every database accepts it, and no NUL, ANSI or bidi character disturbs a page.
+    Every database accepts the result, and no NUL, ANSI or bidi character in it disturbs a page.
     """
     value = struck(value, secrets(os.environ))
     clean = "".join(
@@ -185,7 +188,7 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     if record.measurement is None:
         return
     digits = METRICS["throughput"].digits
-    # The loss may come from another trial of the same numerics, or from a separate pass.
+    # The loss may come from another trial with the same numerics, or from a separate pass.
     for name in (*LOSS_METRICS, *record.added):
         late = record.metric(name)
         if late is not None:
@@ -197,7 +200,7 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     found = view.confirmation
     if found is None:
         return
-    # A later confirmation, or more rounds, gives other values; MLflow takes those as the latest.
+    # A later confirmation, or more rounds, gives other values, which MLflow shows as the latest.
     at, rounds = _ms(view.confirmed_at) or end_ms, len(found.rounds)
     for step, value in enumerate(found.rounds):
         yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), at, step)
@@ -217,16 +220,16 @@ def _finite(points: Iterator[Point]) -> Iterator[Point]:
 
 
 class _Series(NamedTuple):
-    """The telemetry inside the windows, and the times at which the whole began and ended."""
+    """The telemetry inside the windows, and the times at which all telemetry began and ended."""
 
     columns: dict[str, list[float]]
     span: tuple[float, ...]
 
 
 def _read_series(record: TrialRecord) -> _Series:
-    """Returns columns of equal length, thinned to block means.
+    """Returns the telemetry as columns of equal length, thinned to block means.
 
-    A column that cannot be read is left out, since it is the least important part of a trial.
+    A column that cannot be read is left out, since telemetry is the least important part of a trial.
     """
     folder = Path(record.folder) / SERIES
     if not record.folder or not (folder / "time_s.npy").is_file():
@@ -234,7 +237,7 @@ def _read_series(record: TrialRecord) -> _Series:
     import numpy as np
 
     columns = {}
-    # A chart for each core would bury the others; they stay in the folder.
+    # A chart for each core would bury the others; the cores' series stay in the folder.
     for path in sorted(path for path in folder.glob("*.npy") if not path.stem.startswith("cpu_core_")):
         with contextlib.suppress(OSError, ValueError, EOFError):
             columns[path.stem] = np.load(path, allow_pickle=False)
@@ -251,7 +254,7 @@ def _read_series(record: TrialRecord) -> _Series:
 
 
 def _mean(values: Any) -> float:
-    """Returns the mean of the values read; NaN, which is not sent, if there are none."""
+    """Returns the mean of the known values; NaN, which is not sent, if there are none."""
     import numpy as np
 
     known = values[~np.isnan(values)]
@@ -259,13 +262,13 @@ def _mean(values: Any) -> float:
 
 
 def _wall(found: Measurement, series: _Series) -> float:
-    """Returns wall time minus the monotonic clock: the last thing timed ended at `finished_at`."""
+    """Returns wall time minus monotonic time, in seconds: the last timed part ended at `finished_at`."""
     ends = [*series.span, *(window.start_s + window.seconds for window in found.windows)]
     return found.finished_at - max(ends, default=0.0)
 
 
 def _span(record: TrialRecord, series: _Series) -> tuple[float, float]:
-    """Returns wall seconds of start and end; the end is 0 while the trial runs."""
+    """Returns the wall times of start and end, in seconds; both are 0 while the trial runs."""
     found = record.measurement
     if record.failure is not None:
         return record.failure.finished_at - record.failure.seconds, record.failure.finished_at
@@ -281,7 +284,7 @@ def _ms(seconds: float) -> int:
 
 
 def key(name: str) -> str:
-    """Returns `name` in the characters that MLflow accepts for a metric or parameter."""
+    """Returns `name` with `_` for characters that MLflow does not accept in a metric or parameter."""
     return re.sub(r"[^\w\-./ :]", "_", name)
 
 

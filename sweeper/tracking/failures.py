@@ -1,4 +1,4 @@
-"""Errors of MLflow, its database and the network as one line, and whether a retry helps."""
+"""Turns errors of MLflow, its database and the network into one line; says whether a retry helps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sweeper.tracking.tracker import RefusedError, RejectedError
 from sweeper.tracking.uri import Place
 
 _LATER = (404, 408, 409, 425, 429)
-"""The 4xx that may pass on a retry: 404 if the store was replaced."""
+"""HTTP statuses 4xx after which a retry may succeed; 404 occurs if the store was replaced."""
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def _reason(error: Exception, place: Place) -> str:
 
 
 def _no_answer(error: BaseException) -> BaseException | None:
-    """Returns the connection's failure behind `error`, or None."""
+    """Returns the connection error behind `error`, or None."""
     from requests import ConnectionError, Timeout
     from requests.exceptions import ChunkedEncodingError
 

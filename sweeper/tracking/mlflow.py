@@ -1,4 +1,4 @@
-"""MlflowTracker: one experiment per sweep, one run per trial, every write safe to repeat."""
+"""Tracks sweeps in MLflow: one experiment per sweep, one run per trial, every write safe to repeat."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _ENV = {
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     "PGCONNECT_TIMEOUT": "5",
-    # No retries inside MLflow: repeating a create whose response was lost makes a second run.
+    # No retries inside MLflow: a repeated create whose response was lost makes a second run.
     # The caller repeats `track`, which searches first.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    # Neither the password nor a trial may go where the user did not point.
+    # Neither the password nor a trial may go to an address that the user did not name.
     "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
 }
 
@@ -67,7 +67,7 @@ class MlflowTracker:
         """Opens nothing yet.
 
         Args:
-            thorough: Send everything again, even if it counts as sent; the store keeps it once.
+            thorough: Whether to send everything again, even if it counts as sent; the store keeps it once.
 
         Raises:
             UserError: `uri` names a folder (MLflow dropped its file store), or `home` has a name
@@ -115,7 +115,7 @@ class MlflowTracker:
         """Creates or updates a run.
 
         Args:
-            uid: Unique over all experiments; finds the run again.
+            uid: Identifies the run; unique over all experiments.
             label: The run's name.
             files: Paths, each with the artifact folder that it goes to; missing files are skipped.
 
@@ -144,7 +144,7 @@ class MlflowTracker:
             raise
 
     def find(self, name: str) -> str | None:
-        """Returns the id of the experiment of the sweep `name`; None where there is none.
+        """Returns the id of the experiment of the sweep `name`; None if there is none.
 
         Raises:
             StorageError: The store cannot be reached.
@@ -154,7 +154,9 @@ class MlflowTracker:
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[tuple[MlflowClient | None, list[Any]]]:
-        """Yields a client and the runs of the sweep `name`, deleted ones too; sends nothing.
+        """Yields a client and the runs of the sweep `name`, including deleted ones; sends nothing.
+
+        The client is None if there is no database yet.
 
         Raises:
             StorageError: The store cannot be reached.
@@ -220,7 +222,7 @@ class MlflowTracker:
         if self._place.uri and not self._place.is_server:
             from mlflow.store.db import utils
 
-            # Otherwise MLflow spends 100 s on a database that is away or refuses the password.
+            # Otherwise MLflow spends 100 s on a database that is unreachable or refuses the password.
             utils.MAX_RETRY_COUNT = 0
         return connect(tracking_uri=uri, registry_uri=uri)
 
@@ -270,7 +272,7 @@ class MlflowTracker:
         found = client.search_runs(
             [self._experiment_id],
             filter_string=f"tags.`{UID_TAG}` = '{uid}'",
-            run_view_type=3,  # ViewType.ALL: deleted ones too.
+            run_view_type=3,  # ViewType.ALL: includes deleted ones.
         )
         if not found:
             return None

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 NOTE_TAG = "mlflow.note.content"
 WRITTEN_TAG = "mlflow.sweeperWritten"
-"""Digests of what sweeper wrote where users may write too; other text there is theirs and stays.
+"""Tag with digests of what sweeper wrote where users may write too; other text is theirs and stays.
 
 The UI hides tags under `mlflow.`, and nobody needs to see this one.
 """
 
 FILES_TAG = "mlflow.sweeperFiles"
-"""Digests of the artifacts that were sent, by their paths, as JSON."""
+"""Tag with the digests of the artifacts that were sent, by path, as JSON."""
 
 MAX_NOTE = 8000
 STATUS = {False: "FINISHED", True: "FAILED"}
@@ -54,7 +54,7 @@ def update(
 
 
 def _log_dataset(client: MlflowClient, run: Any, dataset: Dataset | None) -> None:
-    """Logs the dataset, once."""
+    """Logs the dataset, unless the run already has one."""
     from mlflow.entities import Dataset as MlflowDataset
     from mlflow.entities import DatasetInput, InputTag
 
@@ -67,7 +67,7 @@ def _log_dataset(client: MlflowClient, run: Any, dataset: Dataset | None) -> Non
 
 
 def _log_files(client: MlflowClient, run: Any, files: Sequence[tuple[Path, str]], *, thorough: bool) -> None:
-    """Sends each existing file, once per content."""
+    """Sends each existing file, unless the same content was sent before."""
     files = [(path, folder) for path, folder in files if path.is_file()]
     run_id = run.info.run_id
     before = _digests(run.data.tags.get(FILES_TAG, ""))
@@ -113,7 +113,7 @@ def theirs(run: Any) -> dict[str, str]:
 
 
 def kept(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
-    """Returns the tags in `wanted` to write: all but those that the user has changed since."""
+    """Returns the tags in `wanted` that the user has not changed since, with `WRITTEN_TAG`, to be written."""
     written = dict(part.split("=", 1) for part in current.get(WRITTEN_TAG, "").split() if "=" in part)
     ours = {
         key: value if key == VIEW_TAG else text(value, MAX_NOTE)

@@ -1,4 +1,4 @@
-"""An empty MLflow store with one run, copied for each trial of a script that logs to MLflow."""
+"""Makes an empty MLflow store with one run, to be copied for each trial of a script that uses MLflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUN = "run_id"
 
 
 def empty_store(cache: Path) -> tuple[Path, str]:
-    """Returns the database and its run's id; made once per version of MLflow, in `cache`."""
+    """Returns the database and its run's id; makes it once per version of MLflow, in `cache`."""
     folder = cache.resolve() / f"script-mlflow-{importlib.metadata.version('mlflow')}"
     database, run = folder / "mlflow.db", folder / RUN
     if not run.exists():

@@ -1,4 +1,4 @@
-"""Sender: a thread that ships to a server, so that a slow or absent one blocks nobody."""
+"""Sends to a server from a thread, so that a slow or absent server blocks nobody."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sweeper.tracking.tracker import RefusedError, RejectedError
 
 MAX_PAUSE_SECONDS = 300.0
 MAX_TRIES = 3
-"""Tries per key in a `drain`, and failed keys in a row after which the server counts as away."""
+"""Maximum number of tries per key in a `drain`, and of keys that fail in a row before it ends."""
 MAX_NAMED = 3
-"""How many rejected keys are named."""
+"""Maximum number of rejections that a problem lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Drained:
 
     Attributes:
         pending: Keys that were not sent.
-        problem: Why, in one line.
+        problem: Why, in one line; empty if all were sent.
     """
 
     pending: tuple[str, ...]
@@ -37,7 +37,7 @@ class _Pending:
 
     Attributes:
         tries: Failed tries while the server was away.
-        due: When its next try is due, on the monotonic clock; infinite if it is set aside.
+        due: Time of the monotonic clock at which its next try is due; infinite if it is set aside.
         rejected: Why the server rejected it; None if it did not.
     """
 
@@ -50,11 +50,11 @@ class _Pending:
 class Sender:
     """Sends the latest state of each key, one at a time, in the order in which the keys came.
 
-    `send` raises `StorageError` if the server is away. The key's pause before its next try doubles
-    with each of its failures, and the pause for all keys with each further key that fails in a row,
-    up to five minutes. A `RejectedError` sets only this key aside until it is put again, or all are
-    drained. A `RefusedError` ends all attempts, since the user has to act first. Any other exception
-    counts as a rejection.
+    `send` raises `StorageError` if the server is away. The pause before the key's next try doubles
+    with each of its failures; the pause for all keys doubles with each further key that fails in a
+    row. Both are at most five minutes. A `RejectedError` sets only this key aside until it is put
+    again, or all are drained. A `RefusedError` ends all attempts, since the user has to act first.
+    Any other exception counts as a rejection.
     """
 
     def __init__(self) -> None:
@@ -78,14 +78,17 @@ class Sender:
             self._change.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Returns once all is sent or something has failed, after `seconds` at the latest."""
+        """Waits until everything is sent or something has failed, for at most `seconds`."""
         with self._change:
             self._change.wait_for(
                 lambda: not self._pending or self._failed_in_row or self._reasons() or self._refused, seconds
             )
 
     def drain(self, seconds: float) -> Drained:
-        """Retries all that was not sent immediately, until nothing is sent for `seconds`."""
+        """Retries unsent keys without pauses, and returns the keys that remain.
+
+        It ends when no more keys can be sent, or none was sent for `seconds`.
+        """
         with self._change:
             self._opens = 0.0
             self._pending = {key: _Pending(each.send) for key, each in self._pending.items()}
@@ -102,7 +105,7 @@ class Sender:
             return Drained(tuple(self._pending), why if self._pending else "")
 
     def close(self) -> None:
-        """Ends the thread; a request under way may still arrive."""
+        """Ends the thread; a request in progress may still arrive."""
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -110,7 +113,7 @@ class Sender:
             self._thread.join(timeout=1)
 
     def _has_ended(self) -> bool:
-        """Whether a drain can get no further."""
+        """Returns whether a drain can make no further progress."""
         aside = all(each.due == math.inf for each in self._pending.values())
         return bool(aside or self._refused or len(self._failed_in_row) >= MAX_TRIES)
 
@@ -165,7 +168,7 @@ class Sender:
         elif away:
             self._away = said
             self._failed_in_row.add(key)
-            # The first failed key may be the only one.
+            # No pause for all after the first failed key, which may be the only one.
             self._opens = self._after(len(self._failed_in_row) - 1)
         pending = self._pending[key]
         if pending.send is not send:
@@ -173,7 +176,7 @@ class Sender:
         del self._pending[key]
         if error is None:
             return
-        # The others first.
+        # The other keys come first.
         self._pending[key] = pending
         if away:
             pending.tries += 1
@@ -183,7 +186,7 @@ class Sender:
             pending.rejected, pending.due = said, math.inf
 
     def _after(self, failures: int) -> float:
-        """Returns when to try again after `failures`; in a drain, immediately."""
+        """Returns the monotonic time of the next try after `failures` failures; in a drain, now."""
         immediately = self._draining or failures == 0
         pause = 0.0 if immediately else min(2.0 ** min(failures - 1, 20), MAX_PAUSE_SECONDS)
         return time.monotonic() + pause

@@ -1,4 +1,4 @@
-"""The protocol of trackers: what they show of a sweep."""
+"""Defines the protocol of trackers, and the data of a sweep that they show."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class SweepInfo:
     """One sweep, as a reader of its experiment should see it.
 
     Attributes:
-        name: The sweep's name, which the experiment takes.
+        name: The sweep's name, which is also the experiment's.
         device: One line, such as `NVIDIA A10, 22.5 GiB`.
         fingerprint: Digest of the specification.
         pipeline: Module of the user's pipeline.
         data: One line on the data that trials are trained on.
-        synthetic: The data was generated, so that figures may not carry over to real data.
+        synthetic: Whether the data was generated, so that figures may not carry over to real data.
         varied: Dotted names that differ between trials: the searched ones, then those in which
             reference trials leave the space. They become the parameters and columns.
-        searched: Those of `varied` that are searched; all of them where empty.
-        metrics: Names of the metrics that some trial has, as far as is known; they become columns.
+        searched: Those of `varied` that are searched; empty for all of them.
+        metrics: Names of the metrics that some trial has, as far as known; they become columns.
         dataset: The data that trials are trained on; None if unknown.
         provenance: Tags that every run of the sweep gets, such as versions and the commit.
         note: Markdown about the sweep, such as the decision once there is one.
@@ -88,18 +88,18 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A sweep's knowledge of a trial beyond its record.
+    """The sweep's knowledge of a trial beyond its record.
 
     Attributes:
-        label: The run's name; what differs comes first, such as `007 bs2048 res bf16 h256`.
+        label: The run's name, such as `007 bs2048 res bf16 h256`; what differs between runs comes first.
         stage: How far the trial has come.
         rank: 1 for the winner; None if it is not ranked.
         x_baseline: Throughput over the baseline's as searched; None until the baseline has one.
         verdict: Why it was slow, in a word or two.
         contamination: What still disturbed its timings after repeats; empty if they are clean.
         confirmation: None until there is one.
-        confirmed_at: Wall time at which the confirmation ended, in seconds; 0 where there is none.
-        note: Markdown for whoever opens the run.
+        confirmed_at: Wall time at which the confirmation ended, in seconds; 0 if there is none.
+        note: Markdown for readers of the run.
         files: Paths of further files that belong to the run, such as a report.
     """
 

@@ -1,4 +1,4 @@
-"""The MLflow UI: its command, its address, and stores that were moved."""
+"""Returns the MLflow UI's command and address, and repairs stores that were moved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UI_ENV = {
     # The job runner costs 230 MB and half a minute at the start, and serves nothing we show.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Any web page can make a browser send requests here, so that origin and host are checked.
+    # Any web page can make a browser send requests here, so origin and host are checked.
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": "",
 }
@@ -31,7 +31,7 @@ UI_ENV = {
 
 
 def store_uri(home: Path) -> str:
-    """Returns the tracking URI of the database in `home`, absolute.
+    """Returns the absolute tracking URI of the database in `home`.
 
     Raises:
         UserError: The path has a character that means something else in a URI.
@@ -42,7 +42,7 @@ def store_uri(home: Path) -> str:
 
 
 def artifact_root(home: Path) -> str:
-    """Returns where the artifacts of `home` are, absolute."""
+    """Returns the absolute path of the artifacts of `home`."""
     return str(home.resolve() / ARTIFACTS)
 
 
@@ -114,7 +114,7 @@ def repair_artifact_locations(home: Path) -> int:
     `/artifacts/<experiment>`, and those of their runs.
 
     Returns:
-        How many experiments and runs were updated.
+        The number of experiments and runs that were updated.
 
     Raises:
         StorageError: The database cannot be read or written.
@@ -136,7 +136,7 @@ def repair_artifact_locations(home: Path) -> int:
                     "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (here, id_)
                 )
                 repaired += 1
-            # By each run's own tail: runs written between two moves have other prefixes.
+            # Matched by each run's tail, since runs written between two moves have other prefixes.
             repaired += db.execute(
                 "UPDATE runs SET artifact_uri = :here || '/' || run_uuid || '/artifacts'"
                 " WHERE experiment_id = :id AND artifact_uri <> :here || '/' || run_uuid || '/artifacts'"

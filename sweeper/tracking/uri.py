@@ -1,4 +1,4 @@
-"""Tracking URIs: where MLflow is, and what may be shown of them. A password never is."""
+"""Checks tracking URIs, the addresses of MLflow, and makes them safe to show: without passwords."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Place:
     """A tracking server or database.
 
     Attributes:
-        uri: As MLflow accepts it; empty for the database in the home folder.
+        uri: The URI as MLflow accepts it; empty for the database in the home folder.
     """
 
     uri: str = field(default="", repr=False)
@@ -28,7 +28,7 @@ class Place:
         """Returns the place that `uri` names, or the database in `home`.
 
         Raises:
-            UserError: MLflow has no store there; or `home` has a name that no database URI can hold.
+            UserError: MLflow cannot use `uri`, or `home` has a name that no database URI can hold.
         """
         own = store_uri(home)
         if not uri or uri == own:

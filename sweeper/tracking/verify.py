@@ -26,7 +26,8 @@ class Compared:
     Attributes:
         lacking: A line for each item that is missing or different.
         extra: A line for each item that should not be there.
-        runs: How many runs were compared, with `points` in all.
+        runs: Number of trials whose runs were compared.
+        points: Number of points that these trials have.
     """
 
     lacking: tuple[str, ...]
@@ -38,7 +39,7 @@ class Compared:
 def compare(
     tracker: MlflowTracker, sweep: SweepInfo, trials: Sequence[tuple[TrialRecord, RunView]]
 ) -> Compared:
-    """Compares every finished trial: its run, status, points, parameters, our tags, and files.
+    """Compares every finished trial: its run, status, points, parameters, sweeper's tags, and files.
 
     A run that the user deleted does not count as missing, and the user's additions are ignored.
 
@@ -104,7 +105,7 @@ def _points(client: MlflowClient, run: Any, content: RunContent) -> tuple[list[s
 
 
 def _odd(there: set[Point], wanted: set[Point]) -> set[Point]:
-    """Returns the points that should not be there; earlier ones of a confirmation do no harm."""
+    """Returns the points that should not be there; earlier points of a confirmation are allowed."""
     latest = max(((point.step, point.timestamp_ms) for point in wanted), default=(-1, -1))
     return {
         point

@@ -1,4 +1,4 @@
-"""The saved comparison view of an experiment: its columns, their order, its charts.
+"""Builds the saved comparison view of an experiment: its columns, their order and its charts.
 
 MLflow stores such a view as a tag of the experiment. The format is undocumented (taken from MLflow
 3.17), so it is best effort: another version may show the plain table, which the browser test
@@ -18,10 +18,10 @@ VIEW_KEY = "sweeper"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 
 _NAME = ("attributes.`Run Name`", 220)
-_CREATED = ("runDateAndNestInfo", 45)  # The sign for failed, and an age that nobody needs.
+_CREATED = ("runDateAndNestInfo", 45)  # The mark of a failed run, and an age that nobody needs.
 _SPEED = "result/throughput"
 _LOSS = "result/val_loss"
-# Of each group, the first metric that the sweep has. At these widths no header is truncated.
+# From each group, the first metric that the sweep has. At these widths no header is truncated.
 _METRICS = (
     (("epoch_seconds", 160),),
     (("throughput", 150),),
@@ -116,7 +116,7 @@ def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
                 "type": "PARALLEL",
                 "runsCountToCompare": 100,
                 "selectedParams": axes,
-                # The last one colours the lines. A loss as well would hide the runs that have none.
+                # The last metric colours the lines. Adding a loss would hide the runs that have none.
                 "selectedMetrics": [_SPEED],
                 "showAllRuns": False,
             },

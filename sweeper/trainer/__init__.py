@@ -1,1 +1,1 @@
-"""The optimised trainer and its measurements. The only importer of torch."""
+"""The optimised trainer and its measurements. Only this package, `inject` and `testing` import torch."""

@@ -28,7 +28,7 @@ from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks, lacks_compiler
 
 SECONDS = 0.2
-"""Time for each figure; the best repeat in it counts, because disturbance only ever slows down."""
+"""Seconds for each figure; the best repeat counts, because disturbance only ever slows down."""
 
 STRETCH_SECONDS = 0.02
 COMPILE_SECONDS = 30.0
@@ -43,8 +43,8 @@ def run(job: Job, progress: Progress) -> Report:
     """Returns torch's build, the devices and what they lack, whether torch compiles, and ceilings.
 
     A problem with one GPU or with the compiler is reported under `problem`, and the others are
-    still measured. Compiled code is kept in `job.cache`, where the disk is measured as well;
-    without it, neither is done.
+    still measured. Compiled code is kept in `job.cache`, and the disk is measured there; without
+    `job.cache`, the code is not kept and the disk is not measured.
     """
     ceilings: list[dict[str, Any]] = [
         {"name": "process.start_with_torch", "value": _age_seconds(), "unit": "s"}

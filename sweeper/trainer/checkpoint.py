@@ -1,9 +1,9 @@
-"""Checkpoints: everything a training run needs to continue as if it had never stopped.
+"""Stores checkpoints: everything a training run needs to continue as if it had never stopped.
 
-checkpoints/000001234/   appears in one rename
-model.safetensors      the weights, for anyone
-state.safetensors      optimiser, scaler, random numbers, gradients being accumulated
-position.json          how far the run is
+checkpoints/000001234/     appears in one rename
+    model.safetensors      the weights, for any program
+    state.safetensors      optimiser, scaler, random numbers, gradients being accumulated
+    position.json          the progress of the run
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def position_of(checkpoint: Path | None) -> Position:
-    """Returns how far the run was at a checkpoint; the start if there is none."""
+    """Returns the run's progress at a checkpoint; the start if there is none."""
     return decode(Position, read_json(checkpoint / POSITION)) if checkpoint else Position()
 
 
@@ -192,7 +192,7 @@ def _begun(home: Path, name: str) -> Path:
 
 
 def _appear(making: Path, final: Path) -> None:
-    """Renames a folder whose files are on disk; replaces one of that name."""
+    """Gives a folder, whose files are on disk, its final name; replaces a folder of that name."""
     _fsync(making)
     # A folder cannot be renamed over another; one of the two is always complete.
     old = final.with_name(f"{_MAKING}-old-{final.name}")

@@ -54,7 +54,7 @@ class HostClock:
 
 
 class BusyClock:
-    """Wall and processor seconds by phase, the latter of all threads of this process."""
+    """Wall and processor seconds by phase; the latter include all threads of this process."""
 
     def __init__(self) -> None:
         self.wall = [0.0] * NUM_PHASES

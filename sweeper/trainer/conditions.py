@@ -1,4 +1,4 @@
-"""Records conditions during a window: processor time, waiting, steal, a canary."""
+"""Records the conditions during a window: processor time, waiting, steal, a canary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Conditions:
 
     Attributes:
         cpu_seconds: Processor time of this process's tree.
-        helper_cpu_seconds: The part of the other processes in it.
+        helper_cpu_seconds: The part of it that the tree's other processes used.
         waited_seconds: Time in which threads of the tree waited for a core; None if unknown.
         busy_seconds: Processor time of all processes on the cores that this one may use.
         steal_seconds: Time that the host took from those cores.
@@ -148,10 +148,10 @@ def undisturbed_canary_ms() -> float:
 
 
 def processor_seconds() -> float:
-    """Returns processor seconds of this process and its children so far."""
+    """Returns the processor seconds so far of this process and its descendants."""
     return time.process_time() + sum(ran_seconds(pid) or 0.0 for pid in _helpers())
 
 
 def _helper_seconds() -> float:
-    """Returns processor seconds of this tree without this thread."""
+    """Returns the processor seconds of this tree, without those of this thread."""
     return processor_seconds() - time.thread_time()

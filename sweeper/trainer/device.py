@@ -25,7 +25,7 @@ DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def open_device(name: str, rank: int = 0) -> torch.device:
-    """Returns the device called `cpu`, or the CUDA device at `rank` of those left visible.
+    """Returns the device called `cpu`, or the visible CUDA device at index `rank`.
 
     `name` is a value of CUDA_VISIBLE_DEVICES (UUIDs or indices), so call this before any CUDA call.
     """
@@ -42,7 +42,7 @@ _refused: dict[str, str] = {}
 
 
 def apply(config: TrialConfig, device: torch.device) -> None:
-    """Sets threads, allocators, TF32 and cuDNN benchmarking from `config`.
+    """Sets the memory node, threads, allocators, TF32 and cuDNN benchmarking from `config`.
 
     A setting that the device refuses stays unchanged, and `without_effect` reports it.
     """
@@ -188,7 +188,7 @@ class Pace:
 
     A captured step is one launch, and a thousand of them fit into the queue. An event every eighth
     step shows how far the device is; waiting for an old one leaves at least 24 steps in the queue.
-    For long steps two are enough, and more would extend a window far beyond its end.
+    For long steps, two in the queue are enough; more would extend a window far beyond its end.
     """
 
     EVERY, DEPTH, LONG_SECONDS = 8, 4, 0.01

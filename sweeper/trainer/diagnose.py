@@ -38,7 +38,7 @@ _DISTURBED = 0.1
 def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     """Returns separate measurements of the parts of a step of `step_s` seconds.
 
-    With several devices, only those that need no step of one device alone.
+    With several devices, these are only the measurements that need no step on a single device.
     """
     stepper, loader = timing.stepper, timing.loader
     device = stepper.device
@@ -94,11 +94,11 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
 
 
 def _blocked(timing: Timing) -> float:
-    """Returns a step's seconds of arithmetic in which this process neither ran nor wanted a core."""
+    """Returns the seconds of a step's arithmetic in which this process neither ran nor waited for a core."""
     clock = BusyClock()
     before = waits(os.getpid())
     steps = timing.stretch(clock, PART_SECONDS, cap_seconds=2 * PART_SECONDS).steps
-    # Of the thread that waited longest: threads of one operation wait at the same time.
+    # The thread that waited longest counts: threads of one operation wait at the same time.
     waited = max(
         (after - before.get(thread, 0.0) for thread, after in waits(os.getpid()).items()), default=0.0
     )
@@ -117,7 +117,7 @@ def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> boo
 
 
 class _Loading(NamedTuple):
-    """Some batches that were loaded while nothing trained.
+    """Batches that were loaded while nothing trained.
 
     Attributes:
         cpu_seconds: Processor seconds of all processes.
@@ -189,7 +189,7 @@ def _has_room_for_two(device: torch.device, memory_fraction: float) -> bool:
 
 
 def _half_seconds(handed: Handed, full_s: float | None, other_s: float | None) -> float | None:
-    """Returns the seconds of half a batch; that of a batch of one is extrapolated from two of them."""
+    """Returns the seconds of half a batch; for a batch of one sample, extrapolates from two samples."""
     if full_s is None or other_s is None or handed.size > 1:
         return other_s
     return full_s - (other_s - full_s) / 2

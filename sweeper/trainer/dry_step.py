@@ -26,9 +26,9 @@ def run(job: Job, progress: Progress) -> Report:
     """Builds the job's configuration on its first device, and takes `STEPS` steps with its loader.
 
     `losses` and `step_seconds` have a value per step (the first step includes one-off work);
-    `peak_gib` is the allocator's peak on a GPU, and the process's peak on the CPU. Bytes are those
-    of the tensors: of the training samples, and of one batch. If the pipeline rejects the
-    configuration, the only value is `refused`, the reason.
+    `peak_gib` is the allocator's peak on a GPU, and the process's peak on the CPU. `data_bytes` and
+    `batch_bytes` are the sizes of the tensors of the training samples and of one batch. If the
+    pipeline rejects the configuration, the only value is `refused`, the reason.
 
     Raises:
         TrialFailedError: A loss is not finite, or the configuration cannot run here.

@@ -1,4 +1,4 @@
-"""Counts the arithmetic of a training step and looks up what the device could do."""
+"""Counts the arithmetic of a training step and measures how fast the device multiplies matrices."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.step import Stepper
 
 SIDES = {"cpu": 1024, "cuda": 4096}
-"""Of the matrices that are multiplied to see what a device can do."""
+"""Size of the square matrices that are multiplied to measure a device's speed, by device type."""
 
 
 def measured(stepper: Stepper, loader: Loader) -> dict[str, Any]:
-    """Returns the operations per sample of a step, and per second of matrix products in its precision.
+    """Returns the operations per sample of a step, and those per second of a matrix product.
 
-    Those of a step are torch's count of matrix products, convolutions and attention; None where it has none.
+    The operations of a step are torch's count for matrix products, convolutions and attention; None if
+    torch counts none. The matrix product is in the step's precision.
     """
     handed = loader.next()
     batch = loader.materialise(loader.to_device(handed.batch), handed.length)
@@ -33,7 +34,7 @@ def measured(stepper: Stepper, loader: Loader) -> dict[str, Any]:
         FlopCounterMode(display=False) as counter,
     ):
         stepper.train(batch, NoClock(), stepper.model)
-    # Torch has no plain product in float8, whose layers say their share in bf16.
+    # Torch has no plain matrix product in float8, so float8 is compared with bf16.
     precision = {"fp8": "bf16"}.get(stepper.config.precision.amp, stepper.config.precision.amp)
     device = stepper.device
     reached = matmul(precision, SIDES[device.type], str(device), lambda: devices.synchronize(device))
@@ -42,7 +43,7 @@ def measured(stepper: Stepper, loader: Loader) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _without_fused_cells(model: nn.Module) -> Iterator[None]:
-    """Makes recurrent layers take their products one by one: torch cannot count inside of their kernels."""
+    """Makes recurrent layers compute one product at a time: torch cannot count inside a fused kernel."""
     if not any(isinstance(each, nn.RNNBase) for each in model.modules()):
         yield
         return

@@ -1,4 +1,4 @@
-"""Matrix products of linear layers in float8, by torchao, which scales each tensor to the format's range."""
+"""Runs linear layers in float8 with torchao, which scales each tensor to the format's range."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import importlib.util
 from torch import nn
 
 MIN_CAPABILITY = (8, 9)
-"""Ada and Hopper: the first with float8 on their tensor cores."""
+"""Lowest compute capability whose tensor cores have float8 (Ada, then Hopper)."""
 
 MULTIPLE = 16
-"""The tensor cores take sizes that are multiples of this."""
+"""Number of which both sizes of a layer must be multiples, for the tensor cores."""
 
 
 def lacks_fp8(capability: str) -> str:
@@ -31,10 +31,10 @@ def lacks_fp8(capability: str) -> str:
 def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
     """Makes a model's linear layers multiply in float8, and returns how many do.
 
-    Their weights stay as they are.
+    Layers whose sizes are not multiples of `MULTIPLE` do not. The weights keep their type.
 
     Args:
-        emulated: Computes with the rounding of float8, but in another type, on any device.
+        emulated: Whether to emulate the rounding of float8 in another type, on any device.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 

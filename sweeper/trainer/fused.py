@@ -1,8 +1,8 @@
-"""A fused optimiser's step without the wrapper around it.
+"""Takes a fused optimiser's step without torch's wrapper around it.
 
-For each step, torch collects the parameters and their state in Python, which takes a small model's optimiser
-longer than its arithmetic. Here they are collected once. The optimiser's state stays its own, so that
-checkpoints are the same; so are the results, in every bit.
+At each step, torch collects the parameters and their state in Python. For a small model, this takes longer
+than the arithmetic. Here they are collected once. The optimiser still owns its state, so checkpoints are the
+same, and the results are identical, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 Update = Callable[[list[Tensor]], None]
-"""Updates all parameters by their gradients."""
+"""A function that updates all parameters, given their gradients."""
 
 
 class FusedStep:
-    """Steps an optimiser; directly, where it is fused and nothing about it is special."""
+    """Takes an optimiser's steps: by its fused kernel alone if that is enough, else by its `step`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -31,7 +31,7 @@ class FusedStep:
     def __call__(self) -> None:
         """Takes a step."""
         grads = [parameter.grad for parameter in self._parameters]
-        # A checkpoint that was loaded has another state.
+        # Loading a checkpoint replaces the state.
         if self._update is None or self._state is not self._optimizer.state or None in map(_kind, grads):
             self._optimizer.step()
             self._update, self._state = self._direct(), self._optimizer.state
@@ -40,7 +40,7 @@ class FusedStep:
             self._update(grads)  # type: ignore[arg-type]
 
     def _direct(self) -> Update | None:
-        """Returns the step by the kernel alone; None if this optimiser needs more than that."""
+        """Returns a step that only calls the kernel; None if this optimiser needs more than that."""
         optimizer = self._optimizer
         if len(optimizer.param_groups) != 1 or not self._parameters:
             return None

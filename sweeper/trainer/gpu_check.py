@@ -46,7 +46,7 @@ VALIDATION, EVALUATE = "validation", "evaluate"
 ROWS = 8
 """Samples in a batch collated from rows."""
 MAX_READS = 1000
-"""A loop that depends on a value it reads never ends on `meta`."""
+"""Maximum reads of placeholder values: a loop that depends on one never ends on `meta`."""
 
 _PLAIN: Mapping[str, Any] = {
     "precision.amp": "fp32",
@@ -69,7 +69,7 @@ _TAKES_HOST = (
     *("_pack_padded_sequence", "_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     "tensor_split",
 )
-"""Operators with an argument that is on the host for CUDA, too."""
+"""Operators with an argument that is on the host even on CUDA."""
 _MIXED = ("1D CPU int64 tensor", "at the same device", "on the same device", "not on the expected device")
 """Torch's messages for a tensor on the wrong device, raised before an operator is reached."""
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -274,7 +274,7 @@ def _stack() -> Iterator[tuple[str, int]]:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees what never becomes an operator on `meta`: tensors read as text or numpy, lists."""
+    """Sees calls that become no operator on `meta`: tensors read as text or numpy, indexing by lists."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _shortened(func: Any, x: Tensor, *args: Any) -> Any:
-    """Runs a recurrent layer over two steps only: one takes as long on `meta` as on a CPU."""
+    """Runs a recurrent layer over two time steps only: a step takes as long on `meta` as on a CPU."""
     time = 1 if args[-1] else 0  # batch_first
     if x.shape[time] <= 2:
         return func(x, *args)

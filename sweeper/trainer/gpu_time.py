@@ -19,7 +19,7 @@ from sweeper.inject.gpu import covered, kernel_spans
 _TURNS = 4
 _HOLD_SECONDS = (0.1, 2.0)
 _CYCLES_PER_SECOND = 2e9
-"""No data-centre chip has a faster clock, so a hold is never shorter than intended."""
+"""Assumed clock. No data-centre chip has a faster one, so a hold is never shorter than intended."""
 
 _PROFILED_TURNS = _SYNC_STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -106,7 +106,7 @@ def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:
     real = torch.cuda.synchronize
 
     def synchronize(*args: Any, **kwargs: Any) -> None:
-        note("synchronizing")  # Torch does not warn of this.
+        note("synchronizing")  # Torch does not warn about this.
         real(*args, **kwargs)
 
     with warnings.catch_warnings():

@@ -68,7 +68,7 @@ class Group:
         return group
 
     def connect(self, device: torch.device) -> None:
-        """Joins the ranks: NCCL between GPUs, gloo between processes of a CPU."""
+        """Joins the ranks: NCCL between GPUs, gloo between processes on a CPU."""
         if self.size == 1:
             return
         # All ranks are on this machine, so host names do not have to resolve.
@@ -86,7 +86,7 @@ class Group:
             os.write(descriptor, b".")
 
     def _watch(self) -> None:
-        """Ends this process soon after a follower has, rather than wait for it forever."""
+        """Ends this process soon after a follower ends, instead of waiting for it forever."""
         descriptors = [os.pidfd_open(pid) for pid in self._pids]
         poller = select.poll()
         for descriptor in descriptors:
@@ -123,7 +123,7 @@ class Group:
         os._exit(1)
 
     def blame(self, error: Exception) -> None:
-        """Shares a follower's fate if `error` is only a consequence of its end."""
+        """Shares a follower's fate if `error` is only a consequence of that follower's end."""
         deadline = time.monotonic() + GRACE_SECONDS
         while _LEFT_ALONE.search(str(error)) and time.monotonic() < deadline:
             self.share_fate()

@@ -1,7 +1,7 @@
-"""Windows on demand: a trial stays warm and waits until each of its windows is requested.
+"""Takes windows on demand: a trial stays warm and waits until each of its windows is requested.
 
-Two files in a folder contain a number each: `ready`, how many windows the waiting trial has taken,
-and `go`, how many it may take, or that no other will be wanted of it.
+Two files in a folder contain one number each. `ready` is how many windows the waiting trial has taken.
+`go` is how many it may take in total, or `END` if it is to take no more.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sweeper.system.files import write_atomic
 
 READY, GO = "ready", "go"
 END = -1
-"""In `go`: it is over."""
+"""The number in `go` that ends the wait: no other window will be requested."""
 POLL_SECONDS = 0.05
-"""Waiting trials poll while another one is timed, so rarely that it costs nothing."""
+"""Seconds between two polls. Trials poll while another one is timed, so polling must cost nothing."""
 
 
 def number_in(path: Path) -> int | None:
@@ -31,7 +31,7 @@ class Turn(Protocol):
     """Requests that a trial waits for between its windows."""
 
     def wait(self, taken: int) -> bool:
-        """Reports the number of windows taken; returns whether it is to take another, once that is known."""
+        """Reports the number of windows taken; returns whether to take another, once that is known."""
 
 
 class Turns:

@@ -1,4 +1,4 @@
-"""The interface of pipelines: prepared arrays, samples and a model.
+"""Defines the interface of pipelines: prepared arrays, samples and a model.
 
 A pipeline is a module with two functions:
 

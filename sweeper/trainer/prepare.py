@@ -100,7 +100,8 @@ def load(job: Job) -> Prepared | Source:
     """Returns the prepared data of `job`, or the source that its `prepare` opens.
 
     Arrays are mapped privately: no other trial sees writes. They are faulted in if they fit into
-    the free memory, so that no timed step waits for a disk, unless the job begins with a cold cache.
+    half of the free memory, so that no timed step waits for a disk. If the job begins with a cold
+    cache, its data is dropped from memory instead.
     """
     folder = Path(job.prepared)
     about = read_json(folder / META)

@@ -3,10 +3,10 @@
     resume ─► block │ block │ ... │ validation │ block ...   a block: some steps, timed like a window
                                   └ best       └ checkpoint when due
 
-After a checkpoint, a resumed run continues exactly like an uninterrupted one: batches by their
-number, random numbers from the checkpoint, and the history cut to its length. With several devices,
-the first one's random numbers and accumulated gradients are kept, and all devices continue with
-those.
+A resumed run continues from a checkpoint exactly like an uninterrupted one: batches by their number,
+random numbers from the checkpoint, and the history cut to its length at the checkpoint. With several
+devices, a checkpoint has the first one's random numbers and accumulated gradients, and all devices
+continue with those.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from sweeper.trainer.timing import Timing
 BLOCK_SECONDS = 2.0
 WARM_UP_CAP_SECONDS = 60.0
 CANARY_SECONDS = 15.0
-"""Between two measurements of the processor's speed, which take 20 ms each."""
+"""Seconds between two measurements of the processor's speed, which take 20 ms each."""
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -107,7 +107,7 @@ class _Run:
         self.saved_at = time.perf_counter()
 
     def to_its_end(self, found: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
-        """Returns the run's result."""
+        """Trains to the end and returns the run's result."""
         self.progress.stage("build")
         self.pipeline, self.stepper, _ = set_up(self.job, self.progress)
         self.loader: Loader = joined(self.job, self.group, self.pipeline, self.stepper, self.at.steps)
@@ -259,7 +259,7 @@ class _Run:
 
 
 class _History:
-    """A file of lines: those up to the checkpoint, then one about this attempt, then new ones."""
+    """A file of JSON lines: those up to the checkpoint, one about this attempt, then new ones."""
 
     def __init__(self, path: Path, length: int, begin: Mapping[str, Any]) -> None:
         self._path = path

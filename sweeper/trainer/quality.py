@@ -1,4 +1,4 @@
-"""The quality pass: the validation loss after an exact number of samples from the trial's seed."""
+"""Runs the quality pass: the validation loss after an exact number of samples from the trial's seed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def run(job: Job, progress: Progress) -> Report:
 def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
     """Trains from the seed on exactly `quality_samples` samples in the seed's order, then validates.
 
-    With `until_loss`, it ends after the first part whose loss is that low.
+    With `plan.until_loss`, training ends after the first part whose loss is no higher.
 
     Batches are gathered on the device (or read from the host, if the data does not fit), whatever
     the trial's loader: the loss depends on the numerics only. The last batch may be smaller; it
     goes through the uncompiled model, rather than compiling another shape for a single step.
 
-    Intermediate validations have no effect on training. They are fewer if they are expensive: no more
-    validation samples than training samples between them.
+    Intermediate validations have no effect on training. There are fewer if they are expensive: a part
+    has at least as many training samples as a validation has samples.
 
     Raises:
         TrialFailedError: A loss is not finite.

@@ -1,4 +1,4 @@
-"""Sets a job up: its device, its pipeline from the seed, the stepper, the compile cache."""
+"""Sets up a job: its device, its pipeline from the seed, the stepper, the compile cache."""
 
 from __future__ import annotations
 

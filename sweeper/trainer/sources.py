@@ -1,4 +1,4 @@
-"""Sources for data larger than memory: tables in parquet files, and samples in tar files (WebDataset)."""
+"""Reads data larger than memory: tables in parquet files, and samples in tar files (WebDataset)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sweeper.trainer.pipeline import Batch
 ROWS_AT_ONCE = 65_536
 
 Decode = Callable[[Mapping[str, bytes]], Mapping[str, Tensor]]
-"""Makes tensors of a sample's files: their contents by extension."""
+"""A function that makes tensors from a sample's files, given their contents by extension."""
 
 
 class ParquetSource:
     """Rows of parquet files, read in any order.
 
-    Parquet keeps columns in compressed groups, so that one row costs a whole group. The columns are
-    therefore written once, row by row, to files that are mapped into memory; these are kept in the data
-    cache until the parquet files change.
+    Parquet stores columns in compressed groups, so reading one row means reading a whole group. The
+    columns are therefore written once, row by row, to files in the data cache, which are mapped into
+    memory. They are written again if the parquet files change.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ParquetSource:
         Args:
             path: A parquet file, or a folder of them.
             columns: The columns of each tensor of a batch, by its name: `{"x": ["a", "b"], "y": ["c"]}`.
-            dtype: Of the tensors, by numpy's name.
+            dtype: Type of the tensors, by numpy's name.
 
         Raises:
             UserError: There is no parquet file, or it lacks a column.
@@ -68,8 +68,8 @@ class ParquetSource:
 class ShardSource:
     """Samples in tar files, as WebDataset writes them, read in any order.
 
-    Files whose names differ in their extension alone are one sample. Where they lie in the tar files is
-    kept in the data cache, so that a sample is one read.
+    Files whose names differ only in their extension form one sample. Their positions in the tar files are
+    stored in the data cache, so that each file is one read.
     """
 
     def __init__(self, path: str | Path, decode: Decode) -> None:
@@ -77,10 +77,10 @@ class ShardSource:
 
         Args:
             path: A tar file, or a folder of them.
-            decode: Makes tensors of one sample's files; they are stacked to batches.
+            decode: Makes tensors from one sample's files; they are stacked into batches.
 
         Raises:
-            UserError: There is no tar file, or one that cannot be read.
+            UserError: There is no tar file, or one cannot be read.
         """
         self._files = _files(Path(path), ".tar")
         self._decode = decode
@@ -99,12 +99,12 @@ class ShardSource:
     def read(self, index: Tensor) -> Batch:
         """Returns the samples `index` (int64, shape [batch]), stacked."""
         if self._process != os.getpid():
-            # A worker that was forked must not share them.
+            # A forked worker must not share its parent's descriptors.
             self._opened, self._process = {}, os.getpid()
         wanted = [self._samples[each] for each in index.tolist()]
         for sample in wanted:
             for shard, _, offset, size in sample:
-                # The disk reads ahead while the first are decoded.
+                # The disk reads ahead while the first samples are decoded.
                 os.posix_fadvise(self._descriptor(shard), offset, size, os.POSIX_FADV_WILLNEED)
         rows = [self._decode(dict(self._contents(sample))) for sample in wanted]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -134,7 +134,7 @@ def _digest(files: Sequence[Path], options: object) -> str:
 def _write_rows(
     files: Sequence[Path], columns: Mapping[str, Sequence[str]], dtype: str, folder: Path
 ) -> None:
-    # Slow to import, and of no use to other trials.
+    # Slow to import, and not needed by other trials.
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import ParquetFile
 

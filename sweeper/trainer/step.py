@@ -31,7 +31,7 @@ from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 
 NEW_BUFFERS = "forward_sync_buffers"
-"""What torch 2.14 calls `broadcast_buffers`."""
+"""The name of `broadcast_buffers` in torch 2.14."""
 _NOTHING = contextlib.nullcontext()
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
@@ -63,7 +63,7 @@ def make_optimizer(
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the longest list of layers in a model that are all of one class, and have parts themselves."""
+    """Returns the longest list in a model of layers that are all of one class and contain layers."""
     found: list[nn.Module] = []
     for each in model.modules():
         if isinstance(each, nn.ModuleList | nn.Sequential) and len(each) > max(1, len(found)):
@@ -75,7 +75,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _ddp_options(config: DdpConfig) -> dict[str, Any]:
-    """Returns the options of DistributedDataParallel that are not as it comes."""
+    """Returns the options of DistributedDataParallel that differ from the defaults."""
     usual = dataclasses.asdict(DdpConfig())
     asked = {name: each for name, each in dataclasses.asdict(config).items() if each != usual[name]}
     if "broadcast_buffers" in asked and NEW_BUFFERS in inspect.signature(DistributedDataParallel).parameters:
@@ -145,7 +145,7 @@ class Stepper:
             )
 
     def _checkpoint(self) -> None:
-        """Makes the repeated blocks compute their activations again in the backward pass."""
+        """Makes the repeated blocks recompute their activations in the backward pass."""
         blocks = repeated_blocks(self.model)
         for block in blocks:
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
@@ -184,7 +184,7 @@ class Stepper:
         self._shapes.clear()
 
     def reset(self) -> None:
-        """Restores the initial weights, with a new optimiser and uncaptured, for a quality pass."""
+        """Restores the initial weights, with a new optimiser and no graph, for a quality pass."""
         torch.manual_seed(self.config.seed)
         self.model.load_state_dict(self.initial)
         self.model.train()
@@ -257,7 +257,7 @@ class Stepper:
         if whole or not self._compiles:
             self.train(batch, clock, self.compiled)
             return size
-        # Blocks are compiled in place.
+        # Regional compilation compiles blocks in place, so `self.model` would run them compiled.
         with torch.compiler.set_stance("force_eager"):
             self._run(batch, clock, self.model, self._next())
         return size
@@ -285,7 +285,7 @@ class Stepper:
         self._run(batch, clock, model, self._next())
 
     def _compile_by_running(self, batch: Batch, clock: Clock) -> None:
-        """Takes the first step of a shape as a separate stage, since it waits for the compiler."""
+        """Takes the first step of a shape in a separate stage, since it waits for the compiler."""
         before = self.progress.reached
         self.progress.stage("compile")
         self._run(batch, clock, self.compiled, self._next())

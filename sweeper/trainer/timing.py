@@ -64,11 +64,11 @@ class Timing:
     def stretch(
         self, clock: Clock, seconds: float, cap_seconds: float, drain_steps: int = 0, most_steps: int = 0
     ) -> Stretch:
-        """Runs whole prefetch drains for about `seconds`, one step at least.
+        """Runs whole prefetch drains for about `seconds`, but at least one step.
 
         Args:
             cap_seconds: Time limit, which may cut a drain.
-            drain_steps: Steps to run whole multiples of; the loader's own by default.
+            drain_steps: Steps of a drain, of which whole multiples are run; by default the loader's.
             most_steps: Maximum number of steps, whatever the time; 0 for no limit.
         """
         stepper, loader, group = self.stepper, self.loader, self.group
@@ -93,11 +93,11 @@ class Timing:
     def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> WarmUp:
         """Trains in blocks until they are steady.
 
-        Args:
-            screen_above: A trial far below this throughput need not become steady.
-
         A block is at least one drain of the prefetch queues, so that batches made during start-up
         are used up before anything is timed. Every shape must have been compiled or captured.
+
+        Args:
+            screen_above: A trial far below this throughput need not become steady.
         """
         began = time.perf_counter()
         blocks: list[float] = []
@@ -134,7 +134,7 @@ class Timing:
                 if not is_wanted:
                     return None
             # Queues that filled up during a pause are drained again, untimed: completely after the
-            # long pause between turns; else a cut drain is enough.
+            # long pause between turns; otherwise a partial drain is enough.
             drain_cap = DRAIN_SECONDS if turns is None else plan.window_seconds
             self.stretch(NoClock(), DRAIN_SECONDS, cap_seconds=drain_cap)
             clock = HostClock()
@@ -146,7 +146,7 @@ class Timing:
         return collect(plan, progress, take, NUM_PHASES)
 
     def window(self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0) -> Taken:
-        """Returns a timed window of about `seconds`, without its phases, which `clock` has."""
+        """Returns a timed window of about `seconds`, without its phases: those are in `clock`."""
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
         start = time.perf_counter()

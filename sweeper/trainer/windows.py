@@ -13,7 +13,7 @@ from sweeper.core.measurement import Window
 from sweeper.core.progress import Progress
 
 MAX_TRIES = 3
-"""For one window, if something disturbs it."""
+"""Maximum attempts at one window while something disturbs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Tuning a script that nobody edits: what can be changed at run time, and proof that it trains the same."""
+"""Tunes a script without edits: changes it at run time, and proves that it trains the same."""

@@ -1,4 +1,4 @@
-"""The changes that a tune tries: at run time, and by the environment."""
+"""Lists the changes that a tune tries: changes at run time, and environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, DRAWS, E
 from sweeper.scaffold.known_options import of_environment
 
 MIN_GAIN = 1.02
-"""A change that cannot bring this much, at best, is not tried."""
+"""Smallest speedup, at best, of a change that is tried."""
 
 OF_ENVIRONMENT: Mapping[str, str] = {
     "device.malloc": EXACT,
@@ -35,19 +35,19 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One value of a parameter of a script's training, beside the one that leaves it as it is.
+    """One value of a parameter of a script's training, other than the value that leaves it as it is.
 
     Attributes:
-        name: Its parameter.
+        name: Name of the parameter.
         value: The value.
         own: The parameter's value that leaves the script as it is.
         kind: `exact`, `close`, `other draws` or `changes training`, as declared.
-        why: What it saves, in a line.
-        rounding: Relative difference in the first steps that rounding may make.
-        is_fallback: Whether it is tried only where no value of its parameter before it is possible.
-        env: Environment variables for it; empty for a change at run time.
-        refused: Why it is not tried.
-        proof: What was proved of it.
+        why: One line on what it saves.
+        rounding: Relative difference that rounding may cause in the first steps.
+        is_fallback: Whether it is tried only if no earlier value of its parameter is possible.
+        env: Environment variables that make the change; empty for a change at run time.
+        refused: Why it is not tried; empty if it is.
+        proof: The result of its proof in words; empty if it is not proved.
     """
 
     name: str
@@ -63,17 +63,17 @@ class Change:
 
     @property
     def is_of_environment(self) -> bool:
-        """Whether it needs nothing in the script's process."""
+        """Whether environment variables alone make it."""
         return bool(self.env)
 
     @property
     def changes_training(self) -> bool:
-        """Whether no proof can show it to be harmless."""
+        """Whether it changes the training itself, so that no proof can show it to be harmless."""
         return self.kind == CHANGES_TRAINING
 
     @property
     def word(self) -> str:
-        """The change as its variable has it (`sweeper.interventions`)."""
+        """The change as it is written in the environment variable of `sweeper.interventions`."""
         value = f"{self.value}/{self.own}" if self.name == BATCH_SIZE.name else self.value
         return f"{self.name}={value}"
 
@@ -89,13 +89,13 @@ def possible(
     allow_batch_size: bool = False,
     allow_other_draws: bool = False,
 ) -> list[Change]:
-    """Returns all changes; those that cannot pay are refused, with the reason.
+    """Returns all changes; those that cannot pay off, or are not allowed, are refused with the reason.
 
     Args:
-        found: The script as it was watched.
-        file: The user's own changes (`sweeper.interventions.known`).
+        found: Measurement of the unchanged script.
+        file: File with the user's own changes (`sweeper.interventions.known`).
         allow_batch_size: Whether larger batches are tried, too.
-        allow_other_draws: Whether changes are tried with which rows draw other random numbers.
+        allow_other_draws: Whether changes that make rows draw other random numbers are tried, too.
     """
     ceilings, changes = dict(_ceilings(found)), []
     for each in known(str(file) if file else "").values():
@@ -147,12 +147,15 @@ def _batches(found: Measurement) -> Iterator[Change]:
 
 
 def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Yields the most that a change could bring: the part of a step that it could save."""
+    """Yields the names of changes, each with its largest possible speedup and what it would save.
+
+    The speedup is that of a step without the part that the change could save.
+    """
     diagnosis, parts = found.diagnosis, found.breakdown
     if not parts.step_s:
         return
     if diagnosis is not None and diagnosis.device_samples_s and found.throughput:
-        # Two ways to see it: a busy machine spoils one of them, and workers take cores from the arithmetic.
+        # The larger of two estimates: a busy machine distorts one, and workers take cores in the other.
         without_data = parts.step_s / max(1e-9, parts.step_s - parts.data_s)
         on_one_batch = diagnosis.device_samples_s / found.throughput
         for name in ("loader", "pictures", "readers"):
@@ -161,7 +164,7 @@ def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
 
 
 def environment(changes: Sequence[Change], file: Path | None) -> dict[str, str]:
-    """Returns the variables that make some changes, at most one of each parameter."""
+    """Returns the environment variables that make some changes, at most one for each parameter."""
     found: dict[str, str] = {}
     words = []
     for each in changes:

@@ -1,4 +1,4 @@
-"""Compares recorded runs of a script (`sweeper.inject.prover`): equal, close, or what differs first."""
+"""Compares recorded runs of a script (`sweeper.inject.prover`), and says what differs first."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from sweeper.script.proof import Recorded
 Event = Mapping[str, Any]
 
 MIN_STEPS = 8
-"""Steps that both runs must have."""
+"""Fewest steps that both runs must have."""
 
 HALF_EARLY_STEPS = 2
-"""Steps whose gradients are compared with half the bits: an intervention changes a model's calls in the
-second. Of a version that has half the bits from the first, one less: the next has other parameters."""
+"""First steps whose gradients are compared in half precision: an intervention changes a model's calls from
+the second step on. It is one less for a version in half precision from the start, whose second step has
+other parameters."""
 
 LOSS_IS_FINER = 4
-"""Times that a loss may differ less than a gradient, with half the bits."""
+"""Factor by which a loss must differ less than a gradient, in half precision."""
 
 RACE = math.inf
-"""The rounding where processes race for the same parameters: any difference that the script itself has."""
+"""Value of `rounding` where processes race for the same parameters: differences as large as those between
+the script's own repeats are allowed."""
 
 RACE_SPREADS = 3
-"""Times the spread of a few racing runs that another may lie beyond them."""
+"""Largest distance of a run from a few racing runs, as a multiple of their spread."""
 
 BEYOND = "farther from the script's than those of another seed"
 
 BLOCKS = 6
-"""Parts of a curve of losses that are compared by their means."""
+"""Number of parts of a curve whose means are compared."""
 
 
 def equal(one: Recorded, other: Recorded) -> str:
-    """Returns what differs first between two runs; empty if nothing does in any bit."""
+    """Returns what differs first between two runs; empty if they are equal in every bit."""
     for first, second in _ranks(one, other):
         steps = 0
         for left, right in _paired(first, second):
@@ -57,21 +59,21 @@ def close(
     is_redrawn: bool = False,
     is_version: bool = False,
 ) -> str:
-    """Returns what makes a run more than a rounding of the baseline; empty if nothing does.
+    """Returns the first difference from the baseline that rounding does not explain; empty if there is none.
 
-    The same samples in the same order, the same draws, the same rates and parameters; losses and
-    gradients of the first steps equal but for rounding; later ones no farther from the baseline's than
-    those of other seeds are.
+    Samples and their order, random draws, learning rates and the parameters that move must be the same.
+    Losses and gradients of the first steps must be equal but for rounding. Later ones must be no farther
+    from the baseline's than those of other seeds.
 
     Args:
         seeds: Runs of the unchanged script with other seeds.
         rounding: Relative difference of gradients in the first steps that rounding explains; infinite
             where the script's own repeats differ by more.
-        is_redrawn: Whether it draws other random numbers: then the samples' number is compared, and
-            curves as those of racing runs are.
-        is_version: Whether it is another version of the script, not a change that is made as it runs.
+        is_redrawn: Whether the run draws other random numbers. Then the number of samples counts, but not
+            their content, and curves are compared as those of racing runs.
+        is_version: Whether it is a run of another version of the script, not of a change at run time.
     """
-    # With half the bits, Adam's first updates differ, and later gradients are those of other parameters.
+    # In half precision, Adam's first updates differ, and later gradients are those of other parameters.
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
     for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
         steps = 0
@@ -98,7 +100,7 @@ def close(
 
 
 def crossed(recorded: Recorded) -> str:
-    """Returns what a record covers, in words."""
+    """Returns the extent of a record in words: its steps, ends of epochs and evaluations."""
     events = next(iter(recorded.events.values()), ())
     steps = sum("step" in each for each in events)
     ends = sum(bool(each.get("trains")) for each in events if "pass" in each)
@@ -125,7 +127,7 @@ def _missing(one: Recorded, other: Recorded) -> str:
 
 
 def _trainers(recorded: Recorded) -> set[str]:
-    # One that waits for those that train may or may not go on before it is stopped.
+    # A process that waits for those that train may or may not continue before it is stopped.
     return {name for name, events in recorded.events.items() if any("step" in each for each in events)}
 
 
@@ -135,7 +137,7 @@ def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[E
 
 def _too_short(first: Sequence[Event], second: Sequence[Event]) -> str:
     ended = [each[-1].get("end") if each else None for each in (first, second)]
-    # One that was cut off is compared as far as it got.
+    # A run that was cut off is compared as far as it got.
     if None not in ended and len(first) != len(second):
         return "it ends after another number of steps"
     steps = min(sum("step" in event for event in each) for each in (first, second))
@@ -171,21 +173,21 @@ def _what(left: Event, right: Event) -> str:
 
 
 def _fixed(event: Event) -> dict[str, Any]:
-    """Returns what rounding does not change of an event."""
+    """Returns the parts of an event that rounding does not change."""
     changing = ("loss", "norm", "norms", "sums", "parameters", "sizes", "state", "result")
     is_step = "step" in event
     return {n: value for n, value in event.items() if n not in changing and not (is_step and n == "moved")}
 
 
 def _undrawn(event: Event) -> Event:
-    """Returns an event without what other random numbers change of it."""
+    """Returns an event without the parts that other random numbers change."""
     if "batch" in event:
         return {"batch": ""}
     return {name: value for name, value in event.items() if name != "random"}
 
 
 def _noise(left: Event, right: Event, rounding: float) -> set[int]:
-    """Returns the parameters whose gradients are rounding alone: a bias before a batch norm has such."""
+    """Returns the indices of parameters whose gradients are only rounding: a bias before a batch norm."""
     norms = [max(pair) for pair in zip(left.get("norms", ()), right.get("norms", ()), strict=False)]
     largest = max(norms, default=0.0)
     return {index for index, norm in enumerate(norms) if norm <= rounding**2 * largest}
@@ -196,10 +198,10 @@ def _moved(event: Event, noise: Collection[int]) -> list[bool]:
 
 
 def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -> str:
-    """Returns what of two events is more than a rounding apart.
+    """Returns what differs by more than rounding between two events; empty if nothing does.
 
     Args:
-        noise: Parameters whose gradients are rounding alone; Adam makes whole steps of them.
+        noise: Indices of parameters whose gradients are only rounding; Adam makes full steps of them.
     """
 
     def near(one: float, other: float, scale: float) -> bool:
@@ -207,7 +209,7 @@ def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -
 
     if "loss" in left:
         pairs = zip(_numbers(left["loss"]), _numbers(right["loss"]), strict=False)
-        # A mean over many, in which their rounding cancels.
+        # A loss is a mean over many values, in which their rounding cancels.
         share = max(SINGLE, rounding / LOSS_IS_FINER) / rounding
         return "" if all(near(a, b, share * max(abs(a), abs(b))) for a, b in pairs) else "its losses differ"
     if "sums" in left:
@@ -217,7 +219,7 @@ def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -
         sums = zip(left["sums"], right["sums"], strict=True)
         for index, ((norm, product), (other, others)) in enumerate(sums):
             scale = max(norm, other)
-            # Adam's first updates are signs of gradients: those near 0 turn with half the bits.
+            # Adam's first updates are signs of gradients: those of gradients near 0 flip in half precision.
             is_like = near(product, others, scale) or ("gradients" not in left and rounding > SINGLE)
             if index not in noise and not (near(norm, other, scale) and is_like):
                 return what
@@ -245,11 +247,11 @@ CURVES: Mapping[str, Callable[[Sequence[Event]], list[float]]] = {
 
 
 def _curves(name: str, one: list[float], others: Sequence[list[float]], *, is_race: bool) -> str:
-    """Returns whether a curve lies farther from the script's than those of other seeds do.
+    """Returns a fault if a curve lies farther from the script's than those of other seeds; empty if not.
 
     Args:
         others: The script's own curve, then those of other seeds.
-        is_race: Whether the script's own curve is one of many that it could have been.
+        is_race: Whether the script's own curve is only one of several possible ones.
     """
     count = min(len(each) for each in (one, *others))
     own = others[0]

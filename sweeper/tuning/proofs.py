@@ -1,4 +1,4 @@
-"""Proves changes before they are tried, by recorded runs that are compared with the script's own."""
+"""Proves changes before they are tried: compares recorded runs with those of the unchanged script."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sweeper.tuning.changes import Change, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
-"""Batches of a pass: about as many as the script trains on in so many seconds."""
+"""Fewest and most batches of a recorded pass, and the seconds of training that it takes in between."""
 
 OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
-"""Added to the script's seeds: how far its curves may lie apart. Two are too few where half the bits are
-gone, and later gradients are those of other parameters."""
+"""Shifts of the script's seeds, for runs that show how far apart its curves may lie. Two runs are too few in
+half precision, where later gradients are those of other parameters."""
 
 Say = Callable[[str], None]
 
@@ -30,9 +30,9 @@ class Proofs:
     """Recorded runs of one command.
 
     Attributes:
-        unproved: Why nothing can be proved; empty if it can.
-        races: Why only changes can be proved that do not touch the arithmetic; empty if others can, too.
-        covers: What the runs cover, in words.
+        unproved: Why nothing can be proved; empty if changes can be.
+        races: Why changes of the arithmetic cannot be proved; empty if they can be.
+        covers: The extent of the runs, in words.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Proofs:
         self._cache = cache
         batches = int(max(MIN_BATCHES, min(MAX_BATCHES, PASS_SECONDS * steps_per_s)))
         self._terms = Terms(batches=batches)
-        # A GPU may not have room for two.
+        # A GPU may not have room for two runs.
         self._at_once = 1 if on_gpu else max(1, min(2, len(os.sched_getaffinity(0))))
         self._seeds: list[Recorded] = []
         self._tried: set[int] = set()
@@ -59,7 +59,10 @@ class Proofs:
         self._baseline = self._repeated()
 
     def _repeated(self) -> Recorded:
-        """Returns a run of the unchanged script that equals a second one, or at least is close to it."""
+        """Returns a run of the unchanged script, after comparing it with a second one.
+
+        Sets `unproved` or `races` if a run fails, or the two are neither equal nor close.
+        """
         for deterministic in (False, True):
             self._terms = dataclasses.replace(self._terms, deterministic=deterministic)
             first, second = self._runs([({}, 0), ({}, 0)])
@@ -91,7 +94,7 @@ class Proofs:
             own = {**self._env, **env}
             return record(command or self._command, folder or self._folder, own, terms, self._cache)
 
-        # What the script prints is of no use here.
+        # The script's output is of no use here.
         with (
             open(os.devnull, "w", encoding="utf-8") as nowhere,
             redirect_stdout(nowhere),
@@ -100,13 +103,13 @@ class Proofs:
             return list(pool.map(one, asked))
 
     def prove(self, changes: Sequence[Change], say: Say) -> list[Change]:
-        """Returns the changes with what was proved of them, or why they are refused.
+        """Returns the changes, each with its proof or with the reason why it is refused.
 
-        All that round alike are proved at once; where that fails, one by one. What changes the training
-        by what it is cannot be proved, and stays as it is.
+        Changes of the same kind and rounding are proved together, and one by one if that fails. A change of
+        the training itself cannot be proved, and is returned as it is.
         """
         if self.races:
-            # Wrong arithmetic would hide in what the script differs from itself; batches are compared.
+            # Wrong arithmetic would hide in the differences between repeats; batches are compared exactly.
             apart = {each.name for each in changes if each.is_of_environment} | {Loader.name}
             changes = [e if e.refused or e.name in apart else _refused(e, self.races) for e in changes]
         found = {(each.name, each.value): each for each in changes}
@@ -138,7 +141,7 @@ class Proofs:
     def _proved(self, asked: Sequence[Change], run: Recorded) -> list[Change]:
         missing = {name: why for name, why in run.changes.items() if why}
         if not run.failure:
-            # Those of ours tell when they act: a loader that begins a pass, an optimizer that is made.
+            # The built-in ones report when they act, such as when a loader begins a pass.
             silent = INTERVENTIONS.keys() - run.changes.keys()
             missing.update(dict.fromkeys(silent, "nothing in the training asks for it"))
         here = [each for each in asked if each.name not in missing]
@@ -156,10 +159,10 @@ class Proofs:
         return apart
 
     def stack(self, changes: Sequence[Change]) -> tuple[str, str]:
-        """Returns the kind of several changes together as it is found, and what speaks against them."""
+        """Returns the observed kind of several changes together, and the fault of their run, if any."""
         plain = [each for each in changes if each.kind != DRAWS]
         if 0 < len(plain) < len(changes) and (found := self.stack(plain))[1]:
-            # Other draws would hide it.
+            # Other draws would hide this fault.
             return found
         run = self._with([changes])[0]
         fault = equal(run, self._baseline)
@@ -176,10 +179,10 @@ class Proofs:
 
         Args:
             rounding: Relative difference in the first steps that rounding explains.
-            is_redrawn: Whether it may draw other random numbers.
+            is_redrawn: Whether the version may draw other random numbers.
 
         Returns:
-            Its kind, empty if it trains otherwise; and what differs first.
+            Its kind, which is empty if it trains differently, and what differs first.
         """
         (run,) = self._runs([({}, 0)], command, folder)
         if run.failure:
@@ -190,7 +193,7 @@ class Proofs:
         return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 
     def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
-        """Runs the script with each group, and with other seeds where they will be needed."""
+        """Runs the script with each group of changes, and with other seeds if the comparisons need them."""
         is_rough = any(each.kind != EXACT for group in groups for each in group)
         new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
         with_changes = [(environment(group, self._file), 0) for group in groups]
@@ -234,7 +237,7 @@ class Proofs:
 
 
 def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Yields the changes of one kind and one rounding together, the exact ones first."""
+    """Yields the changes in groups of the same kind and rounding, exact ones first."""
     keys = sorted({(each.kind != EXACT, each.rounding, each.kind) for each in changes})
     for key in keys:
         yield [each for each in changes if (each.kind != EXACT, each.rounding, each.kind) == key]

@@ -1,4 +1,4 @@
-"""The search space of a tune: each change that was proved is a choice beside the script's own way."""
+"""Builds the search space of a tune: each proved change is a choice, as is the script's own value."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sweeper.tuning.changes import OF_ENVIRONMENT, Change
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
 LOSS_LIMIT = {"val_loss": {"max_ratio_to_baseline": 1.02}}
-"""On the loss after the same samples, where what is learned from them may change."""
+"""Limit of the loss after the same samples, for changes that may affect what is learned from them."""
 TRIALS = 3
-"""And two for each parameter: alone, and with the others."""
+"""Trials in addition to two for each parameter: alone, and with the others."""
 BATCH_TRIALS = 6
 WINDOWS_SECONDS = 4.0
-"""Of a trial: its windows, and its end."""
+"""Seconds of a trial for its windows and its end."""
 SEARCH_SHARE = 0.55
-"""Of the time, what rounds leave for the search."""
+"""Share of the time that the rounds leave for the search."""
 COMPUTING = ("precision", "compile", "layout", "optimizer", "tf32", "cudnn", "loader", "pictures", "readers")
 LOADING = ("loader", "readers", "pictures", "precision", "optimizer", "compile", "layout", "tf32", "cudnn")
 LIKELY = {
@@ -33,9 +33,9 @@ LIKELY = {
     Bottleneck.TRANSFER: LOADING,
     Bottleneck.LAUNCH: ("compile", *COMPUTING),
 }
-"""By what limits a script: the changes that are most likely to pay, the first first. Others come last."""
+"""Changes that are likely to pay off, by what limits a script, the likeliest first. Others come last."""
 QUALITY_SECONDS = 8.0
-"""After which losses are compared: a larger batch makes fewer steps of them."""
+"""Seconds of training after which losses are compared: a larger batch makes fewer steps of its samples."""
 
 
 def space(
@@ -53,16 +53,16 @@ def space(
 
     Args:
         env: The script's own additional environment variables.
-        samples_per_s: Speed at which the script's loss can be had.
+        samples_per_s: Training speed of the runs that measure the loss.
         proposal: Options of the script to search, too.
-        file: The user's own changes.
+        file: File with the user's own changes.
     """
     variables = {key: literal(text) for key, text in env.items()}
     dimensions: dict[str, Any] = {}
     baseline: dict[str, Any] = {}
     words = []
     for change in changes:
-        # A number, as everywhere, so that memory and losses are known to depend on it.
+        # The batch size is a number, as elsewhere, so that memory and losses are known to depend on it.
         is_number = change.name == BATCH_SIZE.name
         value, own = (int(each) if is_number else each for each in (change.value, change.own))
         if change.name not in dimensions:
@@ -106,12 +106,12 @@ def space(
 def worth_their_time(
     changes: Sequence[Change], found: Measurement, verdict: Bottleneck, minutes: float
 ) -> tuple[Change, ...]:
-    """Returns the changes; where time is too short to tell what each brings, the least likely are refused.
+    """Returns the changes; if the time is too short to measure each, the least promising are refused.
 
     Args:
-        found: The script as it was watched.
-        verdict: What limits it.
-        minutes: Left for search and confirmation.
+        found: Measurement of the unchanged script.
+        verdict: The script's bottleneck.
+        minutes: Minutes left for search and confirmation.
     """
     one = found.startup_seconds + min(found.warmup_seconds, MEASURE["warmup_cap_seconds"]) + WINDOWS_SECONDS
     # The baseline is a trial, too.
@@ -130,7 +130,7 @@ def worth_their_time(
 def _rank(change: Change, likely: Sequence[str]) -> float:
     if change.name in likely:
         return likely.index(change.name)
-    # What a user brings along comes after the first two.
+    # The user's own changes come after the first two.
     return len(likely) if change.is_of_environment else 1.5
 
 

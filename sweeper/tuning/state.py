@@ -21,9 +21,9 @@ class Found:
     """The facts known before the search.
 
     Attributes:
-        key: What it was found for: the command, its files, the options.
-        watched: The script as it is.
-        changes: What is tried or refused; empty before the proofs.
+        key: Identifies the command, its files and the options.
+        watched: Measurement of the unchanged script.
+        changes: Changes that are tried or refused; empty before the proofs.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Found:
 
 
 def read(home: Path, name: str, key: str) -> Found | None:
-    """Returns what an earlier run of the same command found; None if there is nothing."""
+    """Returns the facts that an earlier run of the same command found; None if there are none."""
     try:
         tree: Mapping[str, Any] = json.loads(_path(home, name).read_text(encoding="utf-8"))
         if tree.get("key") != key:
@@ -47,7 +47,7 @@ def read(home: Path, name: str, key: str) -> Found | None:
 
 
 def write(home: Path, name: str, found: Found) -> None:
-    """Writes what was found, in one step."""
+    """Writes the facts atomically."""
     path = _path(home, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, encode(found))

@@ -1,4 +1,4 @@
-"""Tells which rung of the ladder brought what: each change alone, and in the stack."""
+"""Computes what each rung of the ladder brought: each change alone, and in the stack."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sweeper.sweep.store.load import LoadedSweep
 
 Interval = tuple[float, float, float]
 ONCE = (0.0, math.inf)
-"""The interval of a ratio that no round repeated: the search measured both once."""
+"""Interval of a ratio that no round repeated: the search measured both configurations only once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """A change of the best, or of the winner.
+    """One change of the ladder.
 
     Attributes:
         alone: Its ratio to the baseline with the 95% interval; None if that was not measured.
-        stacked: The ratio of the best with it to the best without it.
+        stacked: The ratio of the best with it to the best without it; None if that is unknown.
         is_kept: Whether the winner has it.
     """
 
@@ -56,12 +56,12 @@ def ladder(
     searched: Mapping[int, float] | None = None,
     effects: Mapping[str, Effect] | None = None,
 ) -> list[Rung]:
-    """Returns a rung for each change: of the configuration with the most of them, then of the others.
+    """Returns a rung for each change: those of the configuration with the most changes, then the others.
 
     Args:
         rounds: Samples per second by trial number, for each round.
-        searched: The same of the search, which measured each trial once.
-        effects: What the search's trials tell together.
+        searched: The same from the search, which measured each trial once.
+        effects: Effects of the changes, estimated from all trials of the search.
     """
     usual = configs[BASELINE].flatten()
     confirmed = {number for each in rounds for number in each}

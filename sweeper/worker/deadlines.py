@@ -1,4 +1,4 @@
-"""Deadlines of a job: its total time, the time of a stage, and steps that stop coming."""
+"""Finds out when a job is overdue: by its total time, by a stage's time, or without a step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import STEPPING, TRAINING_STAGE
 
 STALL_RATIO = 20.0
-"""Multiple of the usual step time: slow steps are allowed a longer silence than fast ones."""
+"""A job has not stalled before this many usual step times without a step."""
 LOOK_SECONDS = 1.0
-"""Between two checks of the step counter."""
+"""Seconds between two checks of the step counter."""
 MAX_SECONDS = 3600.0
-"""Between two checks when only a distant limit applies: poll() takes a bounded timeout."""
+"""Maximum seconds between two checks, since poll() takes a bounded timeout."""
 LATE_SECONDS = 5.0
-"""A check that is this late means that the machine or the keeper was suspended."""
+"""A check that is more seconds late than this means that the machine or the keeper was suspended."""
 _INTERVALS = 101
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a job is killed: kind and message of its Failure."""
+    """The reason why a job is killed: kind and message of its Failure."""
 
     kind: FailureKind
     message: str
@@ -37,8 +37,9 @@ class Overdue:
     Args:
         timeout_seconds: Limit for the whole job.
         stage_seconds: Limits for stages, all parts of a stage added up.
-        stall_seconds: Limit without a step, once the stage (for the window: the warm-up) has taken
-            one (in a production run, which has no total limit, from the beginning); 0 for no limit.
+        stall_seconds: Limit without a step, once the stage has taken one; 0 for no limit. In the
+            window, a step of the warm-up is enough. In a production run, which has no total limit,
+            the limit applies from the beginning.
         now: Start of the job.
     """
 
@@ -56,7 +57,7 @@ class Overdue:
     def stage(self, name: str, now: float, count: int) -> None:
         """Records that the job reached a stage after `count` steps; forgets earlier step times.
 
-        The window's steps are the warm-up's: it keeps their times, and even its first step is awaited.
+        The window continues the warm-up: the step times stay, and even the first step is awaited.
         """
         self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._stage_began
         self._stage, self._stage_began = name, now

@@ -51,7 +51,7 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
     """Returns kind and message for a trial that exited without a result.
 
     Args:
-        status: As os.waitpid gives it.
+        status: As returned by os.waitpid.
         log_tail: The trial's last lines.
         oom_kills: How many processes the kernel's OOM killer killed meanwhile.
     """

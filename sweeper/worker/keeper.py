@@ -1,4 +1,4 @@
-"""The keeper of one job: starts it, listens, samples telemetry, kills its process tree.
+"""Runs one job as its keeper: starts it, listens, samples telemetry, kills its process tree.
 
     keeper ──fork──► trial ──► loader workers, compilers, daemons, ...
        ▲  ◄──socket──► stage, device, windows, result; and back: what disturbed a window
@@ -115,7 +115,7 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
     signal.signal(signal.SIGTERM, keeper.abandon)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        # Held by every process with the descriptors: this one and all of the trial's.
+        # Every process with the descriptors holds the locks: this one and all of the trial's.
         lock_devices(folder, job, keeper.say)
         outcome = keeper.run(start)
     except DeviceBusyError as error:
@@ -349,7 +349,7 @@ class _Keeper:
 
 
 def _other_gpus(job: Job) -> list[str]:
-    """Returns the GPUs of ranks 1 and on; empty if there are none, or which they are is not known here."""
+    """Returns the GPUs from rank 1 on; empty if there are none, or if they are not known here."""
     return [] if job.device == ANYWHERE else job.device.split(",")[1 : job.config.device.count]
 
 

@@ -1,6 +1,6 @@
-"""GPU locks: one job at a time per UUID on a machine, held as long as a process of the job lives.
+"""Locks GPUs: one job at a time per UUID on a machine, as long as a process of the job lives.
 
-They use flock: every process that inherits the descriptor holds the lock, and the kernel releases
+The locks use flock: every process that inherits the descriptor holds the lock, and the kernel releases
 it when the last of them is gone, however it ends. Waiting jobs get the lock in turn.
 """
 

@@ -19,7 +19,7 @@ class BoundedLog:
         """Opens the file.
 
         Args:
-            secrets: Values to write as `***`, as passwords in URLs are.
+            secrets: Values to write as `***`, like passwords in URLs.
         """
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
         self._striker = Striker(secrets)

@@ -1,4 +1,4 @@
-"""Finds the function that runs a job, and imports it only then."""
+"""Finds the function that runs a job, and imports its module only when it is needed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ VARIABLE = "PYTHONFAULTHANDLER"
 """Makes newly started Python processes write their stacks, too."""
 
 WAIT_SECONDS, SHARE_SECONDS = 2.0, 0.5
-"""For all processes together, and for each of them."""
+"""Maximum seconds for all processes together, and for each one."""
 _LISTEN_SECONDS = 0.01
 _MAX_PROCESSES = 64
 

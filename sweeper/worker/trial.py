@@ -33,7 +33,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 
 
 class PipeProgress:
-    """Sends progress to the keeper as JSON lines; it answers a window with what disturbed it."""
+    """Sends progress to the keeper as JSON lines; the keeper answers a window with what disturbed it."""
 
     def __init__(self, descriptor: int, steps: Steps) -> None:
         self._descriptor = descriptor
@@ -72,7 +72,7 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
     except TrialFailedError as error:
         return _failure(FailureKind(error.kind), str(error), progress)
     except UserError as error:
-        # A shipped pipeline's are about its options; the user does not edit its code.
+        # A shipped pipeline's errors are about its options; the user does not edit its code.
         place = _place(error, job, but_shipped=True)
         if place:
             traceback.print_exc()
@@ -140,7 +140,7 @@ def _frames(error: BaseException) -> Iterator[tuple[str, str]]:
         yield frame.filename, str(frame.lineno)
     if _IN_WORKER.search(str(error)):
         yield from _FRAME.findall(str(error))
-    # A process pool passes on an exception from one of its processes like this.
+    # A process pool passes on an exception of one of its processes in this form.
     if error.__cause__ is not None and type(error.__cause__).__name__ in (
         "_RemoteTraceback",
         "RemoteTraceback",

@@ -1,4 +1,4 @@
-"""Waits for torch to be imported, then loads sweeper's hook. Runs the sitecustomize that it hides first.
+"""Waits for torch to be imported, then loads sweeper's hook. Also runs the sitecustomize that it hides.
 
 Costs a script without torch well below a millisecond: nothing is imported before torch is.
 """
@@ -10,7 +10,7 @@ import sys
 def _run_hidden():
     """Runs the user's or the distribution's own sitecustomize, which this one hides."""
     here = os.path.dirname(os.path.abspath(__file__))
-    # Children find this folder by their environment.
+    # Child processes find this folder through their environment.
     sys.path[:] = [path for path in sys.path if path != here]
     own = sys.modules.pop(__name__)
     try:
@@ -23,7 +23,7 @@ def _run_hidden():
 
 
 class _Waiting:
-    """A finder on `sys.meta_path` that notices the import of torch and finds nothing itself."""
+    """A finder on `sys.meta_path` that notices the import of torch; the other finders find the module."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -58,7 +58,7 @@ class _Waiting:
 
 
 def _load_hook(torch):
-    # A private name: `sweeper/__init__.py` does not run, and a `sweeper` of the user's is not touched.
+    # With a private name, `sweeper/__init__.py` does not run, and a user's module `sweeper` is not touched.
     package = type(sys)("_sweeper")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.modules["_sweeper"] = package
@@ -71,7 +71,7 @@ def _load_hook(torch):
 
 
 def _report(message):
-    """Tells the sweep why nothing is watched; the script runs on."""
+    """Reports to the sweep why nothing is watched; the script runs on."""
     import json
     import socket
 

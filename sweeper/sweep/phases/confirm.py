@@ -1,4 +1,4 @@
-"""Confirms the best few against the baseline: fresh processes, rounds in random order."""
+"""Confirms the best few trials against the baseline, in rounds of fresh processes in random order."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ HURRY_WINDOW_SECONDS = 0.5
 
 
 def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
-    """Runs the rounds that are needed and fit the time.
+    """Runs the rounds that are needed and for which there is time.
 
     A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
-    count; an incomplete one is completed.
+    count; an incomplete round is completed.
     """
     spec = context.spec
     chosen: Sequence[TrialRecord] = _finalists(context, trials)
@@ -65,7 +65,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:
-    """Returns how many candidates have time for the fewest rounds: rather few than too few rounds of each."""
+    """Returns how many candidates have time for the fewest rounds: fewer candidates, rather than rounds."""
     number = len(chosen)
     while number > 1 and not _fits(context, trials, chosen[:number]):
         number -= 1
@@ -73,7 +73,7 @@ def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence
 
 
 def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> bool:
-    """Returns whether there is time for the fewest rounds of some candidates."""
+    """Returns whether there is time for the fewest rounds of the candidates `chosen`."""
     left = trials.budget.seconds_left
     return left is None or confirm_seconds(trials, context.spec, chosen) <= left
 
@@ -81,19 +81,19 @@ def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialReco
 def _begun(
     context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]
 ) -> Sequence[TrialRecord]:
-    """Returns the candidates of a confirmation that continues: those that it began with."""
+    """Returns the candidates that an interrupted confirmation began with; none if none has begun."""
     first = next((entry.job.params for entry in context.journal.rounds(CONFIRM)), None)
     if first is None:
         return []
     if isinstance(named := first.get(AMONG), str):
         return [trials.table.judged(int(number)) for number in named.split()]
-    # Earlier versions wrote only how many, if not all.
+    # Earlier versions wrote only the number of candidates, and only if not all took part.
     number = first.get("among")
     return chosen[:number] if isinstance(number, int) else chosen
 
 
 def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
-    """Returns about how long the fewest rounds take that confirm `candidates`."""
+    """Returns about how many seconds the fewest rounds take that confirm `candidates`."""
     runs = (trials.table.records[BASELINE], *candidates)
     return _loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * sum(
         run_seconds(record.measurement, spec) for record in runs if record.measurement
@@ -101,21 +101,21 @@ def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[T
 
 
 def _loss_seconds(trials: TrialRunner, spec: SweepSpec, record: TrialRecord) -> float:
-    """Returns about how long the losses of a winner over the baseline's seeds take."""
+    """Returns about how many seconds the losses of a winner over the baseline's seeds take."""
     table, measured = trials.table, record.measurement
     has_limit = table.quality_samples and any(each.metric == "val_loss" for each in table.limits())
     if measured is None or not has_limit:
         return 0.0
     seconds = record.quality.seconds if record.quality is not None else 0.0
     if spec.command:
-        # It is trained for as long as that takes.
+        # A script trains until it has seen the samples.
         seconds = table.quality_samples / measured.throughput
     one = measured.startup_seconds + seconds + END_SECONDS
     return one * (num_seeds(spec, table) - 1)
 
 
 def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
-    """Confirms the best so far within 20 s; a second Ctrl-C leaves it unconfirmed."""
+    """Confirms the best trial so far within 20 s; a second Ctrl-C leaves it unconfirmed."""
     spec, best = context.spec, _finalists(context, trials)[:1]
     if not best:
         return ConfirmationResult(winner=None)
@@ -150,8 +150,8 @@ def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
 def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[int]:
     """Returns the candidates whose loss over the baseline's seeds is beyond its limit.
 
-    The search had the loss of a single seed. Candidates are checked from the winner down until one
-    holds.
+    The search had the loss of a single seed. Candidates are checked from the winner down until one is within
+    its limits.
     """
     table = trials.table
     limits = [limit for limit in table.limits() if limit.metric == "val_loss"]

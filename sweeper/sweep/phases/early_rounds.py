@@ -1,4 +1,4 @@
-"""Rounds of the best so far while the search goes on: a machine drifts, unseen by rounds in a row."""
+"""Runs rounds of the best trial during the search, since consecutive rounds do not show a machine's drift."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from sweeper.sweep.store.journal import EARLY, Journal
 from sweeper.sweep.trial_runner import TrialRunner
 
 AT = (0.25, 0.5)
-"""Shares of the sweep's time after which there is a round; the last part of it confirms."""
+"""Shares of the sweep's time after which a round runs; the last part of the time is for the confirmation."""
 LATE = 0.1
-"""Share of the time within which it begins, or not at all."""
+"""Share of the sweep's time by which a round may begin late; later, it is left out."""
 MAX_SHARE = 0.05
-"""Of the sweep's time, what one round may take."""
+"""Share of the sweep's time that one round may take."""
 
 
 class EarlyRounds:
-    """Runs them between two trials."""
+    """Runs early rounds between two trials."""
 
     def __init__(self, context: SweepContext, trials: TrialRunner) -> None:
         self._context, self._trials = context, trials
         spec = context.spec
-        # With several slots, others would run beside them. What a tune confirms is not among its trials.
+        # With several slots, other trials would run at the same time. A tune's trials do not include the
+        # configurations that it confirms.
         is_alone = len(context.machine.slots) == 1 and not spec.confirm.ladder
         is_wanted = spec.confirm.rounds and spec.search.minutes and is_speed(spec)
         self._wanted = AT if is_alone and is_wanted else ()
@@ -35,14 +36,14 @@ class EarlyRounds:
         self._passed = sum(len(each) > 1 for each in early_rounds(context.journal))
 
     def run_if_due(self) -> None:
-        """Runs a round of the best so far and the baseline, if it is time for one."""
+        """Runs a round of the best trial so far and the baseline, if one is due."""
         left, spec = self._trials.budget.seconds_left, self._context.spec
         if not self._wanted or left is None:
             return
         total = 60 * (spec.search.minutes or 0.0)
         used = 1 - left / total
         passed = sum(used >= each for each in self._wanted)
-        # Of two whose time has come, one runs: they are to be apart, and apart from those of the end.
+        # If two are due, only one runs: rounds must be apart from each other and from those of the end.
         if passed <= self._passed or used > self._wanted[passed - 1] + LATE:
             return
         table = self._trials.table
@@ -55,12 +56,12 @@ class EarlyRounds:
         rounds = Rounds(self._context, self._trials, EARLY, spec.measure.window_seconds, 1)
         self._next, index = self._next + 1, self._next
         rounds.run_one(index, [BASELINE, best.number])
-        # One that failed runs again after the next trial.
+        # A round that failed runs again after the next trial.
         self._passed = passed if len(rounds.speeds[-1]) > 1 else self._passed
 
 
 def early_rounds(journal: Journal) -> list[Round]:
-    """Returns the rounds that ran while a sweep searched, in order."""
+    """Returns the rounds that ran during a sweep's search, in order."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     for entry in journal.rounds(EARLY):
         if isinstance(entry.outcome, Measurement):

@@ -1,7 +1,7 @@
 """Finds values that fail in every trial, so that they can leave the space.
 
-A choice is at fault if two trials failed with it in the same way and none has run with it. The
-result depends only on which trials have ended and how, so a continued sweep decides the same.
+A choice is at fault if two trials failed with it in the same way and no trial has run with it. The
+result depends only on the trials that have ended and their outcomes, so a continued sweep decides the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.space import acts
 
 FAILURES = 2
-"""Failures with a common message and a common choice that put the choice at fault."""
+"""Number of failures with the same message and a common choice that put the choice at fault."""
 
 KINDS = frozenset(
     {
@@ -53,7 +53,7 @@ class FailingValues:
 
         Args:
             space: The space that is searched.
-            passed: Choices that ran in the preflight. If several could be at fault, these are not.
+            passed: Choices that ran in the preflight. They are not at fault if another choice could be.
         """
         self._space, self._passed = space, frozenset(passed)
         self._ran: set[Choice] = set()
@@ -83,8 +83,9 @@ class FailingValues:
     def left(self) -> Mapping[str, Mapping[Scalar, str]]:
         """Returns the choices that leave the space, by parameter, each with the message of its failures.
 
-        Every parameter keeps a choice. If several choices could be at fault, it is the one with the
-        most failures, then the only one that did not run in the preflight; otherwise none is, yet.
+        Every parameter keeps at least one choice. If several choices could be at fault, the one with the most
+        failures is; of several such choices, the only one that did not run in the preflight; otherwise none
+        is at fault yet.
         """
         if self._left is None:
             self._left = {}
@@ -93,7 +94,7 @@ class FailingValues:
             while (found := self._at_fault(failed, self._left)) is not None:
                 (name, value), message = found
                 self._left.setdefault(name, {})[value] = message
-                # These are explained, and are no evidence about other choices.
+                # Failures that it explains are no evidence about other choices.
                 failed = [each for each in failed if (name, value) not in each.choices]
         return self._left
 

@@ -1,7 +1,7 @@
 """Finds values of a script's flags that change nothing, so that they can leave the space.
 
-torch reports what a training uses. If that is what the baseline uses, although a flag asks for something
-else, the flag has no effect on this device, or the script does not read it.
+torch reports the settings that a training uses. If they are the baseline's although a flag asks for another
+value, the flag has no effect on this device, or the script does not read it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def idle_values(
 ) -> Idle:
     """Returns the choices of the space without effect, by parameter, each with the reason.
 
-    A value that had an effect in any trial has one. Every parameter keeps a choice.
+    A value is left out if it had an effect in any trial. Every parameter keeps at least one choice.
 
     Args:
         left: Choices that have left the space for another reason.
@@ -38,7 +38,7 @@ def idle_values(
         for name, value in choices_of(record.config, spec.space):
             fact = OBSERVED.get(name, "")
             others = [each for each in usual if each != name and OBSERVED.get(each) == fact]
-            # Where two parameters set one thing, neither shows alone.
+            # If two parameters set the same fact, it does not show the effect of one of them.
             if value != usual.get(name) and seen.get(fact) is not None and not others:
                 effects.setdefault((name, value), []).append(
                     record.measurement.observed.get(fact) != seen[fact]
@@ -54,7 +54,7 @@ def idle_values(
 
 
 def without_idle(records: Sequence[TrialRecord], spec: SweepSpec) -> list[TrialRecord]:
-    """Returns the trials but for those with a value without effect that were measured without it, too."""
+    """Returns the trials, without those that differ from a measured one only in values without effect."""
     idle = idle_values(records, spec)
     keys = {record.config.key() for record in records if record.measurement is not None}
     baseline = spec.baseline_config().flatten()

@@ -21,14 +21,14 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import read_json, write_json
 
 MIN_RATIO = 0.97
-"""Share of its throughput alone: if a trial reaches less among others, trials run one at a time."""
+"""Share of a trial's throughput alone: if it reaches less among others, trials run one at a time."""
 MIN_ROUNDS, MAX_ROUNDS = 3, 8
-"""The minimum is enough if the worst slot is clearly above or below that ratio."""
+"""Fewest and most rounds; the fewest are enough if the worst slot is clearly above or below `MIN_RATIO`."""
 MAX_SHARE = 0.05
-"""Share of `search.minutes` that the rounds may take; the first always runs."""
+"""Share of `search.minutes` that the rounds may take; the first round always runs."""
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
 FOUND = "beside.json"
-"""In the sweep's set-up folder: a continued sweep decides the same."""
+"""File in the sweep's set-up folder, from which a continued sweep decides the same."""
 _ALONE = 0
 
 
@@ -37,8 +37,8 @@ class Interference:
     """The throughput of the baseline next to copies of itself.
 
     Attributes:
-        slots: How many ran at once.
-        rounds: Samples per second, round by round: alone, and then on each slot while all ran.
+        slots: Number of copies that ran at once.
+        rounds: Samples per second, round by round: first alone, then on each slot while all ran.
         failure: Why a process failed; empty if none did.
     """
 
@@ -48,7 +48,7 @@ class Interference:
 
     @property
     def worst(self) -> Ratio:
-        """Throughput among others over that alone, on the slot that suffers most."""
+        """Throughput among others over throughput alone, on the slot that loses most."""
         return ratios([dict(enumerate(each)) for each in self.rounds], _ALONE)[-1]
 
     @property
@@ -78,7 +78,7 @@ class Interference:
 
 
 def check_interference(context: SweepContext, trials: TrialRunner) -> None:
-    """Limits the sweep to one trial at a time if trials slow each other down, and says so."""
+    """Limits the sweep to one trial at a time if trials slow each other down; shows the decision."""
     slots = context.machine.slots
     if len(slots) == 1 or not context.launcher.shares_machine:
         return
@@ -93,7 +93,7 @@ def check_interference(context: SweepContext, trials: TrialRunner) -> None:
 
 
 def _known(path: Path, slots: int) -> Interference | None:
-    """Returns what an earlier run found; None if it found nothing, or had other slots."""
+    """Returns the result of an earlier run; None if there is none, or it had another number of slots."""
     try:
         found = decode(Interference, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
@@ -110,7 +110,7 @@ def _measured(context: SweepContext, trials: TrialRunner) -> Interference:
         started = time.monotonic()
         if found.rounds and started - began + longest > most:
             break
-        # In reverse order every other round, so that a machine that warms up favours neither.
+        # The order is reversed in every other round, so that a machine that warms up favours neither.
         counts = sorted((1, len(slots)), reverse=bool(len(found.rounds) % 2))
         outcomes = {count: _outcomes(context, trials, len(found.rounds), slots[:count]) for count in counts}
         processes = [*outcomes[1], *outcomes[len(slots)]]
@@ -126,9 +126,9 @@ def _measured(context: SweepContext, trials: TrialRunner) -> Interference:
 def _outcomes(
     context: SweepContext, trials: TrialRunner, index: int, slots: Sequence[Slot]
 ) -> list[Outcome | Report | None]:
-    """Runs the baseline on all `slots` at once, in fresh processes, and returns its outcomes.
+    """Runs the baseline on all `slots` at once, in fresh processes, and returns the outcomes.
 
-    Outcomes already in the folders count only if all are there: with fewer neighbours they are no
+    Outcomes already in the folders count only if all are there: outcomes with fewer neighbours are no
     evidence.
     """
     folders = [
@@ -156,7 +156,7 @@ def _job(context: SweepContext, trials: TrialRunner) -> Job:
         window_seconds=window,
         repeats=1,
         warmup_cap_seconds=min(WARMUP_SECONDS, measure.warmup_cap_seconds),
-        # Room for one repetition, if it is disturbed.
+        # Time to repeat the window once if it is disturbed.
         cap_seconds=1.5 * window,
         quiet_canary_ms=trials.quiet_canary_ms(),
         diagnose=False,

@@ -1,8 +1,9 @@
-"""A confirmation round with processes that stay: each starts once and measures windows on request.
+"""Runs a confirmation round with processes that stay: each starts once and measures windows on request.
 
-It is for candidates that are expensive to start (long compilation), where fresh processes for every
-window would spend most of their time starting; and for scripts, which are stopped meanwhile: a host changes
-its pace within seconds, and windows that alternate share it. The process stays the unit of repetition.
+It is for candidates that are expensive to start (long compilation), where a fresh process for every window
+would spend most of its time starting. It is also for scripts, which are stopped between their windows: the
+speed of a host changes within seconds, and alternating windows share it. The process stays the unit of
+repetition.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, READY, number_in
 MIN_PROCESSES = 5
 WINDOWS = 4
 EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
-"""Processes are kept if a start takes longer than both: times a window, and seconds."""
+"""Start-up time beyond which processes are kept: in windows, and in seconds; it must exceed both."""
 MEMORY_SHARE = 0.85
 MAX_STEP_SECONDS = 0.1
-"""Of a script that takes turns: a step that is cut by a stop is lost."""
+"""Longest step of a script that takes turns: a step that a stop interrupts is lost."""
 
 
 def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
-    """Returns whether processes are worth keeping, and all of them fit on the device together.
+    """Returns whether the start-up is long enough to keep processes, and all fit on the device together.
 
     Args:
-        memory_gib: The device's memory; 0 if unknown.
+        memory_gib: The device's memory in GiB; 0 if unknown.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     least = max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
@@ -50,10 +51,10 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
 
 
 def can_take_turns(records: Sequence[TrialRecord], memory_gib: float) -> bool:
-    """Returns whether scripts can be stopped for each other: their steps are watched, and all fit together.
+    """Returns whether scripts can take turns: steps are watched and short, and all fit in memory together.
 
     Args:
-        memory_gib: The GPU's memory; 0 without one.
+        memory_gib: The GPU's memory in GiB; 0 without one.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     host_gib = psutil.virtual_memory().available / 2**30
@@ -69,7 +70,7 @@ def kept_round(
     """Starts the jobs one after another and requests windows, in a new random order each time.
 
     Args:
-        jobs: Folder and job by trial number, in the order of their start.
+        jobs: Folder and job by trial number, in the order in which they start.
 
     Returns:
         The measurements of the completed jobs; outcomes already in a folder count.
@@ -86,7 +87,7 @@ def kept_round(
             turns.mkdir(parents=True, exist_ok=True)
             for name in (READY, GO):
                 (turns / name).unlink(missing_ok=True)
-            # It mostly waits, so only the end of the round and its keeper's time limit end it.
+            # The job mostly waits, so only the end of the round or its keeper's time limit ends it.
             plan = dataclasses.replace(job.plan, repeats=WINDOWS + 1, cap_seconds=job.timeout_seconds)
             kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
             runner.start(number, folder, kept)
@@ -109,7 +110,7 @@ def kept_round(
 
 
 def _wait_for(progress: Progress, folder: Path, taken: int) -> None:
-    """Waits until the job in `folder` has taken `taken` windows or ended (its keeper ends it)."""
+    """Waits until the job in `folder` has taken `taken` windows, or its keeper has ended it."""
     ticked = time.monotonic()
     ready = folder / "turns" / READY
     while not (folder / OUTCOME).exists():

@@ -1,4 +1,4 @@
-"""Takes the best configuration apart: which of its changes earn their place, and what each brings alone."""
+"""Takes the best configuration apart, to find the changes that pay off and what each brings alone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ Fits = Callable[[Sequence[TrialRecord]], bool]
 def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits) -> list[TrialRecord]:
     """Returns the candidates: the best, the best without each of its changes, then each change alone.
 
-    A change that brought next to nothing in the search leaves the best. So do those that brought the
-    least, until there is time to measure the best without each that is left: what nobody has measured
-    does not win.
-    Trials that are missing run here.
+    A change that brought next to nothing in the search leaves the best. So do the changes that brought the
+    least, until there is time to measure the best without each remaining change. Missing trials run here.
 
     Args:
-        fits: Whether there is time to confirm some candidates.
+        fits: Function that returns whether there is time to confirm some candidates.
     """
     if Halves.suits(context.spec):
         return _of_halves(context, trials, best, fits)
@@ -56,13 +54,13 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
             continue
         configs = {name: best.config.replace({name: usual[name]}) for name in changed}
         without = [record_of(config, f"the best without `{name}`") for name, config in configs.items()]
-        # What they show may be that a change brings nothing.
+        # New trials may show that a change brings nothing.
         if len(trials.table.finished()) == len(among):
             break
     found = [best, *(each for each in without if each is not None)]
     for name, value in changed.items():
         alone = _known(trials, trials.table.records[BASELINE].config.replace({name: value}))
-        # Nice to know, but not at the price of rounds that decide.
+        # A change alone is of interest, but must not take time from the rounds that decide.
         if alone is not None and alone not in found and fits([*found, alone] * 2):
             found.append(alone)
     return found
@@ -71,9 +69,10 @@ def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: 
 def _of_halves(
     context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits
 ) -> list[TrialRecord]:
-    """Returns what is shown to pay, together; and that with what may pay, as far as there is time for it.
+    """Returns the candidates: the changes that are shown to pay off, with each set of those that may.
 
-    Nothing, if nothing may: a fast trial that makes several changes was then fast by chance.
+    The least promising of the latter are left out if there is no time for all sets. If no change may pay off,
+    a best trial with one change is the only candidate; one with several changes was fast by chance.
     """
     halves = halves_of(context.spec, trials.table.results.values())
     found = halves.known()
@@ -108,14 +107,13 @@ def gain(
     usual: Mapping[str, Scalar],
     records: Iterable[TrialRecord],
 ) -> float | None:
-    """Returns the logarithm of what a change brings, over all pairs of trials that differ in it alone.
+    """Returns the mean log ratio of speeds over all pairs of trials that differ in one change alone.
 
-    None without such a pair.
-
-    A single pair is two single measurements. Each change of the best that a pair lacks halves its weight:
-    what a change brings depends on the others.
+    It is None without such a pair. Each change of the best that a pair lacks halves the pair's weight, since
+    the gain of a change depends on the others.
 
     Args:
+        name: The change.
         changed: The changes of the best.
         usual: The baseline's values.
     """
@@ -134,7 +132,7 @@ def gain(
 
 
 def _known(trials: TrialRunner, config: TrialConfig) -> TrialRecord | None:
-    """Returns the trial of a configuration that was measured; None if there is none."""
+    """Returns the measured trial of a configuration; None if there is none."""
     return next(
         (
             each

@@ -19,13 +19,13 @@ from sweeper.sweep.trial_runner import TrialRunner
 QUALITY_SECONDS = 20.0
 QUALITY_SHARE = 1 / 60
 PARTS = 16
-"""Of a training, after each of which the loss is measured."""
+"""Number of parts of a training; the loss is measured after each."""
 SEEDS_SHARE = 1 / 6
-"""Most of the sweep's time that a script's losses over several seeds may take, the first apart."""
+"""Share of the sweep's time that a script's losses over several seeds may take; one seed always runs."""
 
 
 def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
-    """Runs the baseline's quality pass over several seeds; returns `spec` with limited batches."""
+    """Runs the baseline's quality pass over several seeds; returns the specification with limited batches."""
     spec, table = context.spec, trials.table
     baseline = table.records[BASELINE]
     assert baseline.measurement is not None
@@ -66,13 +66,13 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
 def losses_over_seeds(
     context: SweepContext, trials: TrialRunner, config: TrialConfig, name: str
 ) -> tuple[list[float], Failure | None]:
-    """Returns the losses of `config` over several seeds, its own first, and why one is missing.
+    """Returns the losses of `config` over several seeds, its own seed first, and the failure if one failed.
 
-    Each is a separate job in the folder `setup/<name>-<i>`, unless its loss is known.
+    Each runs as a separate job in the folder `setup/<name>-<i>`, unless its loss is known.
     """
     losses, failure = [], None
     for i in range(num_seeds(context.spec, trials.table)):
-        # The first keeps its own seed: a script may have no such parameter.
+        # The first run keeps the configuration's seed: a script may have no such parameter.
         seeded = config.replace({"seed": config.seed + i}) if i else config
         known = trials.table.quality_of(seeded)
         if known is None:
@@ -91,7 +91,7 @@ def losses_over_seeds(
 
 
 def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
-    """Returns over how many seeds losses are taken: fewer of a script that takes long for one."""
+    """Returns the number of seeds over which losses are measured: fewer for a script that takes long."""
     baseline = table.records[BASELINE].measurement
     if not spec.command or not spec.search.minutes or baseline is None:
         return NUM_SEEDS
@@ -100,23 +100,23 @@ def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
 
 
 def looks_at_loss(spec: SweepSpec) -> bool:
-    """Returns whether an objective or a constraint needs the loss, and so a quality pass."""
+    """Returns whether an objective or a constraint needs the loss, and therefore a quality pass."""
     return any(metric_row(name).rests_on_loss for name in spec.metrics())
 
 
 def trained_samples(baseline: Measurement, seconds: float) -> int:
-    """Returns how many samples a script had trained on after `seconds` of windows, for its loss.
+    """Returns how many samples a script has trained on after warm-up and `seconds` of windows.
 
-    As many as any trial trains on to be timed; disturbed windows of the baseline do not count.
+    Any trial trains on as many to be timed. Disturbed windows of the baseline do not count.
     """
     timed = min(seconds, sum(window.seconds for window in baseline.windows))
     return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, seconds))))
 
 
 def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
-    """Returns how many samples the baseline trains on in `seconds`, ignoring its data path.
+    """Returns how many samples the baseline trains on in `seconds`, without the cost of its data path.
 
-    The quality pass gathers on the device, so the cost of the baseline's loader does not matter.
+    The quality pass gathers batches on the device, so the baseline's loader does not slow it down.
     """
     parts = baseline.breakdown
     per_second = batch_size / max(parts.compute_s, 1e-9)

@@ -1,8 +1,8 @@
 """Tries each loader, precision and compile mode of the space before the search; removes those that fail.
 
-Each value takes a few steps in its own process, as the only change to the baseline's configuration,
+Each value takes a few steps in a separate process, as the only change to the baseline's configuration,
 which has been measured. So the value itself is the cause of a failure, and a crash or a hang costs
-only that value's answer.
+only the answer for that value.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from sweeper.system.files import make_folder, read_json, write_json
 NAMES = ("loader.kind", "precision.tf32", "precision.amp", "compile.mode")
 """The parameters to try; compilers come last, since they take longest."""
 FOUND = "preflight.json"
-"""In the sweep's set-up folder: a continued sweep decides the same."""
+"""File in the sweep's set-up folder, from which a continued sweep decides the same."""
 MAX_SHARE = 0.1
-"""Share of `search.minutes`: values that do not fit into it are left to the search."""
+"""Share of `search.minutes` for the preflight; values that do not fit into it are left to the search."""
 LIMIT_SECONDS, COMPILER_SECONDS = 20.0, 120.0
-"""The time for a value beyond the baseline's start, and for a compiler beyond that."""
+"""Seconds for a value beyond its start, and further seconds for a compiler."""
 START_SECONDS, COLD_COMPILER_SECONDS = 1.0, 20.0
-"""The time that must be left for a value to be tried, and for one that is compiled."""
+"""Seconds that must be left for a value to be tried, and for a value that is compiled."""
 SLOWER = 10.0
-"""A value may start this many times as slowly as the baseline."""
+"""Factor by which a value may start more slowly than the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ class Tried:
     """The outcome for one value.
 
     Attributes:
-        failed: Why it does not run here; empty if it does.
+        failed: Why the value does not run here; empty if it does.
         unknown: Why there is no answer; empty if there is one.
-        runs_with: The model kind that it runs with, if it fails with the baseline's.
-        cached: The cache's file that had the failure.
+        runs_with: The model kind that the value runs with, if it fails with the baseline's.
+        cached: The cache file that holds the failure; empty if the value was tried now.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """Whether one configuration runs, with the fields of `Tried`."""
+    """The answer for one configuration, with the fields of `Tried`."""
 
     failed: str = ""
     unknown: str = ""
@@ -85,10 +85,10 @@ class _Answer:
 def preflight(
     context: SweepContext, trials: TrialRunner, spec: SweepSpec
 ) -> tuple[SweepSpec, Sequence[Choice]]:
-    """Removes what cannot run here from the space; returns the rest and the choices that ran.
+    """Removes values that cannot run here from the space; returns the rest and the choices that ran.
 
-    A continued sweep reuses what it found before. A script has no preflight, since the meaning of
-    its parameters is unknown.
+    A continued sweep reuses its earlier answers. A script has no preflight, since the meaning of its
+    parameters is unknown.
     """
     if spec.command:
         return spec, ()
@@ -146,7 +146,7 @@ def _why(tried: Tried) -> str:
 
 
 def _known(path: Path) -> Found | None:
-    """Returns what an earlier run of this sweep found; None if there is nothing readable."""
+    """Returns the outcome of an earlier run of this sweep; None if there is none that can be read."""
     try:
         return decode(Found, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
@@ -154,7 +154,7 @@ def _known(path: Path) -> Found | None:
 
 
 class _Preflight:
-    """Tries values one after another, on the first slot that is free."""
+    """Tries values one after another, on the first free slot."""
 
     def __init__(self, context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> None:
         self._context, self._trials, self._spec = context, trials, spec
@@ -182,7 +182,7 @@ class _Preflight:
         for index, (kind_name, kind) in enumerate(_other_kinds(self._spec, config), start=1):
             other = self._answer(config.replace({kind_name: kind}), f"{folder}-{index}")
             if not other.failed:
-                # Without an answer, it stays as well.
+                # A value without an answer stays as well.
                 return dataclasses.replace(tried, runs_with=f"{kind_name}={kind}")
         return tried
 
@@ -213,7 +213,7 @@ class _Preflight:
             runner=PREFLIGHT_RUNNER,
             plan=NO_WINDOWS,
             timeout_seconds=min(limit, left, self._trials.timeout()),
-            # The last attempt: a job that was killed is not worth another.
+            # It counts as the last attempt: a job that was killed is not worth another one.
             attempt=MAX_ATTEMPTS - 1,
         )
         outcome = self._trials.run(self._context.journal.setup_folder(folder), job)
@@ -225,7 +225,7 @@ class _Preflight:
 
 
 def untried_choices(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterator[Choice]:
-    """Yields the choices to try: those that no trial has run with and that act in the baseline."""
+    """Yields the choices to try: those that no trial has run with and that have an effect in the baseline."""
     ran = [record.config.flatten() for record in finished if record.measurement is not None]
     baseline = spec.baseline_config().flatten()
     for name in NAMES:
@@ -254,7 +254,7 @@ def _subject(prepared: Path, baseline: TrialRecord, config: TrialConfig) -> Mapp
         "sweeper": __version__,
         "device": [device.kind, device.name, device.capability, device.memory_gib],
         "versions": dict(measured.versions),
-        # Its name is a digest of the pipeline's code and of the data.
+        # The folder's name is a digest of the pipeline's code and of the data.
         "prepared": prepared.name,
         "config": config.canonical().flatten(),
     }
@@ -266,7 +266,7 @@ def _cache_file(prepared: Path, subject: Mapping[str, Any]) -> Path:
 
 
 def _answer_in(path: Path) -> _Answer | None:
-    """Returns the answer in a file of the cache; None if there is none that is readable."""
+    """Returns the answer in a cache file; None if there is none that can be read."""
     try:
         failed = str(read_json(path)["failed"])
     except (OSError, ValueError, TypeError, LookupError):

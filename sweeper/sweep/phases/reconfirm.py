@@ -42,7 +42,7 @@ class Soak:
     """A long run of the winner in one process.
 
     Attributes:
-        held: Throughput in the last third of the time over that in the first.
+        held: Throughput in the last third of the time over throughput in the first third.
     """
 
     seconds: float
@@ -55,7 +55,7 @@ class Reconfirmation:
     """A winner, confirmed once more.
 
     Attributes:
-        before: What the sweep found; `now` is today's ratio, None if too few rounds ran.
+        before: The sweep's ratio; `now` is today's ratio, or None if too few rounds ran.
         holds: Whether it is still faster than the baseline.
     """
 
@@ -67,7 +67,7 @@ class Reconfirmation:
 
     @property
     def holds(self) -> bool:
-        """Whether it is faster today."""
+        """Whether the winner is faster than the baseline today."""
         return self.now is not None and self.now.is_faster_now
 
 
@@ -82,11 +82,11 @@ def reconfirm(
     """Confirms the winner of a sweep again; the sweep's own result stays as it is.
 
     Args:
-        soak_seconds: How long the winner then runs in one process.
+        soak_seconds: Seconds that the winner then runs in one process; 0 skips this.
 
     Raises:
-        UserError: There is no such sweep, or it has not ended.
-        NothingFeasibleError: It has no winner.
+        UserError: There is no such sweep, it has not ended, or the long run failed.
+        NothingFeasibleError: The sweep has no winner.
     """
     journal = find_sweep(home, name)
     result = journal.result()
@@ -126,7 +126,7 @@ def reconfirm(
                 name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
             )
     except StopAskedError:
-        # Too early for the rounds to show anything.
+        # Too few rounds have run to show anything.
         raise KeyboardInterrupt from None
     finally:
         lock.release()

@@ -1,4 +1,4 @@
-"""Rounds: the candidates and the baseline, each in a fresh process, in random order."""
+"""Runs rounds of the candidates and the baseline, each in a fresh process, in random order."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from sweeper.sweep.trial_runner import TrialRunner
 
 QUICK_WARMUP_SECONDS = 5.0
 SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
-"""Of scripts that take turns: a window, and the warm-up before the first."""
+"""Seconds of a window of scripts that take turns, and of the warm-up before the first one."""
 END_SECONDS = 1.0
-"""From the last window of a process to the next process."""
+"""Seconds from the last window of a process to the start of the next process."""
 AMONG = "candidates"
 """Parameter of a confirmation's jobs: the numbers of all candidates."""
 MAX_ROUNDS = 4
@@ -46,7 +46,7 @@ Speeds = dict[int, Measurement]
 
 
 def run_seconds(measured: Measurement, spec: SweepSpec) -> float:
-    """Returns about how long one process takes in a round."""
+    """Returns about how many seconds one process takes in a round."""
     window = spec.measure.window_seconds
     warmup = min(QUICK_WARMUP_SECONDS, measured.warmup_seconds)
     return measured.startup_seconds + warmup + window + END_SECONDS
@@ -73,9 +73,10 @@ class Rounds:
 
         Args:
             place: Name of the folder.
-            wanted: Rounds to run, and more while the intervals are wide.
-            among: The candidates, where they follow from more than the trials.
-            early: Rounds from before, each at another time.
+            window_seconds: Length of a window.
+            wanted: Number of rounds to run; more run while the intervals are wide.
+            among: The candidates' numbers, if they do not follow from the trials alone.
+            early: Earlier rounds, each at another time.
         """
         self._context, self._trials = context, trials
         self._place, self._window_seconds, self._wanted = place, window_seconds, wanted
@@ -98,11 +99,11 @@ class Rounds:
     def run(self, numbers: Sequence[int], reserve: float = 0.0) -> None:
         """Runs rounds of `numbers` and the baseline until they are conclusive, or the time is up.
 
-        Args:
-            reserve: Seconds to leave for what comes after.
+        Candidates that are clearly slower than the fastest drop out after a few rounds. Those that do so by
+        chance lose little.
 
-        Candidates that are clearly slower than the fastest drop out after a few rounds: whoever is so by
-        chance loses little.
+        Args:
+            reserve: Seconds to leave for the steps after the rounds.
         """
         spec, trials, budget = self._context.spec, self._trials, self._trials.budget
         trials.progress.begin("confirming", self._wanted)
@@ -120,13 +121,13 @@ class Rounds:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
         for index in range(MAX_ROUNDS * self._wanted):
-            # Rounds of an earlier process cost nothing, and decide what they decided then.
+            # Rounds of an earlier process take no time, and lead to the same decisions as then.
             is_stored = all((index, number) in self._ended for number in (BASELINE, *among))
             done, left = len(self.speeds), None if is_stored else budget.seconds_left
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision, self._drift):
                 self.ended = "the intervals are narrow enough"
                 return
-            # Fewer than three rounds prove nothing; in a hurry even that must do.
+            # Fewer than three rounds prove nothing, but in a hurry they must be enough.
             if left is not None and left < longest + reserve and (done >= MIN_ROUNDS or budget.is_hurried):
                 self.ended = "the time is up"
                 return
@@ -157,7 +158,7 @@ class Rounds:
         context, trials = self._context, self._trials
         jobs: dict[int, tuple[Path, Job]] = {}
         for number in order:
-            # By round and trial, not by position, which shifts if the candidates change.
+            # The key is round and trial, not the position, which shifts if the candidates change.
             place = context.journal.rounds_folder(self._place) / f"{len(self._folders):04d}"
             folder = self._folders.setdefault((index, number), place)
             jobs[number] = folder, self._job(trials.table.records[number], index)
@@ -185,7 +186,7 @@ class Rounds:
             warmup_cap_seconds=min(
                 SLICE_WARMUP_SECONDS if is_in_turns else QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds
             ),
-            # Room for one repetition, if it is disturbed.
+            # Time to repeat the window once if it is disturbed.
             cap_seconds=1.5 * self._window_seconds,
             quiet_canary_ms=self._trials.quiet_canary_ms(),
             diagnose=False,
@@ -197,12 +198,12 @@ class Rounds:
         return ratios(self.throughputs(), BASELINE, self._drift, self._early)
 
     def record(self) -> None:
-        """Adds the speeds to what is known of the machine."""
+        """Adds the speeds to the machine's record."""
         names = {number: self._context.key_of(self._trials.table.records[number]) for number in self._numbers}
         self._machine.add(block_of(self.throughputs(), names, time.time(), self._of))
 
     def decision(self, unfit: Collection[int]) -> Chosen:
-        """Returns the fastest or its simplest rival, without those that are unfit."""
+        """Returns the fastest candidate or its simplest rival, without those that are unfit."""
         records, by_changes = self._trials.table.records, self._context.spec.confirm.ladder
         configs = {number: records[number].config for number in self._numbers}
         speeds = self.throughputs()

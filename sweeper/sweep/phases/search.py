@@ -1,4 +1,4 @@
-"""The search phase: asks, runs and tells until a stopping rule holds."""
+"""Runs the search phase: asks, runs and tells until a stopping rule holds."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from sweeper.system.failpoints import failpoint
 
 CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
 MAX_IN_A_ROW = 20
-"""Configurations passed over in a row before the next one runs, whatever is expected of it."""
+"""Configurations passed over in a row, after which the next one runs even if it is expected not to fit."""
 UNLIKELY = "may not fit"
-"""Why a trial runs that was passed over before."""
+"""Reason for a trial of a configuration that was passed over before."""
 MAX_OFFERS = 3
-"""How often a smaller batch runs instead of one that would not fit."""
+"""Largest number of configurations passed over for which a smaller batch runs instead."""
 SAME_ERROR_STOPS = 3
-"""Trials that fail with one error before any is measured: then the code is broken, not a trial."""
+"""Number of trials with the same error, before any is measured, that show that the code is broken."""
 
 
 def hints_of(machine: Machine) -> Hints:
-    """Returns the facts for first guesses, which are the same when the search continues."""
+    """Returns the facts for first guesses, which are the same if the search continues later."""
     return Hints(device=machine.devices[0].name, cores=machine.usable_cpus)
 
 
 class Search:
     """Asks for configurations, runs them and tells the sampler their results.
 
-    Every decision follows from the records: cut off anywhere, it continues as if it had not been.
+    Every decision follows from the records, so a search that was cut off continues as if it had not been.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Search:
         if len(self._spec.objectives) > 1:
             self._context.observer.line("With several objectives, no trial is ended early.")
         try:
-            # Trials that end later may show that more are needed.
+            # Running trials may show that more are needed.
             while not (reason := self._fill()) or self._trials.jobs.running:
                 self._collect()
         finally:
@@ -153,7 +153,7 @@ class Search:
         """Waits for trials to end and enters them, refilling each slot before the next."""
         trials = self._trials
         if not trials.jobs.running:
-            # There is no worker, or not yet.
+            # There is no worker yet, or none any more.
             trials.progress.tick()
             time.sleep(TICK_SECONDS)
         for number, job, outcome in trials.jobs.wait():
@@ -212,10 +212,13 @@ class Search:
         return {name: now.fix.get(name, whole[name].first()) for name in whole.keys() - now.space.keys()}
 
     def _stop_on_repeated_error(self) -> None:
-        """Ends a sweep whose first searched trials all fail with one error: the code is broken.
+        """Ends a sweep whose first searched trials fail with the same error: the code is broken.
 
-        Once a trial was measured, the configurations are at fault. Failures that a choice which has
-        left the space explains do not count.
+        Once a trial has been measured, the configurations are at fault. Failures that are explained by a
+        choice that has left the space do not count.
+
+        Raises:
+            EnvironmentStopError: The same error ended `SAME_ERROR_STOPS` trials.
         """
         if self._table.num_measured:
             return
@@ -238,7 +241,7 @@ class Search:
             total = (search.minutes or 0.0) * 60
             most = MAX_LADDER_SHARE if self._spec.confirm.ladder else MAX_CONFIRM_SHARE
             if Halves.suits(self._spec):
-                # Too few trials tell nothing of any change.
+                # With too few trials, no change's effect is known, so the search gets more of the time.
                 most = MAX_HALVES_SHARE
             left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
         if left is not None and left < budget.usual_seconds / 2:
@@ -248,7 +251,7 @@ class Search:
         return ""
 
     def _last_gain(self) -> float | None:
-        """Returns what can still be expected, where that is too little to go on; else None."""
+        """Returns the gain that can still be expected if it is too small to continue; else None."""
         search = self._spec.search
         if search.regret is None or self._spec.confirm.ladder or search.sampler not in (AUTO, CLIMB):
             return None
@@ -257,7 +260,7 @@ class Search:
         return expected if expected is not None and expected <= search.regret else None
 
     def _risk(self) -> TrialRecord | None:
-        """Returns what was passed over and is worth a trial in the end, although it may well not fit."""
+        """Returns a configuration that was passed over but is worth a last trial, though it may not fit."""
         table, regret = self._table, self._spec.search.regret or 0.0
         passed_over = (table.records[number] for number in table.passed_over.values())
         refused = [record for record in passed_over if record.config.key() not in table.asked]
@@ -268,16 +271,16 @@ class Search:
         return refused[worth.index(most)] if most > regret else None
 
     def _confirm_seconds(self) -> float:
-        """Returns about how long it takes to confirm the best so far, the least that is worth it."""
+        """Returns about how many seconds the shortest useful confirmation of the best trial so far takes."""
         best = self._table.best()
         if best is None:
             return 0.0
         number, seconds = 1, 0.0
         if Halves.suits(self._spec):
-            # What seems to pay together runs first; then twice the fewest rounds of it and the baseline.
+            # What seems to pay off runs together first, then twice the fewest rounds of it and the baseline.
             number, seconds = 3, self._trials.budget.usual_seconds
         elif self._spec.confirm.ladder:
-            # Without each of its changes, too; what the search has not measured of that runs first.
+            # The best also runs without each of its changes; trials that the search lacks run first.
             usual = self._table.records[BASELINE].config.flatten()
             rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
             known = {each.config.key() for each in self._table.finished()}
@@ -288,7 +291,7 @@ class Search:
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether the last `patience` searched trials that ended were no better.
 
-        Those that ran at the same time were asked before its result was known, and do not count.
+        As many as run now were asked before the best trial's result was known, and do not count.
         """
         best = self._table.best()
         last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
@@ -302,13 +305,13 @@ class Search:
         return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
 
     def _next_start(self) -> TrialConfig | None:
-        """Returns the last configuration, if passed over, with a smaller batch, accumulated."""
+        """Returns the last configuration, if it was passed over, with a smaller, accumulated batch."""
         table = self._table
         last = table.records[table.last]
         if not is_passed_over(last) or table.num_passed_over > MAX_OFFERS:
             return None
         if self._context.past is not None:
-            # It is known what fits, and is asked for next.
+            # The earlier sweep shows what fits, and the searcher asks for that next.
             return None
         smaller = self._capacity.smaller(last.config)
         return smaller if smaller is not None and smaller.key() not in self._taken else None
@@ -324,7 +327,7 @@ class Search:
             failpoint("studied")
 
     def _fix_result(self, record: TrialRecord) -> SearchResult | None:
-        """Fixes a trial's result for the sampler; None if it lies outside of the space."""
+        """Fixes a trial's result for the sampler and returns it; None if the trial is outside the space."""
         number = record.number
         params = record.params or self._whole.params_of(record.config)
         if number not in self._table.results and params:
@@ -341,7 +344,7 @@ def _is_users(failure: Failure) -> bool:
 class _Taken(Container[str]):
     """Keys of the configurations that need not be asked for again.
 
-    One that was passed over may be, once more is known about what fits.
+    A configuration that was passed over may be asked for again once more is known about what fits.
     """
 
     def __init__(self, table: TrialTable, capacity: Capacity, *, ended: bool = False) -> None:

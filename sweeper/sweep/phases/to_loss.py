@@ -18,22 +18,22 @@ from sweeper.sweep.trial_runner import TrialRunner
 
 SEEDS = 5
 MAX_SAMPLES = 3
-"""Times the baseline's samples that the winner may need."""
+"""Largest multiple of the baseline's samples that the winner may need."""
 
 USUAL_SHARE = 1.5
-"""Times the baseline's samples that the winner is expected to need at most."""
+"""Multiple of the baseline's samples that the winner is expected to need at most."""
 
 MAX_SECONDS = 300.0
-"""At most, if the sweep has no time limit and the user has not asked for it."""
+"""Longest time in seconds if the sweep has no time limit and the user has not asked for this phase."""
 
 
 def to_loss(
     context: SweepContext, trials: TrialRunner, winner: TrialRecord, speed: Ratio, rounds: Sequence[Round]
 ) -> TimeToLoss | None:
-    """Returns how much sooner the winner reaches the baseline's loss; None if that is not looked at.
+    """Returns how much sooner the winner reaches the baseline's loss; None if that is not measured.
 
-    A winner with the baseline's numerics learns the same from the same samples, so that nothing is to be
-    measured. A script is not asked: when it ends is its own decision.
+    A winner with the baseline's numerics learns the same from the same samples, so there is nothing to
+    measure. A script is left out, since it decides itself when it ends.
     """
     spec, table = context.spec, trials.table
     baseline = table.records[BASELINE]
@@ -71,7 +71,7 @@ def to_loss(
 
 
 def _seconds(trials: TrialRunner, winner: TrialRecord) -> float:
-    """Returns about how long all trainings take; the baseline has had some of its own."""
+    """Returns about how many seconds all trainings take; some of the baseline's have run already."""
     baseline, total = trials.table.records[BASELINE], 0.0
     for record, seeds in ((baseline, SEEDS - NUM_SEEDS), (winner, USUAL_SHARE * SEEDS)):
         quality = record.quality or baseline.quality
@@ -89,7 +89,13 @@ def _curve(
     samples: int,
     until: float | None = None,
 ) -> Curve | None:
-    """Returns the losses of a training with another seed; None if it failed."""
+    """Returns the loss curve of a training with another seed; None if it failed.
+
+    Args:
+        number: Added to the configuration's seed.
+        samples: Most training samples.
+        until: Loss at which the training ends; None to train on all samples.
+    """
     seeded = config.replace({"seed": config.seed + number})
     if until is None and (known := trials.table.quality_of(seeded)) is not None:
         return known.curve

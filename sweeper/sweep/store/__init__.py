@@ -1,1 +1,1 @@
-"""The sweep folder: its files, its lock, and reading it back."""
+"""Reads, writes and locks the sweep folder."""

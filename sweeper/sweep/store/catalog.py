@@ -1,4 +1,4 @@
-"""Finds the sweep folder a command works on: a new one, one to continue, a finished one."""
+"""Finds the sweep folder that a command works on: a new one, one to continue, or a finished one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_sweep(
     """Returns the folder for `spec`, locked: `<name>`, or `<name>-2` if that is another sweep.
 
     Raises:
-        SweepConflictError: Another process holds it, or it is unfinished and has other settings.
+        SweepConflictError: Another process holds the sweep, or it is unfinished and has other settings.
         EnvironmentStopError: The folder cannot be written.
     """
     known = None if new else continued(home, spec.name, fingerprint)
@@ -81,7 +81,7 @@ def of_name(home: Path, name: str) -> Iterator[Journal]:
 
 
 def _stillborn(journal: Journal) -> bool:
-    """Whether the sweep's baseline has failed: users fix it and run the same command again."""
+    """Returns whether the sweep's baseline has failed: users fix it and run the same command again."""
     first = next(journal.trials(), None)
     return first is not None and isinstance(first.outcome, Failure)
 

@@ -1,4 +1,4 @@
-"""Fingerprints of sweeps: what makes two runs the same sweep, and where prepared data is kept."""
+"""Computes the fingerprint of a sweep, by which runs continue it, and the folder of its prepared data."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_of_files_named(command: Sequence[str]) -> str:
-    """Returns a digest of the files that a command line names: Python by its syntax trees.
+    """Returns a digest of the files that a command line names; Python files count by their syntax trees.
 
     Raises:
-        UserError: One of them is called `.py`, but is not Python.
+        UserError: A file is called `.py`, but is not Python.
     """
     found: dict[str, str] = {}
     for item in command:
@@ -81,14 +81,14 @@ def digest_of_files_named(command: Sequence[str]) -> str:
 
 
 def digest_of_scripts(command: Sequence[str]) -> str:
-    """Returns a digest of the Python scripts that a command line names: what is options does not count."""
+    """Returns a digest of the Python scripts that a command line names, without its options."""
     return _sha(digest_of_files_named([item for item in command if item.endswith(".py")]))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ.
 
-    A setting of `_DEFAULTS` that one of them lacks is newer and counts as its default.
+    A setting of `_DEFAULTS` that one of them lacks is newer, and counts as its default.
     """
     return [
         f"{key}: {_short(a)} -> {_short(b)}"
@@ -115,7 +115,7 @@ def _short(value: Any) -> str:
 
 
 def prepared_folder(home: Path, pipeline: str, data: Mapping[str, Any]) -> Path:
-    """Returns the folder of a pipeline's prepared data, named by a digest of all it is made from.
+    """Returns the folder of a pipeline's prepared data, named by a digest of everything it is made from.
 
     Args:
         data: The data section, as JSON values.
@@ -144,9 +144,9 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
 
 
 def digest_of_code(pipeline: str) -> str:
-    """Returns a digest of the syntax trees of the pipeline and of its neighbours that it imports.
+    """Returns a digest of the syntax trees of the pipeline and of the neighbouring modules that it imports.
 
-    It does not depend on where the files are, and equals the one that 0.1.0 stored for the same
+    It does not depend on the location of the files, and equals the digest that 0.1.0 stored for the same
     code.
 
     Raises:
@@ -175,10 +175,10 @@ def shipped_pipelines() -> list[str]:
 
 
 def code_of(pipeline: str) -> dict[str, str]:
-    """Returns the text of the pipeline and of its neighbours that it imports, by relative path.
+    """Returns the text of the pipeline and of the neighbouring modules that it imports, by relative path.
 
     Shipped pipelines are included like the user's. If both have a file of the same name, only the
-    user's are sent: the sweeper on the other side has the shipped ones, under another name.
+    user's files are sent: the receiving sweeper has the shipped ones, under another name.
     """
     modules = set(_found(pipeline))
     above = {name for each in modules for name in _above(each.name)}
@@ -191,7 +191,7 @@ def code_of(pipeline: str) -> dict[str, str]:
 
 
 def _above(name: str) -> list[str]:
-    """Returns the names of the packages that a module is in."""
+    """Returns the names of a module's parent packages, outermost first."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -213,10 +213,11 @@ def _trees(found: Mapping[Module, ast.Module]) -> dict[str, str]:
 
 
 def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
-    """Returns a module and its neighbours that it imports, with their syntax trees.
+    """Returns a module and the neighbouring modules that it imports, with their syntax trees.
 
     Args:
-        script: The module's file if it is a script: its folder comes first, and nothing is shipped.
+        script: The module's file if it is a script: its folder is searched first, and shipped modules are
+            left out.
     """
     trees: dict[Module, ast.Module] = {}
     folders = import_paths() if script is None else (str(script.parent), *import_paths())

@@ -1,4 +1,4 @@
-"""Journal: the files of a sweep folder. An outcome on disk is the commit."""
+"""Reads and writes the files of a sweep folder. An outcome on disk is the commit."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ STOPPED = "stopped.json"
 BUDGET = "budget.json"
 SEARCH_RESULT = "told.json"
 CONFIRM, EARLY = "confirm", "early"
-"""Folders with rounds: those of a sweep's end, and those of its search."""
+"""Folders with rounds: of a sweep's confirmation, and of its search."""
 STOPPED_ROUNDS = "stopped"
-"""Rounds of the quick confirmation of a stopped sweep."""
+"""Folder with the rounds of the quick confirmation of a stopped sweep."""
 
 ENDS_ANEW = "Restore it, or remove it and run the same command to finish the sweep again"
 _RESTORE = "Restore it, or run the same YAML with --new"
@@ -40,7 +40,7 @@ _REMOVE = "Remove it, and sweeper writes it again"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One job folder as it is on disk."""
+    """The content of one job folder."""
 
     number: int
     folder: Path
@@ -50,7 +50,7 @@ class Entry:
 
 
 def sweeps_folder(home: Path) -> Path:
-    """Returns where all sweeps of a home are."""
+    """Returns the folder of all sweeps of a home."""
     return home / "sweeps"
 
 
@@ -63,12 +63,12 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """The sweep's name is its folder's."""
+        """The sweep's name, which is its folder's."""
         return self.folder.name
 
     @property
     def identity(self) -> str:
-        """A name that is unique among all sweeps of this name, for shared services."""
+        """A name for shared services that is unique among all sweeps of this name."""
         place = f"{socket.gethostname()}:{self.folder.resolve()}"
         return f"{self.name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
@@ -81,11 +81,11 @@ class Journal:
         return self.folder / place
 
     def setup_folder(self, name: str) -> Path:
-        """Returns the folder of a job that is not a trial: probe, prepare, a baseline's seed."""
+        """Returns the folder of a job that is not a trial: probe, prepare, or a baseline's seed."""
         return self.folder / "setup" / name
 
     def begin(self, spec: SweepSpec, fingerprint: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Writes sweep.yaml, once: from now on the sweep exists.
+        """Writes sweep.yaml, from which time the sweep exists.
 
         Args:
             about: The `device` in one line, whether the data is `synthetic`, and `notes` about it.
@@ -96,7 +96,7 @@ class Journal:
     @property
     def begun(self) -> bool:
         """Whether sweep.yaml exists."""
-        # os.path takes a name that no file can have as one that does not exist.
+        # os.path treats a name that no file can have as one that does not exist.
         return os.path.exists(self.folder / SWEEP)
 
     def read(self) -> Mapping[str, Any]:
@@ -117,7 +117,7 @@ class Journal:
         """Returns the specification in sweep.yaml.
 
         Args:
-            document: What `read` returned, if it was read before.
+            document: The result of `read`, if it was called before.
 
         Raises:
             EnvironmentStopError: It is damaged.
@@ -132,11 +132,11 @@ class Journal:
         return self._entries(self.folder / "trials")
 
     def num_trials(self) -> int:
-        """Returns how many trials were begun."""
+        """Returns the number of trials that have begun."""
         return sum(1 for _ in (self.folder / "trials").glob(f"*/{CONFIG}"))
 
     def rounds(self, place: str) -> Iterator[Entry]:
-        """Yields the processes of a confirmation in order."""
+        """Yields the processes of the rounds in `place`, in order."""
         return self._entries(self.rounds_folder(place))
 
     def _entries(self, parent: Path) -> Iterator[Entry]:
@@ -156,7 +156,7 @@ class Journal:
             yield Entry(number=int(name), folder=folder, job=job, outcome=outcome, result=result)
 
     def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
-        """Returns a trial that has begun or ended, not judged yet."""
+        """Returns the record of a trial that has begun or ended, not judged yet."""
         folder = self.trial_folder(number)
         return TrialRecord(
             number=number,
@@ -177,30 +177,30 @@ class Journal:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the sweep has a result, whatever is in it.
+        """Whether the sweep has a result, whatever its content.
 
         Raises:
-            EnvironmentStopError: Its file is damaged.
+            EnvironmentStopError: The result's file is damaged.
         """
         return _mapping_in(self.folder / RESULT, ENDS_ANEW) is not None
 
     def result(self) -> SweepResult | None:
-        """Returns how the sweep ended, or None while it has not.
+        """Returns the result of the sweep; None if it has not ended.
 
         Raises:
-            EnvironmentStopError: Its file is damaged.
+            EnvironmentStopError: The result's file is damaged.
         """
         return _sweep_result(self.folder / RESULT, ENDS_ANEW)
 
     def finish(self, result: SweepResult) -> None:
-        """Writes how the sweep ended."""
+        """Writes the result of the sweep, which has ended."""
         write_json(self.folder / RESULT, encode_result(result))
         self.go_on()
 
     def go_on(self) -> None:
         """Removes the result of a stopped sweep, which continues now."""
         (self.folder / STOPPED).unlink(missing_ok=True)
-        # Rounds of a quick confirmation, some of them cut off.
+        # The rounds of the quick confirmation, some of which were cut off, go too.
         shutil.rmtree(self.folder / STOPPED_ROUNDS, ignore_errors=True)
 
     def stop(self, result: SweepResult) -> None:
@@ -213,13 +213,13 @@ class Journal:
 
     def reopen(self, trials: int) -> None:
         """Reopens a sweep that has ended, with a budget of `trials` searched trials."""
-        # The result goes last: until then the sweep has ended, whatever is cut off here.
+        # The result is removed last: if this is cut off before, the sweep has still ended.
         shutil.rmtree(self.folder / CONFIRM, ignore_errors=True)
         write_json(self.folder / BUDGET, {"trials": trials})
         (self.folder / RESULT).unlink()
 
     def raised_budget(self) -> int | None:
-        """Returns the searched trials the sweep was extended to; None if it never was."""
+        """Returns the number of searched trials that the sweep was extended to; None if it never was."""
         path = self.folder / BUDGET
         with ours(path, _RESTORE):
             found = _mapping_in(path, _RESTORE)
@@ -266,7 +266,11 @@ def _require_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _require_folder(path: Path) -> None:
-    """Makes sure that nothing is read or written through a link."""
+    """Makes sure that a path is a folder, so that nothing is read or written through a link.
+
+    Raises:
+        EnvironmentStopError: It is a link or a file.
+    """
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         got = "a link" if path.is_symlink() else "a file"
         raise EnvironmentStopError(

@@ -31,7 +31,7 @@ from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
 
 NUM_SEEDS = 3
-"""Seeds over which the baseline's loss is measured."""
+"""Number of seeds over which the baseline's loss is measured."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class LoadedSweep:
     """A sweep as loaded from its folder; derived results are computed once.
 
     Attributes:
-        about: `device`, `synthetic`, `notes`.
-        result: How it ended, or the result so far if it was stopped; None if there is neither.
+        about: Facts about its machine and data: `device`, `synthetic`, `notes` and others.
+        result: The result, or the result so far if it was stopped; None if there is neither.
+        state: `finished`, `stopped` or `unfinished`.
     """
 
     journal: Journal
@@ -79,7 +80,7 @@ class LoadedSweep:
 
     @property
     def confirmation(self) -> ConfirmationResult:
-        """The findings of its confirmation; none while there is no result."""
+        """The findings of the confirmation; empty without a result."""
         return self.result.confirmation if self.result else ConfirmationResult(winner=None)
 
     def ratios(self) -> dict[int, Ratio]:
@@ -104,12 +105,12 @@ class LoadedSweep:
         return found
 
     def traced(self, number: int) -> Mapping[str, Any]:
-        """Returns what the trace of a trial says (`sweeper.trainer.trace`); empty if it was not traced."""
+        """Returns the report of a trial's trace (`sweeper.trainer.trace`); empty if it was not traced."""
         outcome = read_outcome(self.journal.setup_folder(f"trace-{number}"))
         return outcome.values if isinstance(outcome, Report) else {}
 
     def stages(self) -> dict[int, str]:
-        """Returns how far each trial came: `confirmed` for the winner, `finalist` for rivals."""
+        """Returns the last stage of each trial: `confirmed` for the winner, `finalist` for its rivals."""
         stages = {number: record.stage for number, record in self.table.records.items()}
         stages.update(dict.fromkeys(self.ratios(), "finalist"))
         if self.confirmation.winner is not None:
@@ -151,7 +152,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
 
 
 def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
-    """Enters the folder's trials; returns those that were begun and have no final outcome."""
+    """Enters the folder's trials in the table; returns those that have begun and have no final outcome."""
     unfinished, records = [], []
     for entry in entries:
         outcome = entry.outcome
@@ -183,7 +184,7 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
 
 
 def _look_at_result(sweep: LoadedSweep) -> None:
-    """Looks up every trial that a sweep's result names, so that a wrong number raises here."""
+    """Checks every trial that a sweep's result names, so that a wrong number raises here."""
     found = sweep.confirmation
     for number in (found.winner, *sweep.ratios(), *found.tied, *found.unfit):
         if number is not None and sweep.table.records[number].outcome is None:
@@ -218,7 +219,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
             ),
         )
 
-    # The fastest whose loss was checked or, if there is none, the fastest.
+    # For each work, the fastest trial whose loss was checked or, if there is none, the fastest.
     sizes = fastest(records, _work) | fastest([r for r in records if r.number in looked_at], _work)
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = table.records[winner]
@@ -277,7 +278,7 @@ def _kind(record: TrialRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A sweep in a list, from its specification and its result, without its trials.
+    """A sweep in a list, read from its specification and its result, but not from its trials.
 
     Attributes:
         trials: Number of searched trials, whatever their outcome.

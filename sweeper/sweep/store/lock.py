@@ -1,4 +1,4 @@
-"""One supervisor per sweep: a lock that the kernel releases, and an epoch against stale supervisors."""
+"""Allows one supervisor per sweep: a lock that the kernel releases, an epoch against stale supervisors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CHECK_SECONDS = 1.0
 
 
 class SweepLock:
-    """Held from construction to `release`.
+    """A lock on a sweep's folder, held from construction to `release`.
 
-    If the file system's locks do not reach other hosts, there is still the epoch: a supervisor that
-    lost the sweep finds another epoch in the file before it records anything.
+    If the file system's locks do not reach other hosts, the epoch still protects the sweep: a supervisor that
+    lost it finds another epoch in the file before it records anything.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class SweepLock:
         return epoch_of(self._folder)
 
     def check_now_and_then(self) -> None:
-        """Calls `check` once per second at most; monotonic time runs on while a process is stopped.
+        """Calls `check` at most once per second; monotonic time runs on while a process is stopped.
 
         Raises:
             SweepConflictError: Another process has taken over the sweep.
@@ -85,7 +85,7 @@ class SweepLock:
 
 
 def epoch_of(folder: Path) -> int:
-    """Returns how many supervisors the sweep in `folder` has had."""
+    """Returns the number of supervisors that the sweep in `folder` has had."""
     try:
         return int((folder / EPOCH).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -95,7 +95,7 @@ def epoch_of(folder: Path) -> int:
 def is_gone(folder: Path) -> bool:
     """Returns whether the sweep's last supervisor ran on this host and no longer runs.
 
-    It does not try the lock, which would refuse a supervisor that starts at that moment.
+    It does not try to take the lock, which would turn away a supervisor that starts at that moment.
     """
     try:
         last = json.loads((folder / LOCK).read_bytes())

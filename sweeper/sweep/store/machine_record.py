@@ -1,4 +1,4 @@
-"""Stores what all sweeps of a home know of a machine: `machines/<id>.json`."""
+"""Stores the speeds that all sweeps of a home have measured on a machine, in `machines/<id>.json`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from sweeper.system.files import write_json
 
 FOLDER = "machines"
 MAX_BLOCKS = 500
-"""The latest ones; earlier ones tell of another season."""
+"""Number of latest blocks that are stored; earlier ones are out of date."""
 
 
 def speed_key(fingerprint: Mapping[str, Any], config: TrialConfig) -> str:
-    """Returns what a speed is known by on a machine.
+    """Returns the key of a speed in the record: a digest of code, data and configuration.
 
     Args:
-        fingerprint: Of the sweep: its code, its data.
+        fingerprint: The sweep's, which covers its code and data.
+        config: The configuration that has the speed.
     """
     parts = [fingerprint, config.key()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -36,8 +37,8 @@ class MachineRecord:
     """The record of one machine.
 
     Args:
-        line: What it is, in words: processors, cores, GPUs.
-        node: Its name.
+        line: The machine in words: processors, cores, GPUs.
+        node: Its host name; this machine's by default.
     """
 
     def __init__(self, home: Path, line: str, node: str = "") -> None:
@@ -55,15 +56,17 @@ class MachineRecord:
             return []
 
     def drift(self, before: str) -> Drift:
-        """Returns how far its speeds drift; cut off, and continued, a sweep decides the same.
+        """Returns how far its speeds drift, without the caller's rounds.
+
+        A sweep that was cut off after it added its rounds thus decides the same when it continues.
 
         Args:
-            before: Rounds that do not count, though they may have been added.
+            before: Identifier (`Block.of`) of the rounds that do not count.
         """
         return drift([each for each in self.blocks() if each.of != before])
 
     def add(self, block: Block) -> None:
-        """Adds a measurement, or puts it in the place of the same rounds' earlier one."""
+        """Adds a block, or replaces the earlier block of the same rounds."""
         with self._locked():
             if not block.speeds:
                 return

@@ -36,7 +36,7 @@ _Import = ast.Import | ast.ImportFrom
 
 
 def source_of(node: ast.ImportFrom, package: str) -> str:
-    """Returns the absolute name of the module that `from ... import` in a module of `package` means."""
+    """Returns the absolute name of the module that a `from ... import` in a module of `package` means."""
     if not node.level:
         return node.module or ""
     parents = package.split(".")[: 1 - node.level or None]
@@ -44,7 +44,7 @@ def source_of(node: ast.ImportFrom, package: str) -> str:
 
 
 def as_of_0_1_0(tree: ast.Module, module: Module) -> ast.Module:
-    """Returns the module's tree with its imports as 0.1.0 had them; the given one is changed."""
+    """Returns the module's tree with its imports as 0.1.0 had them; the given tree is changed."""
     name = module.logical_name
     ships = find(f"sweeper.{name}", ()) is not None
     package = module.package.removeprefix("sweeper.") if ships else ""
@@ -93,7 +93,7 @@ def _has_moved(node: ast.ImportFrom) -> bool:
 
 
 def _merged(nodes: Sequence[ast.ImportFrom]) -> list[ast.ImportFrom]:
-    """Returns one statement for each of 0.1.0's modules, in the order in which isort has them."""
+    """Returns one statement for each of 0.1.0's modules, in isort's order."""
     names: dict[str, dict[str, ast.alias]] = {}
     renamed = []
     for node in nodes:
@@ -109,6 +109,6 @@ def _merged(nodes: Sequence[ast.ImportFrom]) -> list[ast.ImportFrom]:
 
 
 def _by_type(alias: ast.alias) -> tuple[int, str]:
-    """Constants come first, then classes, then the rest."""
+    """Returns the key of a sort by type: constants come first, then classes, then the rest."""
     name = alias.name
     return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2), name

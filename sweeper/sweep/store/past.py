@@ -1,4 +1,4 @@
-"""Finds an earlier sweep of the same training and keeps the part that a new one needs."""
+"""Finds an earlier sweep of the same training and stores the part that a new one needs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from sweeper.system.files import ours, read_json, write_json
 PAST = "past.json"
 
 MIN_MEASURED = 4
-"""Trials of a sweep from which effects can be told."""
+"""Fewest measured trials of a sweep that show effects."""
 
 MAX_TRIALS = 200
-"""The fastest of a longer sweep."""
+"""Most trials that are taken from a sweep, the fastest first."""
 
 LASTING = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, FailureKind.CRASH})
-"""Failures that are likely to happen again; those of the user's code may have been mended."""
+"""Failures that are likely to happen again; errors in the user's code may have been fixed."""
 
 MARKS = ("code", "data", "torch", "device", "space", "fix", "baseline")
 """Keys of a fingerprint in which an earlier sweep may differ."""
 
 
 def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> None:
-    """Keeps what a new sweep starts from, so that it continues from the same.
+    """Stores the earlier sweep that a new one starts from, so that it continues from the same.
 
     Raises:
-        UserError: There is no such sweep as it names.
+        UserError: The sweep that the specification names does not exist.
     """
     found = _found(home, spec, fingerprint)
     if found is not None:
@@ -46,7 +46,7 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
 
 
 def remembered(journal: Journal) -> PastSweep | None:
-    """Returns what a sweep starts from; None if it starts from nothing.
+    """Returns the earlier sweep that a sweep starts from; None if there is none.
 
     Raises:
         EnvironmentStopError: The file is damaged.
@@ -60,7 +60,7 @@ def remembered(journal: Journal) -> PastSweep | None:
 
 
 def past_line(past: PastSweep) -> str:
-    """Returns what a search starts from, in words."""
+    """Returns a line about the earlier sweep that a search starts from."""
     changed = f" (since then, other: {', '.join(past.differs)})" if past.differs else ""
     return f"Starting from what `{past.name}` measured in {len(past.measured)} trials{changed}."
 
@@ -93,7 +93,7 @@ def _named(home: Path, name: str) -> Journal:
 
 
 def _subject(fingerprint: Mapping[str, Any]) -> object:
-    """Returns what is trained, whatever has changed of it."""
+    """Returns the name of the training: its scripts or its pipeline, even if their content has changed."""
     command = fingerprint.get("command")
     if command:
         return tuple(each for each in command if str(each).endswith(".py"))

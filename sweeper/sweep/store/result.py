@@ -1,6 +1,6 @@
-"""The result of a sweep: why it ended, and what its confirmation found.
+"""Defines the result of a sweep, with the reason of its end and the findings of its confirmation.
 
-result.json, and stopped.json for a sweep that was stopped, have both on one level.
+result.json, and stopped.json for a sweep that was stopped, hold both on one level.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class ConfirmationResult:
     """The findings of a confirmation's rounds.
 
     Attributes:
-        winner: None if nothing is faster than the baseline.
-        confirmed: False where `winner` is only the best of the search so far.
-        tied: Other candidates that cannot be told apart from the fastest.
+        winner: Number of the winner; None if nothing is faster than the baseline.
+        confirmed: False if `winner` is only the best trial of the search so far.
+        tied: Other candidates that cannot be distinguished from the fastest.
         unfit: Candidates whose loss over the baseline's seeds is beyond its limit.
         ratios: Each candidate's ratio to the baseline, best first.
         rounds: Samples per second by trial number, for each round.
-        early: The same for rounds while the sweep searched, each at another time.
-        rounds_ended: Why no further round was run; empty if there were none.
+        early: The same for rounds during the search, each at another time.
+        rounds_ended: Why no further round was run; empty if there were no rounds.
         disturbed: Number of disturbed rounds by trial number.
-        to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
+        to_loss: Comparison of the times to the baseline's loss; None if they were not measured.
     """
 
     winner: int | None
@@ -56,9 +56,9 @@ class SweepResult:
 
 
 def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
-    """Returns what a file has of a confirmation."""
+    """Returns a confirmation as JSON values, as a result file holds them."""
     tree: dict[str, Any] = encode(found)
-    # Earlier versions did not know of these.
+    # Files of earlier versions do not have these keys.
     if found.to_loss is None:
         del tree["to_loss"]
     if not found.early:
@@ -68,14 +68,14 @@ def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
             if ratio[name] is None:
                 del ratio[name]
     if not found.rounds_ended:
-        # Without rounds, files have never had these.
+        # Files without rounds have never had these keys.
         for name in ("tied", "unfit", "rounds_ended", "disturbed"):
             del tree[name]
     return tree
 
 
 def encode_result(result: SweepResult) -> dict[str, Any]:
-    """Returns a result as its file has it."""
+    """Returns a result as JSON values, as its file holds them."""
     return {"reason": result.reason, **encode_confirmation(result.confirmation)}
 
 

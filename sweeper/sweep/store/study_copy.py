@@ -1,4 +1,4 @@
-"""The copy of a sweep's study on the user's server (`storage:`), and its place."""
+"""Copies a sweep's study to the user's server (`storage:`), and stores the copy's place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import ours, read_json, write_json
 
 STUDY = "study.json"
-"""In a sweep's folder: the copy's `storage` and its unique `name` there."""
+"""File in a sweep's folder with the copy's `storage` and its unique `name` there."""
 COPY_SECONDS = 600.0
 
 
@@ -36,7 +36,7 @@ def mirror_of(journal: Journal, spec: SweepSpec) -> Mirror:
     """
     if not spec.storage:
         return NoMirror()
-    # Name and folder alone could be those of an earlier sweep.
+    # An earlier sweep may have had the same name and folder.
     name = _place(journal).get("name") or f"{journal.name}-{uuid.uuid4().hex[:8]}"
     write_json(journal.folder / STUDY, {"storage": spec.storage, "name": name})
     return StudyMirror(spec.storage, name, spec)
@@ -61,7 +61,7 @@ def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list
 
     Raises:
         UserError: The driver for such a server is not installed.
-        StorageError: It cannot be reached, or takes longer than `seconds`.
+        StorageError: The server cannot be reached, or takes longer than `seconds`.
     """
     place = _place(sweep.journal)
     if not place:
@@ -75,7 +75,7 @@ def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list
         except Exception as error:
             failed.append(error)
 
-    # Nothing interrupts a request to a server that hangs, not even Ctrl-C.
+    # Nothing interrupts a request to a server that hangs, not even Ctrl-C, so it runs in a thread.
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -87,7 +87,7 @@ def differences_of_copy(sweep: LoadedSweep, seconds: float = 60.0) -> tuple[list
 
 
 def place_of_copy(journal: Journal) -> str:
-    """Returns the place of a study's copy for display, without user and options."""
+    """Returns the place of a study's copy for display, without its user and options."""
     scheme, _, rest = _place(journal)["storage"].partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 

@@ -1,4 +1,4 @@
-"""Readings of the machine from /proc and /sys, through files that stay open."""
+"""Reads the state of the machine from /proc and /sys, through files that stay open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GIB, MIB = 1024**3, 1024**2
 PROC, BLOCK, SHM = Path("/proc"), Path("/sys/block"), Path("/dev/shm")
 POWERCAP = Path("/sys/class/powercap")
 MIN_SECONDS = 0.05
-"""A kernel tick is 10 ms: over less time than this, a rate would mostly show rounding."""
+"""Minimum seconds for a rate. A kernel tick is 10 ms, so a shorter time mostly shows rounding."""
 MAX_CORE_SERIES = 16
 _SECTOR = 512
 
@@ -28,7 +28,7 @@ class KeptFile:
         """Returns the current content.
 
         Raises:
-            OSError: Its subject is gone, or the kernel does not provide it after all.
+            OSError: The process or device is gone, or the kernel does not provide the content.
         """
         try:
             return os.pread(self._descriptor, self._size, 0)
@@ -186,9 +186,9 @@ class Pressure(Counting):
 
 
 class Energy(Counting):
-    """The power of the processors and their memory, by RAPL, which AMD's have, too.
+    """The power of the processors and their memory, from RAPL, which AMD's processors have, too.
 
-    Many systems let nobody but root read it: it tells what others compute.
+    Many systems let only root read it, because it reveals what others compute.
     """
 
     names = ("cpu_power_w",)
@@ -201,18 +201,18 @@ class Energy(Counting):
         return {index: (int(file.read()),) for index, file in enumerate(self._files)}
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
-        # Each counter begins anew after its range.
+        # Each counter starts again at 0 after its range.
         used = sum((after[i][0] - before[i][0]) % (most + 1) for i, most in enumerate(self._ranges))
         return {"cpu_power_w": used / 1e6 / seconds}
 
 
 def energy_zones() -> list[Path]:
-    """Returns RAPL's zones that count, none of which is part of another; none in most virtual machines."""
+    """Returns the RAPL zones to add up: none is part of another. Most virtual machines have none."""
     return [path for path in sorted(POWERCAP.glob("intel-rapl:*")) if _is_counted(path)]
 
 
 def _is_counted(zone: Path) -> bool:
-    """Returns whether a zone is a processor, or memory, which is no part of that; its cores are."""
+    """Returns whether a zone is a processor's or its memory's. A processor's includes its cores'."""
     name = (zone / "name").read_text(encoding="ascii").strip()
     return name.startswith("package") or name == "dram"
 

@@ -1,4 +1,4 @@
-"""HostProbe: cores, memory, disks, pressure, /dev/shm and the trial's process tree."""
+"""Reads cores, memory, disks, pressure, /dev/shm and the trial's process tree (`HostProbe`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HostProbe(Probe):
     may need.
 
     Attributes:
-        name: Prefix of its cost's series.
+        name: Prefix of the series that has the cost of reading.
         missing: Why a series is absent, by its name.
     """
 

@@ -1,4 +1,4 @@
-"""Processor time and memory of a trial's process tree."""
+"""Reads the processor time and memory of a trial's process tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeper.telemetry.host.machine import GIB, PROC, Counting, Counts, KeptFile
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 LOOK_SECONDS = 1.0
-"""How often to look for new processes, which reads a file per thread."""
+"""Seconds between two searches for new processes; a search reads a file per thread."""
 
 
 class Tree(Counting):
@@ -28,7 +28,7 @@ class Tree(Counting):
         self._pages = 0
 
     def read(self) -> Mapping[str, float]:
-        """Returns rates and memory."""
+        """Returns the rates in percent of a core, and the memory in GiB."""
         if perf_counter() - self._looked >= LOOK_SECONDS:
             self._look()
         rates = super().read()

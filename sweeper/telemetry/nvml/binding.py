@@ -1,4 +1,4 @@
-"""The NVML library: opening and closing it, its errors in words, finding a device."""
+"""Opens and closes the NVML library, puts its errors into words and finds devices."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def instances(nvml: Any, whole: Any) -> Iterator[Any]:
 def find(nvml: Any, uuid: str) -> Device:
     """Returns the device with a UUID.
 
-    The UUID may be complete, without its prefix, with the wrong one (torch reports a MIG device's
-    without, and others then prepend `GPU-`), or abbreviated, as CUDA_VISIBLE_DEVICES accepts it.
+    The UUID may be complete, lack its prefix, have a wrong prefix (torch reports a MIG device's UUID
+    without one, and others then prepend `GPU-`), or be abbreviated, as in CUDA_VISIBLE_DEVICES.
 
     Raises:
         NotReportedError: No device matches, or several do.

@@ -15,7 +15,7 @@ from sweeper.telemetry.nvml.binding import find, gpus, initialised, is_split, pr
 from sweeper.telemetry.nvml.processes import compute_processes
 
 LIMIT_SECONDS = 60.0
-"""Limit for NVML: without persistence mode, many GPUs take some 10 s to wake up."""
+"""Seconds that NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""
 GIB = 1024**3
 _WORD_BITS = 64
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}

@@ -1,4 +1,4 @@
-"""GPU performance monitoring (Hopper and later): how much of a GPU is active."""
+"""Reads how much of a GPU is active, by GPU performance monitoring (Hopper and later)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gpm:
         self._taken: float | None = None
 
     def read(self) -> dict[str, float | Exception]:
-        """Returns the means since the last reading; nothing if that is missing or was just now."""
+        """Returns the means since the last reading; nothing if there was none or it was just now."""
         nvml = self._nvml
         if self._request is None:
             self._request = self._open()

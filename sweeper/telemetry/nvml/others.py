@@ -13,7 +13,7 @@ class OtherGpus(Probe):
     """The readings of `NvmlProbe` for several GPUs: `gpu1_power_w`, `gpu2_power_w` and so on, by rank.
 
     Args:
-        uuids: The GPUs of ranks 1 and on, as CUDA_VISIBLE_DEVICES names them: by UUID or index.
+        uuids: The GPUs from rank 1 on, as CUDA_VISIBLE_DEVICES names them: by UUID or index.
     """
 
     name = "other_gpus"
@@ -23,17 +23,17 @@ class OtherGpus(Probe):
         self._probes = [NvmlProbe() for _ in uuids]
 
     def open(self, pid: int, device_uuid: str) -> None:
-        """Opens the GPUs, each on its own."""
+        """Opens each GPU separately."""
         for probe, uuid in zip(self._probes, self._uuids, strict=True):
             probe.open(pid, full_uuid(uuid) if uuid.isdecimal() else uuid)
         self._look()
 
     def read(self) -> Reading:
-        """Returns the cheap readings of all of them."""
+        """Returns the cheap readings of all GPUs."""
         return self._of_all([probe.read() for probe in self._probes])
 
     def between(self) -> Reading:
-        """Returns the use of each by other processes."""
+        """Returns the use of each GPU by other processes."""
         return self._of_all([probe.between() for probe in self._probes])
 
     def close(self) -> None:

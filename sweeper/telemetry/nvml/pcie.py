@@ -11,8 +11,8 @@ from sweeper.telemetry.nvml.binding import SUCCESS, LeftOutError
 MIB = 1024**2
 RX, TX = "gpu_pcie_rx_mib_s", "gpu_pcie_tx_mib_s"
 _MIN_SECONDS = 0.05
-# A 32-bit counter wraps after 4 GiB: read less often, it could wrap unnoticed at a rate that
-# training reaches.
+# A 32-bit counter wraps after 4 GiB. If it is read less often than this, it can wrap unnoticed at a
+# rate that training reaches.
 _NARROW_SECONDS = 0.5
 
 
@@ -56,7 +56,10 @@ def _rate(increase: int, seconds: float, is_narrow: bool) -> float | Exception:
 
 
 class PcieThroughput:
-    """NVML's own rate. A call blocks for 20 ms: at most one per reading, each once per second."""
+    """NVML's own rates, each read once per second at most.
+
+    A call blocks for 20 ms, so a reading makes one at most.
+    """
 
     names = (RX, TX)
 

@@ -1,4 +1,4 @@
-"""NvmlProbe: readings of a GPU. One that fails does not affect the others."""
+"""Reads a GPU through NVML (`NvmlProbe`). A reading that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NvmlProbe(Probe):
     `gpu_util_pct` is NVML's: the share of time with any kernel running, even on one SM of 132.
 
     Attributes:
-        name: Prefix of its cost's series.
+        name: Prefix of the series that has the cost of reading.
         missing: Why a series is absent or has ended, by its name; `gpu` if there are none at all.
         lost: Whether the GPU was lost.
     """

@@ -23,13 +23,13 @@ def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
 
 
 class Foreign:
-    """Compute processes that are not the trial's; reading takes milliseconds of the driver's lock.
+    """Compute processes that are not the trial's; reading holds the driver's lock for milliseconds.
 
     If the driver reports utilisation per process, one that only holds memory (a notebook) does not
     count as disturbing. Otherwise every process counts.
 
-    In a container, process IDs may be the machine's: in the list, or in the utilisation only (seen
-    with 560). One of them is then the trial's own, without saying which.
+    In a container, NVML may report the machine's process IDs: in the list, or in the utilisation only
+    (seen with driver 560). One of them is then the trial's, but it is unknown which.
     """
 
     names = ("gpu_foreign_processes", "gpu_foreign_mem_gib")

@@ -1,4 +1,4 @@
-"""The cheap readings of NVML: memory, utilisation, power, temperature, clocks.
+"""Takes the cheap readings of NVML: memory, utilisation, power, temperature, clocks.
 
 Each is a series of a trial's telemetry. To list or search one, add a row to `sweeper.core.metrics`.
 """
@@ -17,7 +17,7 @@ GIB = 1024**3
 # nvmlClocksEventReasons, by number because their names have changed once.
 IDLE, POWER_CAP = 0x1, 0x4
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Hardware slowdown, software thermal, hardware thermal, power brake."""
+"""Reasons that count as throttling: hardware slowdown, software and hardware thermal, power brake."""
 _PART = "not reported for a MIG instance"
 _SHARED = "not reported for a MIG instance: it belongs to the whole GPU, which others share"
 NOT_OF_A_PART = {
@@ -30,7 +30,7 @@ NOT_OF_A_PART = {
 }
 
 Found = Mapping[str, float | Exception]
-"""Values by series, or why one is absent; a series without a new value is left out."""
+"""Values by series, or the reason why one is absent; a series without a new value is left out."""
 
 
 def _nothing() -> None:
@@ -92,7 +92,7 @@ def _utilisation(nvml: Any, whole: Any) -> Found:
 
 
 class Energy:
-    """The energy counter's increase since the first reading; it counts from the driver's start."""
+    """The energy used since the first reading; NVML's counter starts when the driver is loaded."""
 
     def __init__(self, nvml: Any, whole: Any) -> None:
         self._nvml, self._whole = nvml, whole

@@ -38,7 +38,7 @@ def epoch_order(seed: int, epoch: int, length: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Batches end to end.
+    """Batches of samples, stored end to end.
 
     Attributes:
         index: Samples (int64) of all batches.
@@ -70,7 +70,7 @@ class Order:
         length: Number of samples.
         lengths: Length of each sample (int64, shape [length]), or None.
         buckets: Maximum number of static lengths.
-        drop_last: Leave out an incomplete batch at the end of an epoch.
+        drop_last: Whether to leave out an incomplete batch at the end of an epoch.
         share: `(rank, size)` of a group that takes batches together, each rank a part of them.
         begin: Number of batches taken before, after which training continues.
 
@@ -174,12 +174,12 @@ class Order:
 def bucket_edges(lengths: Tensor, buckets: int, least: int) -> list[int]:
     """Returns at most `buckets` lengths to pad to, which minimise padding over all samples.
 
-    Solved exactly by dynamic programming over the distinct lengths (rounded up to at most 256). No
-    bucket has fewer than `least` samples, which would never fill a batch.
+    Solved exactly by dynamic programming over the distinct lengths (rounded up, so that there are
+    about 256 at most). No bucket has fewer than `least` samples, which would never fill a batch.
     """
     coarse = max(1, -(-int(lengths.max()) // MAX_DISTINCT))
     values, counts = torch.unique(lengths.div(coarse, rounding_mode="floor"), return_counts=True)
-    # The longest in each step rather than the step's end: the last edge is the data's maximum.
+    # The longest length in each group, not the group's upper bound: the last edge is the data's maximum.
     longest = torch.zeros(int(values.max()) + 1, dtype=torch.int64)
     longest.scatter_reduce_(0, lengths.div(coarse, rounding_mode="floor"), lengths, "amax")
     ends = longest[values].double()

@@ -16,7 +16,7 @@ from sweeper.trainer.data.protocol import Handed, ahead, chunk_size, chunks, par
 from sweeper.trainer.pipeline import Batch, Samples
 
 INDEX = "index"
-"""Replaces a batch's tensors: the indices of its samples, on the device."""
+"""Name of the tensor that stands for a whole batch: the indices of its samples, on the device."""
 
 # Several batches, up to a whole epoch, are gathered together: that overlaps memory latency (on a
 # CPU, 55 us per batch of 512 rows between two steps become 27), and on a GPU saves launches.

@@ -33,7 +33,7 @@ class _Batches(Sampler[Any]):
 
 
 class _RowsOf(_Batches):
-    """The same, as lists of single samples."""
+    """The batches of an epoch, as lists of single samples with their length."""
 
     def __iter__(self) -> Iterator[Any]:
         for index, length in super().__iter__():
@@ -61,7 +61,7 @@ class _Whole(Dataset[Batch]):
 
 
 def _of_workers(config: LoaderConfig) -> dict[str, Any]:
-    """Returns what is asked of workers beyond torch's defaults."""
+    """Returns the options of workers that differ from torch's defaults."""
     if not config.num_workers:
         return {}
     found: dict[str, Any] = {} if config.in_order else {"in_order": False}
@@ -113,7 +113,7 @@ class WorkerLoader:
         """Starts the workers and waits for the first batch.
 
         Raises:
-            TrialFailedError: The data set cannot be sent to workers that are started in this way.
+            TrialFailedError: The data set cannot be sent to workers that are started this way.
         """
         try:
             first = next(self._stream)
