@@ -288,7 +288,11 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
     if not order:
         return []
     best = order[0]
-    return [best, *(n for n in order[1:] if versus(rounds, n, best)[2] >= 0)]
+    for other in order[1:]:
+        # Means of other rounds may be in another order than those of common ones.
+        if versus(rounds, other, best)[1] > 0:
+            best = other
+    return [best, *(n for n in order if n != best and versus(rounds, n, best)[2] >= 0)]
 
 
 def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: Drift | None = None) -> bool:

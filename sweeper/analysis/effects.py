@@ -35,7 +35,10 @@ class Idle:
     def __init__(self, spec: SweepSpec) -> None:
         self._spec = spec
         # What `acts` and the canonical form depend on, and parameters with a single value.
-        gates = {"loader.kind", "loader.num_workers", "optimizer.lr_rule"}
+        gates = {
+            *("loader.kind", "loader.num_workers", "optimizer.lr_rule"),
+            *("compile.mode", "device.count"),
+        }
         for name, parameter in spec.space.items():
             gates |= {*(parameter.when or ())} | ({name} if _is_single(parameter) else set())
         self._gates = sorted(gates)

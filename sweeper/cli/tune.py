@@ -154,7 +154,9 @@ class Asked:
     def key(self) -> str:
         """Returns a digest that an earlier run must share to count: of command, folder, files and options."""
         own = self.changes.read_text(encoding="utf-8") if self.changes else ""
-        options = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
+        options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
+        # They decide which changes are worth their time.
+        options.append(self.minutes)
         parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -346,7 +348,7 @@ def _stack_holds(
     provable = [each for each in made if not each.changes_training]
     if not path.exists():
         proofs = proofs or _proofs(asked, known.watched)
-        kind, fault = proofs.stack(provable)
+        kind, fault = proofs.stack(provable) if provable else (EXACT, "")
         write_json(
             path,
             {

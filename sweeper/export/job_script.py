@@ -97,10 +97,13 @@ def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Ite
 def _cpus(held: Mapping[str, Any], settings: Mapping[str, Scalar]) -> int:
     """Returns the number of cores that a run needs; 0 if unknown."""
     workers, threads = _whole(settings.get("loader.num_workers")), _whole(settings.get("device.cpu_threads"))
+    # Each rank has its own.
+    num_ranks = _whole(settings.get("device.count")) or 1
     if threads:
-        return workers + threads
+        return num_ranks * (workers + threads)
     # Without a setting, the trial's threads used every core, alongside its workers.
-    return max(held.get("usable_cpus") or held.get("cpu_threads") or 0, workers + 1 if workers else 0)
+    used = held.get("usable_cpus") or held.get("cpu_threads") or 0
+    return max(used, num_ranks * (workers + 1) if workers else 0)
 
 
 def _whole(value: Scalar) -> int:

@@ -180,7 +180,7 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
     if settings["activation_checkpointing"]:
         yield "import torch.utils.checkpoint"
     if settings["precision.amp"] == "fp8":
-        yield "from torchao.float8 import convert_to_float8_training"
+        yield "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"
 
 
 def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
@@ -259,6 +259,7 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         yield "# float8: linear layers whose sizes the tensor cores take."
         yield "convert_to_float8_training("
         yield "    model,"
+        yield "    config=Float8LinearConfig(pad_inner_dim=True),  # For any number of rows."
         yield "    module_filter_fn=lambda layer, name: type(layer) is torch.nn.Linear"
         yield "    and layer.in_features % 16 == layer.out_features % 16 == 0,"
         yield ")"

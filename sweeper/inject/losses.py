@@ -62,8 +62,10 @@ class StepLosses:
     def step_ended(self, steps: int, backwards: int) -> None:
         """Notes the number of backward passes of a step."""
         if steps <= LEARNING_STEPS:
-            is_shared = self._divisor is not None and abs(self._divisor / backwards - 1) < TOLERANCE
-            self._factor = float(backwards) if backwards > 1 and is_shared else 1.0
+            # A step without a backward pass of its own trains on an earlier one's batch again.
+            is_shared = backwards > 1 and self._divisor is not None
+            is_shared = is_shared and abs(self._divisor / backwards - 1) < TOLERANCE
+            self._factor = float(backwards) if is_shared else 1.0
 
     def taken(self) -> float | None:
         """Returns the mean loss since the last call; None if there is none."""

@@ -18,7 +18,7 @@ import psutil
 
 from sweeper.core.measurement import Measurement
 from sweeper.system.process import tree, usage
-from sweeper.telemetry.nvml.devices import gpu_names, memory_used_gib, name_and_memory_gib
+from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib, name_and_memory_gib
 
 Measure = Callable[["Turns"], Measurement]
 """Function that measures a version in turns."""
@@ -79,6 +79,10 @@ class Turns:
         """Kills its script and ends its turns."""
         self.ended()
         if self._pid:
+            # A launcher's workers are in sessions of their own, and stopped ones would stay for ever.
+            for each in list(tree(self._pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
 
@@ -166,4 +170,4 @@ def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
 
 
 def _used_gib() -> dict[str, float]:
-    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_names()}
+    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_uuids()}

@@ -15,6 +15,9 @@ from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.script.workspace import make
 
+ABSENT, LINK, EXECUTABLE, SUBMODULE = "000000", "120000", "100755", "160000"
+"""Modes of files, as git writes them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -54,19 +57,35 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     if known is None:
         raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
     commit = known.decode().strip()
-    listed = _git(root, "diff", "--name-status", "--no-renames", "-z", commit) or b""
+    listed = _git(root, "diff", "--raw", "--no-renames", "-z", commit) or b""
     words = listed.decode(errors="surrogateescape").split("\0")
+    changed = [(each[1:].split()[:2], path) for each, path in zip(words[::2], words[1::2], strict=False)]
+    for modes, path in changed:
+        if SUBMODULE in modes:
+            raise UserError(
+                f"`--ref` compares files, but the submodule {path!r} is at another commit than in "
+                f"{revision!r}. Check that commit out first."
+            )
     with _mirror_of(root) as mirror:
-        for status, path in zip(words[::2], words[1::2], strict=False):
+        for (mode, _), path in changed:
             target = mirror / path
             _detach(target, mirror)
-            if status != "A":
+            if mode != ABSENT:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(_git(root, "show", f"{commit}:{path}") or b"")
+                _write(target, _git(root, "show", f"{commit}:{path}") or b"", mode)
         yield (
             Arm(name=revision, command=tuple(command), folder=mirror / folder.relative_to(root)),
             Arm(name="working tree", command=tuple(command), folder=folder),
         )
+
+
+def _write(target: Path, blob: bytes, mode: str) -> None:
+    if mode == LINK:
+        target.symlink_to(os.fsdecode(blob))
+        return
+    target.write_bytes(blob)
+    if mode == EXECUTABLE:
+        target.chmod(0o755)
 
 
 @contextlib.contextmanager

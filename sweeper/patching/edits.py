@@ -288,6 +288,12 @@ def _precision(edits: Edits, sources: Sources, made: Made) -> None:
     _define(edits, sources, path, "in_bfloat16", IN_BFLOAT16)
 
 
+def _times(factor: str, value: cst.BaseExpression) -> str:
+    """Returns the code of a product."""
+    is_plain = isinstance(value, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.BaseNumber)
+    return f"{factor} * {_code(value)}" if is_plain else f"{factor} * ({_code(value)})"
+
+
 def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
     factor = int(made.value) / int(made.own)
 
@@ -295,7 +301,7 @@ def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
         size = argument(call, "batch_size", 1)
         if size is None:
             raise CannotEditError("its loader names no batch size")
-        text = made.value if _code(size) == made.own else f"{factor:g} * {_code(size)}"
+        text = made.value if _code(size) == made.own else _times(f"{factor:g}", size)
         return with_argument(call, "batch_size", text, 1)
 
     def faster(call: cst.Call) -> cst.Call:
@@ -303,7 +309,7 @@ def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
         if rate is None:
             raise CannotEditError("its optimizer names no learning rate")
         times = factor if _code(call.func).rpartition(".")[2] in LINEAR else math.sqrt(factor)
-        return with_argument(call, "lr", f"{times:.6g} * {_code(rate)}", 1)
+        return with_argument(call, "lr", _times(f"{times:.6g}", rate), 1)
 
     edits.calls[sources.call("optimizer")].append(("optimizer", faster))
     place = sources.call("loader")

@@ -29,7 +29,12 @@ from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.catalog import find_sweep
-from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
+from sweeper.sweep.store.fingerprint import (
+    digest_of_code,
+    import_paths,
+    module_of,
+    prepared_folder,
+)
 from sweeper.sweep.store.machine_record import MachineRecord, speed_key
 from sweeper.system.environment import held_back_line
 from sweeper.system.files import write_atomic
@@ -105,7 +110,11 @@ def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> Non
         return
     try:
         sweep = find_sweep(home, wanted.sweep).read()
+        is_same = sweep["fingerprint"].get("code") == digest_of_code(wanted.pipeline)
     except SweeperError:
+        return
+    if not is_same:
+        # Code that has changed is no drift of the machine.
         return
     key = speed_key(sweep["fingerprint"], wanted.config)
     speeds = {key: (math.log(judgement.reached), 0.0)}

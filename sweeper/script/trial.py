@@ -212,6 +212,11 @@ class _Trial:
             and (missing := self._listener.missing_setting())
         ):
             raise UserError(missing)
+        elif now - self._process.started_s > self._job.timeout_seconds:
+            # Outside of a sweep there is no keeper.
+            raise TrialFailedError(
+                FailureKind.TIMEOUT, f"the script has taken no step in {now - self._process.started_s:.0f} s"
+            )
         elif self._is_not_understood(now):
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
@@ -266,6 +271,8 @@ class _Trial:
         finally:
             self._process.resume()
         self._resumed_s = time.perf_counter()
+        # The others' turns are not this one's neighbours.
+        self._progress.stage("window")
         if not is_wanted:
             return False
         # The interrupted stretch includes the pause, and queues that filled meanwhile must empty first.

@@ -17,11 +17,13 @@ from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.script import trial
 from sweeper.script.guardian import guarded
-from sweeper.telemetry.nvml.devices import full_uuid, gpu_names
+from sweeper.telemetry.nvml.devices import full_uuid, gpu_uuids
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
 from sweeper.trainer.on_demand import Turn
 
+STALL_SECONDS = 60.0
+"""Seconds without a step, and 20 usual steps, after which a script is given up."""
 NO_PARAMETERS = TrialConfig(args={})
 PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_seconds=30.0)
 
@@ -50,7 +52,8 @@ def _job(script: Script, folder: str, plan: MeasurePlan | None, cache: str) -> J
         script=script,
         config=NO_PARAMETERS,
         plan=plan or MeasurePlan(),
-        device=",".join(gpu_names()) or "cpu",
+        device=",".join(gpu_uuids()) or "cpu",
+        stall_seconds=STALL_SECONDS,
         cache=cache,
     )
 

@@ -64,7 +64,7 @@ def make(script: Script, values: dict[str, Scalar], place: Path) -> Workspace:
         shutil.rmtree(place, ignore_errors=True)
         source, own = source.resolve(), place.resolve()
         found = Workspace(_linked_around(source, place, own), place)
-        _mirror(found, source, found.folder, own, copies=script.workdir == "copy")
+        _mirror(found, source, found.folder, own, source, copies=script.workdir == "copy")
     for path, text in script.files.items():
         target = found.folder / path
         if found.mirror_root is not None and not target.parent.resolve().is_relative_to(
@@ -117,7 +117,7 @@ def _around(source: Path) -> Path:
     return repository.parent
 
 
-def _mirror(found: Workspace, source: Path, target: Path, own: Path, *, copies: bool) -> None:
+def _mirror(found: Workspace, source: Path, target: Path, own: Path, top: Path, *, copies: bool) -> None:
     with os.scandir(source) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
     for entry in entries:
@@ -126,19 +126,26 @@ def _mirror(found: Workspace, source: Path, target: Path, own: Path, *, copies: 
         if entry.name in LEFT_OUT or own.is_relative_to(path) or (path / "pyvenv.cfg").exists():
             continue
         if entry.is_symlink():
-            copy.symlink_to(path.resolve())
+            copy.symlink_to(_link(path, top))
         elif entry.is_dir():
             if not copies and _is_data(path):
                 copy.symlink_to(path)
             else:
                 copy.mkdir()
-                _mirror(found, path, copy, own, copies=copies)
+                _mirror(found, path, copy, own, top, copies=copies)
         elif entry.is_file():
             if copies or entry.stat().st_size <= COPIED_BYTES:
                 shutil.copy2(path, copy)
             else:
                 copy.symlink_to(path)
                 found.links[path] = _changed_ns(path)
+
+
+def _link(path: Path, top: Path) -> Path:
+    """Returns where the mirror's link leads: inside the mirror if the user's stays inside of `top`."""
+    to, leads = Path(os.readlink(path)), path.resolve()
+    is_inside = leads.is_relative_to(top) and LEFT_OUT.isdisjoint(leads.relative_to(top).parts)
+    return to if is_inside and not to.is_absolute() else leads
 
 
 def _is_data(folder: Path) -> bool:

@@ -76,9 +76,12 @@ def nearest(parameter: Parameter, value: float) -> Scalar:
     if isinstance(parameter, CategoricalParameter):
         numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
         return min(numbers, key=lambda each: abs(each - value)) if numbers else parameter.first()
-    value = min(max(value, parameter.low), parameter.high)
-    steps = round((value - parameter.low) / parameter.step) if parameter.step else 0
-    return parameter.like(min(parameter.low + steps * (parameter.step or 1), parameter.high))
+    of = distribution(parameter)
+    assert isinstance(of, IntDistribution | FloatDistribution)
+    value = min(max(value, of.low), of.high)
+    if isinstance(of, IntDistribution):
+        return of.low + round((value - of.low) / of.step) * of.step
+    return parameter.like(spelled(of, value))
 
 
 def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:

@@ -200,15 +200,16 @@ def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
     """Returns values of the parameters that change the work (`model.*`, `data.*`), except the baseline's."""
     names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
     ranges = [_few(spec.space[name]) for name in names]
-    sizes = [dict(zip(names, each, strict=True)) for each in itertools.product(*ranges)] if names else []
+    sizes = (dict(zip(names, each, strict=True)) for each in itertools.product(*ranges))
     own = spec.baseline_config().work()
-    return [size for size in sizes if any(own.get(n) != value for n, value in size.items())][:MAX_SIZES]
+    others = (size for size in sizes if any(own.get(n) != value for n, value in size.items()))
+    return list(itertools.islice(others, MAX_SIZES))
 
 
 def _few(parameter: Parameter) -> Sequence[Scalar]:
     if isinstance(parameter, CategoricalParameter):
         return parameter.choices
-    return list(dict.fromkeys((parameter.low, parameter.high)))
+    return list(dict.fromkeys(nearest(parameter, end) for end in (parameter.low, parameter.high)))
 
 
 def _chosen(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -28,6 +29,9 @@ two. A larger model brings all speeds closer together, but keeps their order."""
 DIFFERS, MIN_ORDERED = 0.15, 0.7
 """Least difference of two log speeds that is not noise, and the share of such pairs that must be in order."""
 
+MAX_COMPARED = 50
+"""Latest trials whose order is compared with the expected one, since all of their pairs are."""
+
 
 class Prior:
     """An earlier sweep's estimate of the speeds in a space.
@@ -43,7 +47,7 @@ class Prior:
         self._levels = [(self._acting(each.config), math.log(each.throughput)) for each in sweep.measured]
         self._known: dict[frozenset[tuple[str, Scalar]], float] = {}
         self._first: tuple[TrialConfig, float] | None = None
-        self._compared: list[tuple[float, float]] = []
+        self._compared = deque[tuple[float, float]](maxlen=MAX_COMPARED)
         self._holds = False
         self._ran: dict[str, set[Scalar]] = {}
 
@@ -54,7 +58,7 @@ class Prior:
         Args:
             baseline: The objective's value for the baseline; 0 if unknown.
         """
-        if sweep is None or not is_speed(spec):
+        if sweep is None or not sweep.measured or not is_speed(spec):
             return None
         prior = cls(sweep, spec)
         prior.tell(spec.baseline_config(), baseline)
@@ -202,7 +206,7 @@ def _ends(parameter: Parameter) -> tuple[Scalar, Scalar]:
     if isinstance(parameter, CategoricalParameter):
         numbers = sorted(choice for choice in parameter.choices if is_number(choice))
         return numbers[0], numbers[-1]
-    return parameter.low, parameter.high
+    return nearest(parameter, parameter.low), nearest(parameter, parameter.high)
 
 
 def _num_apart(one: Flat, other: Flat) -> int:

@@ -110,6 +110,11 @@ class JobRunner:
         running.handle.add_done_callback(lambda _: self._ended.put(running))
         failpoint("submitted")
 
+    def has_ended(self, key: int) -> bool:
+        """Returns whether a job has ended, with or without an outcome in its folder."""
+        each = self._running.get(key)
+        return each is None or (each.handle is not None and each.handle.done())
+
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Waits for jobs to end and yields them, at least one; nothing if none is running."""
         while self._running:

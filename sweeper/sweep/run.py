@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.job import OUTCOME
+from sweeper.core.measurement import Failure, FailureKind
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
@@ -132,7 +133,12 @@ def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
 
 
 def _searched(journal: Journal) -> int:
-    return sum(1 for entry in journal.trials() if entry.job.stage == "search")
+    """Returns the number of trials that the search ran; what was not expected to fit did not run."""
+    return sum(
+        not (isinstance(entry.outcome, Failure) and entry.outcome.kind is FailureKind.OOM_EXPECTED)
+        for entry in journal.trials()
+        if entry.job.stage == "search"
+    )
 
 
 def _count(journal: Journal) -> int:

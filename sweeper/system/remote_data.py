@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -184,15 +185,26 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
     say(f"Copying {_gib(total)} in {len(files):,} file{'s'[: len(files) > 1]} from {address}, once.")
     began = time.monotonic()
     bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, leave=False, disable=None)
+    ended = threading.Event()
+
+    def advance(count: int) -> None:
+        if ended.is_set():
+            raise OSError("another file could not be copied")
+        bar.update(count)
+
     with bar, ThreadPoolExecutor(AT_ONCE) as pool:
 
         def one(file: Remote) -> str:
-            return _copy_file(found.system, file, place / file.name, bar.update)
+            return _copy_file(found.system, file, place / file.name, advance)
 
         try:
             digests = list(pool.map(one, files))
-        except OSError as error:
+        except BaseException as error:
+            ended.set()
             pool.shutdown(cancel_futures=True)
+            # Each file system has errors of its own, which need not be OSErrors.
+            if isinstance(error, UserError) or not isinstance(error, Exception):
+                raise
             raise UserError(
                 f"copying {address} failed: {error}. The same command goes on from there."
             ) from error

@@ -8,6 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.measurement import Stats, Window
@@ -18,6 +19,19 @@ ANSWER_SECONDS = 0.2
 TIME = "time_s"
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One reading of a probe.
+
+    Attributes:
+        asked: Whether it was asked for between windows.
+    """
+
+    moment: float
+    values: Mapping[str, float]
+    asked: bool
+
+
 class Sampler:
     """Reads all probes at a steady rate in threads of the keeper, never of the trial.
 
@@ -26,7 +40,7 @@ class Sampler:
 
     def __init__(self, probes: Sequence[Probe], interval_seconds: float = INTERVAL_SECONDS) -> None:
         self._lock = threading.Lock()
-        self._rows: list[tuple[float, Mapping[str, float]]] = []
+        self._rows: list[_Row] = []
         self._watches = [_Watch(probe, interval_seconds, self._take) for probe in probes]
 
     def start(self, pid: int, device_uuid: str) -> None:
@@ -34,9 +48,9 @@ class Sampler:
         for watch in self._watches:
             watch.start(pid, device_uuid)
 
-    def _take(self, moment: float, values: Mapping[str, float]) -> None:
+    def _take(self, row: _Row) -> None:
         with self._lock:
-            self._rows.append((moment, values))
+            self._rows.append(row)
 
     def look_around(self) -> None:
         """Asks every probe for its readings between windows, without waiting."""
@@ -46,8 +60,9 @@ class Sampler:
     def means(self, window: Window) -> Mapping[str, float]:
         """Returns the means over a window that has just ended.
 
-        Values that are only read between windows are read now. A hanging probe is waited for only
-        once, and briefly.
+        Values that are only read between windows are read now: they are of the time since the last such
+        reading, so one inside the window is of the time before it. A hanging probe is waited for only once,
+        and briefly.
         """
         self.look_around()
         for watch in self._watches:
@@ -56,9 +71,11 @@ class Sampler:
         found = {name: stats.mean for name, stats in summarise(columns, [window]).items()}
         since = window.start_s + window.seconds
         with self._lock:
-            around = [values for moment, values in self._rows if moment >= since]
-        for values in around:
-            found.update({name: value for name, value in values.items() if name not in found})
+            after = [row for row in self._rows if row.moment >= since]
+        for row in after:
+            found.update(
+                {name: value for name, value in row.values.items() if row.asked or name not in found}
+            )
         return found
 
     def missing(self) -> dict[str, str]:
@@ -86,21 +103,19 @@ class Sampler:
         return _table(rows)
 
 
-def _table(rows: list[tuple[float, Mapping[str, float]]]) -> dict[str, list[float]]:
-    rows.sort(key=lambda row: row[0])
-    names = dict.fromkeys(name for _, values in rows for name in values)
-    table: dict[str, list[float]] = {TIME: [moment for moment, _ in rows]}
+def _table(rows: list[_Row]) -> dict[str, list[float]]:
+    rows.sort(key=lambda row: row.moment)
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    table: dict[str, list[float]] = {TIME: [row.moment for row in rows]}
     for name in names:
-        table[name] = [float(values.get(name, math.nan)) for _, values in rows]
+        table[name] = [float(row.values.get(name, math.nan)) for row in rows]
     return table if rows else {}
 
 
 class _Watch:
     """One probe and the thread that reads it."""
 
-    def __init__(
-        self, probe: Probe, interval: float, take: Callable[[float, Mapping[str, float]], None]
-    ) -> None:
+    def __init__(self, probe: Probe, interval: float, take: Callable[[_Row], None]) -> None:
         self._probe, self._interval, self._take = probe, interval, take
         self._woken = threading.Event()
         self._answered = threading.Event()
@@ -152,7 +167,7 @@ class _Watch:
         if values:
             # The cost of a reading is a series, too, except for readings between windows.
             cost = {} if asked else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
-            self._take(ended if asked else (began + ended) / 2, {**values, **cost})
+            self._take(_Row(ended if asked else (began + ended) / 2, {**values, **cost}, asked))
 
 
 def summarise(columns: Mapping[str, Sequence[float]], windows: Sequence[Window]) -> dict[str, Stats]:

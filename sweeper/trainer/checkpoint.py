@@ -135,7 +135,8 @@ def restore_random(checkpoint: Path, device: torch.device) -> None:
     """Restores the state of every random generator."""
     state = _state(checkpoint)["random"]
     torch.set_rng_state(state["torch"])
-    if device.type == "cuda":
+    if device.type == "cuda" and state["cuda"] is not None:
+        # There is none if the run began on a CPU.
         torch.cuda.set_rng_state(state["cuda"], device)
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))

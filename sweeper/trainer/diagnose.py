@@ -140,7 +140,7 @@ def _loader_alone(loader: Loader, device: torch.device) -> _Loading:
     whole: Handed | None = None
     began = time.perf_counter()
     # Batches that are ready in the queues say nothing about the loader's sustained speed.
-    for _ in range(loader.drain_steps):
+    for _ in range(max(loader.drain_steps, 2 * loader.period_steps)):
         _hand(loader)
         if time.perf_counter() - began > DRAIN_SECONDS:
             break

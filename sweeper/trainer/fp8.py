@@ -38,14 +38,19 @@ def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
+    # torchao would not change a model that is a layer itself, but return another.
     taken = {
         name
         for name, layer in model.named_modules()
-        if type(layer) is nn.Linear and not layer.in_features % MULTIPLE and not layer.out_features % MULTIPLE
+        if name
+        and type(layer) is nn.Linear
+        and not layer.in_features % MULTIPLE
+        and not layer.out_features % MULTIPLE
     }
     convert_to_float8_training(
         model,
-        config=Float8LinearConfig(emulate=emulated),
+        # The gradient's product is over the rows of a batch, whose number may be any.
+        config=Float8LinearConfig(emulate=emulated, pad_inner_dim=True),
         module_filter_fn=lambda _, name: name in taken,
     )
     return len(taken)

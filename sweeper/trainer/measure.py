@@ -46,6 +46,8 @@ from sweeper.trainer.windows import Windows
 
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
 BREAKDOWN_SECONDS = 3.0
+RESUMED = 1_000_003
+"""Distance between the seeds of a rank that resumes after one batch and after the next."""
 
 T = TypeVar("T")
 
@@ -198,6 +200,8 @@ def follow(
     loader = joined(job, group, pipeline, stepper, begin)
     if restore is not None:
         restore(stepper, loader)
+        # A checkpoint has the first rank's random numbers; this one's must not start over.
+        torch.manual_seed(job.config.seed + group.rank + RESUMED * begin)
     loader.start()
     clock = NoClock()
     while os.read(orders, 1):

@@ -5,8 +5,8 @@
 
 A resumed run continues from a checkpoint exactly like an uninterrupted one: batches by their number,
 random numbers from the checkpoint, and the history cut to its length at the checkpoint. With several
-devices, a checkpoint has the first one's random numbers and accumulated gradients, and all devices
-continue with those.
+devices, a checkpoint has the first one's random numbers and accumulated gradients. The others continue with
+new random numbers.
 """
 
 from __future__ import annotations

@@ -320,8 +320,7 @@ class Stepper:
         """Runs forward, backward and, with `update`, the optimiser; a graph captures this."""
         if self._channels_last:
             batch = {name: _channels_last(tensor) for name, tensor in batch.items()}
-        apart = isinstance(model, DistributedDataParallel) and not update
-        with model.no_sync() if apart else _NOTHING:  # type: ignore[operator]
+        with _NOTHING if update else self._apart(model):
             with self.autocast:
                 loss = self.pipeline.loss(model, batch)
             if self.captured is None:
@@ -336,6 +335,16 @@ class Stepper:
         if update:
             self._update()
         clock.mark(OPTIMIZER)
+
+    def _apart(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which devices that train together do not exchange gradients."""
+        # A compiled module wraps the one that exchanges.
+        inner = getattr(model, "_orig_mod", model)
+        if not isinstance(inner, DistributedDataParallel) or self.config.ddp.static_graph:
+            # With a static graph, torch fails if the first backward pass is apart (pytorch#143580).
+            return _NOTHING
+        apart: contextlib.AbstractContextManager[None] = inner.no_sync()
+        return apart
 
     def finish(self) -> None:
         """Takes the optimiser step for the remaining micro-batches of an accumulation."""

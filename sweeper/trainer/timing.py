@@ -133,6 +133,8 @@ class Timing:
                     is_wanted = turns.wait(num_kept)
                 if not is_wanted:
                     return None
+                # The others' turns are not this one's neighbours.
+                progress.stage("window")
             # Queues that filled up during a pause are drained again, untimed: completely after the
             # long pause between turns; otherwise a partial drain is enough.
             drain_cap = DRAIN_SECONDS if turns is None else plan.window_seconds

@@ -16,6 +16,7 @@ import ctypes
 import dataclasses
 import itertools
 import json
+import math
 import os
 import resource
 import select
@@ -317,7 +318,8 @@ class _Keeper:
             peak = self.result.gpu_mem_peak_gib
             if peak is None:
                 # A script reports no peak; use the memory in use on the device.
-                peak = max(columns.get("gpu_mem_used_gib", ()), default=None)
+                read = (each for each in columns.get("gpu_mem_used_gib", ()) if not math.isnan(each))
+                peak = max(read, default=None)
             return dataclasses.replace(
                 self.result,
                 gpu_mem_peak_gib=peak,

@@ -198,3 +198,12 @@ def test_a_later_process_is_within_what_one_more_adds():
         holds += abs(draw.gauss(0, 0.1) - mean) <= half
     assert 0.93 < holds / count < 0.97
     assert one_more([{0: 1.0, 1: 2.0}], 1, 0) == math.inf
+
+
+def test_means_over_other_rounds_do_not_bring_back_who_has_dropped_out():
+    # Trial 1 is 2% slower than trial 2 in each round that both have; the first was one of a slow baseline.
+    rounds = [{0: 90.0 if number == 0 else 100.0, 2: 200.0} for number in range(8)]
+    for each in rounds[:3]:
+        each[1] = 196.0 + 0.1 * rounds.index(each)
+    assert ratios(rounds, 0)[0].number == 1
+    assert contenders(rounds, 0) == [2]

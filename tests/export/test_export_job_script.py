@@ -88,7 +88,7 @@ def test_it_asks_for_what_the_trial_took():
         "nodes": "1",
         "ntasks": "1",
         "gres": "gpu:2",
-        "cpus-per-task": "9",
+        "cpus-per-task": "18",
         "mem": "13G",
         "time": "1-15:00:00",
         "signal": "TERM@120",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import random
 import shutil
 import subprocess
@@ -175,6 +176,41 @@ def test_a_revision_is_as_it_was_and_keeps_what_git_does_not_track(folder: Path)
         assert after.folder == folder
     assert (folder / "helper.py").read_text() == "PAUSE = 0.5\n"
     assert (folder / "large.bin").read_bytes() == b"changed"
+
+
+def test_a_revision_keeps_what_kind_of_file_it_was(folder: Path):
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *name, *words], cwd=folder, check=True)
+
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "linked.py").symlink_to("helper.py")
+    git("add", "run.sh", "linked.py")
+    git("commit", "-qm", "second")
+    (folder / "run.sh").write_text("#!/bin/sh\ntrue\n")
+    (folder / "linked.py").unlink()
+    (folder / "linked.py").symlink_to("train.py")
+    with since("HEAD", TRAIN, folder) as (before, _):
+        assert os.access(before.folder / "run.sh", os.X_OK)
+        assert os.readlink(before.folder / "linked.py") == "helper.py"
+        assert (before.folder / "linked.py").resolve() == (before.folder / "helper.py").resolve()
+
+
+def test_a_submodule_at_another_commit_is_refused(folder: Path):
+    def git(*words: str, of: Path) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always")
+        subprocess.run(["git", *name, *words], cwd=of, check=True, capture_output=True)
+
+    other = folder.parent / "other"
+    other.mkdir()
+    git("init", "-q", of=other)
+    git("commit", "-q", "--allow-empty", "-m", "one", of=other)
+    git("submodule", "add", "-q", str(other), "sub", of=folder)
+    git("commit", "-qm", "with it", of=folder)
+    git("commit", "-q", "--allow-empty", "-m", "two", of=folder / "sub")
+    with pytest.raises(UserError, match="submodule 'sub'"), since("HEAD", TRAIN, folder):
+        pass
 
 
 def test_a_patch_is_applied_to_a_copy(folder: Path):

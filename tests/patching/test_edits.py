@@ -10,13 +10,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import libcst as cst
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from sweeper.inject.batches import flat_kind
 from sweeper.patching.code import COLLATED, GATHERING, IN_BFLOAT16
-from sweeper.patching.edits import Made, Sources, written
+from sweeper.patching.edits import Made, Sources, _times, written
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
 
@@ -194,6 +195,20 @@ def test_a_larger_batch_has_a_larger_rate(tmp_path: Path):
     lines = edited(tmp_path, Made(name="batch_size", value="256", own="64", comment="x"))
     assert "+         batch_size=256," in lines
     assert "+     optimizer = torch.optim.Adam(model.parameters(), lr=2 * 1e-3)" in lines
+
+
+@pytest.mark.parametrize(
+    ("value", "product"),
+    [
+        ("args.lr", "2 * args.lr"),
+        ("1e-3", "2 * 1e-3"),
+        ("rate()", "2 * rate()"),
+        ("base + extra", "2 * (base + extra)"),
+        ("args.lr if args.lr else 1e-3", "2 * (args.lr if args.lr else 1e-3)"),
+    ],
+)
+def test_a_product_is_of_the_whole_value(value: str, product: str):
+    assert _times("2", cst.parse_expression(value)) == product
 
 
 def test_all_together(tmp_path: Path):

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from sweeper.search.distributions import distribution, drawn, values
+from sweeper.search.distributions import distribution, drawn, nearest, values
 from sweeper.spec import CategoricalParameter, FloatParameter, IntParameter
 
 FLOATS = [(0.0, 1.0, 0.1), (0.0, 0.95, 0.1), (0.1, 0.35, 0.05), (0.001, 0.0105, 0.001), (1e-4, 1e-3, 3e-4)]
@@ -82,3 +82,23 @@ def test_draws_reach_both_ends_of_a_logarithmic_range():
     draws = [drawn(of, rng) for _ in range(300)]
     assert sum(value < 32 for value in draws) > 100
     assert sum(value > 100 for value in draws) > 50
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "expected"),
+    [
+        (int_of(32, 1000, 128), 1000, 928),
+        (int_of(32, 1000, 128), 99, 160),
+        (int_of(1, 100, 8), 100, 97),
+        (int_of(64, 4096, log=True), 5000, 4096),
+        (float_of(0.0, 0.95, 0.1), 0.95, 0.9),
+        (float_of(1e-4, 1e-1, log=True), 3e-3, 3e-3),
+        (float_of(0.0, 1.0), 7.0, 1.0),
+    ],
+)
+def test_the_nearest_value_is_one_of_the_parameters(parameter, value, expected):
+    """A step need not end at `high`, and Optuna refuses a value that is none of its own."""
+    found = nearest(parameter, value)
+    assert found == pytest.approx(expected)
+    of = distribution(parameter)
+    assert of._contains(of.to_internal_repr(found))

@@ -7,7 +7,8 @@ from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.errors import UserError
+from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
+from sweeper.sweep.store.past import _subject
 from sweeper.testing.noop import made_up
 
 
@@ -35,6 +36,38 @@ def test_an_earlier_sweep_that_is_named_must_exist(bench: Bench):
         # It is said at once, not after the data were prepared.
         assert bench.launcher.jobs == []
     assert not (bench.home / "sweeps" / "toy").exists()
+
+
+def test_a_damaged_sweep_stops_no_other(bench: Bench):
+    bench.run(spec_of(name="first"))
+    (bench.home / "sweeps" / "first" / "sweep.yaml").write_text("about: {")
+    bench.run(spec_of(name="second"))
+    assert not any(line.startswith("Starting from") for line in bench.watcher.lines)
+    with pytest.raises(EnvironmentStopError):
+        bench.run(spec_of(name="third", search={"warm_start": "first"}))
+
+
+def test_a_sweep_that_measured_nothing_is_no_start(bench: Bench):
+    def fails(config: TrialConfig) -> Failure:
+        return Failure(kind=FailureKind.CRASH, message="broken")
+
+    with pytest.raises(NothingFeasibleError):
+        bench.run(spec_of(name="first"), fails)
+    with pytest.raises(UserError, match="has measured something, but 'first' has not"):
+        bench.run(spec_of(name="second", search={"warm_start": "first"}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (["python", "train.py", "--lr", "1"], ["python", "train.py", "--lr", "2"], True),
+        (["python", "-m", "a.train"], ["python", "-m", "b.train"], False),
+        (["python", "-m", "a.train", "--lr", "1"], ["python", "-m", "a.train"], True),
+        (["bash", "one.sh"], ["bash", "two.sh"], False),
+    ],
+)
+def test_a_command_is_known_by_what_it_trains(one: list[str], other: list[str], alike: bool):
+    assert (_subject({"command": one}) == _subject({"command": other})) is alike
 
 
 def test_its_baseline_and_its_winner_are_measured_anew(bench: Bench):

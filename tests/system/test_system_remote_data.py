@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
@@ -81,6 +83,37 @@ def test_what_was_copied_before_a_cut_is_kept(bucket: str, monkeypatch: pytest.M
     about = json.loads((place.parent / "copied.json").read_text())
     assert [each["name"] for each in about["files"]] == ["a.csv", "deep/b.csv"]
     assert all(len(each["sha256"]) == 64 for each in about["files"])
+
+
+def test_an_error_of_the_file_systems_own_kind_is_said(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    class DisconnectedError(Exception):
+        """As aiohttp's, which is no OSError."""
+
+    def cut(*words: object) -> str:
+        raise DisconnectedError("the server has gone")
+
+    monkeypatch.setattr(remote_data, "_copy_file", cut)
+    with pytest.raises(UserError, match=r"the server has gone\. The same command goes on"):
+        local_copy(bucket, lambda line: None)
+
+
+def test_when_it_is_interrupted_no_file_is_copied_to_its_end(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    cut = threading.Event()
+
+    def endless(system: object, file: object, to: object, advance: Callable[[int], object]) -> str:
+        if cut.is_set():
+            raise KeyboardInterrupt
+        cut.set()
+        for _ in range(1000):
+            time.sleep(0.01)
+            advance(0)
+        return ""
+
+    monkeypatch.setattr(remote_data, "_copy_file", endless)
+    began = time.monotonic()
+    with pytest.raises((KeyboardInterrupt, UserError)):
+        local_copy(bucket, lambda line: None)
+    assert time.monotonic() - began < 15
 
 
 def test_a_file_that_came_short_is_no_copy(bucket: str, monkeypatch: pytest.MonkeyPatch):

@@ -18,8 +18,11 @@ import pytest
 import stub_nvml
 from stub_nvml import A10, Gpu, Mig, calls, environment, loaded, log_of, write
 
+from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
+from sweeper.script.watch import job_outside_a_sweep
 from sweeper.telemetry.nvml import devices, gpm, pcie
+from sweeper.telemetry.nvml.devices import gpu_uuids
 from sweeper.telemetry.nvml.probe import (
     NvmlProbe,
     cores_near,
@@ -158,6 +161,15 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(play):
         assert probe.read() == {}
         assert probe.lost
     assert gpu_names() == ["NVIDIA L4"]
+
+
+def test_visible_gpus_are_known_by_their_uuids(play, monkeypatch):
+    play(FIRST, SECOND)
+    assert gpu_uuids() == [FIRST.uuid, SECOND.uuid]
+    with job_outside_a_sweep(Script(command=("true",), folder="/")) as job:
+        assert job.device == f"{FIRST.uuid},{SECOND.uuid}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpu_uuids() == [SECOND.uuid]
 
 
 # Readings

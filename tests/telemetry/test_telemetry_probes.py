@@ -392,3 +392,9 @@ def test_a_closed_probe_holds_no_files(start):
     probe.close()
     assert os.listdir("/proc/self/fd") == before
     assert probe.read() == {}
+
+
+def test_a_zone_that_a_container_hides_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_machine, "POWERCAP", tmp_path)
+    (tmp_path / "intel-rapl:0").symlink_to(tmp_path / "masked")
+    assert host_machine.energy_zones() == []

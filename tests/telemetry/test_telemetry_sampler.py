@@ -166,14 +166,14 @@ def test_of_a_window_that_has_just_ended_there_is_what_was_read_in_it_and_around
     assert (found["a_around"], found["b_around"]) == (1.0, 1.0)
 
 
-def test_what_was_read_inside_a_window_comes_before_what_was_read_after_it():
+def test_a_look_inside_a_window_is_of_the_time_before_it():
     probe = Counting("a")
     with sampling(probe, interval=0.01) as sampler:
         sampler.look_around()
         assert wait_for(lambda: "a_around" in sampler.columns())
         within = window_of(SECONDS)
         found = sampler.means(within)
-        assert found["a_around"] == 1.0
+        assert found["a_around"] == 2.0
         assert sampler.means(window_of())["a_around"] == 3.0
     assert probe.looked == 3
 

@@ -223,7 +223,7 @@ def test_a_core_that_no_step_uses_gathers_the_next_batches(
     num_threads: int, cores: int, is_ahead: bool, monkeypatch
 ):
     monkeypatch.setattr(resident.torch, "get_num_threads", lambda: num_threads)
-    monkeypatch.setattr(resident.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(resident, "usable_cpus", lambda: cores)
     gatherers = []
 
     def spy(tensors, index):
@@ -240,7 +240,7 @@ def test_a_core_that_no_step_uses_gathers_the_next_batches(
 
 def test_what_a_gatherer_ahead_raises_is_raised(monkeypatch):
     monkeypatch.setattr(resident.torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(resident.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(resident, "usable_cpus", lambda: 2)
 
     def fails(tensors, index):
         if len(index) > 1:

@@ -261,3 +261,26 @@ def test_linear_layers_multiply_in_float8():
     found.sum().backward()
     assert model[0].weight.grad is not None
     assert model[0].weight.dtype == torch.float32
+    # torchao would return another model in its place.
+    assert use_fp8(nn.Linear(32, 64), emulated=True) == 0
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_static", [False, True])
+def test_gradients_that_accumulate_are_exchanged_once(
+    is_static: bool, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+):
+    class Exchanging(nn.Module):
+        def no_sync(self) -> str:
+            return "apart"
+
+    monkeypatch.setattr(steps, "DistributedDataParallel", Exchanging)
+    found = stepper(nn.Linear(1, 1), **{"ddp.static_graph": is_static})
+    model = Exchanging()
+    if is_compiled:
+        wrapper = nn.Module()
+        wrapper._orig_mod = model
+        model = wrapper
+    # torch fails if a static graph's first backward pass is apart.
+    assert found._apart(model) == (steps._NOTHING if is_static else "apart")
+    assert found._apart(nn.Linear(1, 1)) is steps._NOTHING

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from sweeper.analysis.confirmation import MIN_ROUNDS
 from sweeper.analysis.finalists import finalists
+from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
@@ -49,9 +50,11 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     window, wanted = spec.measure.window_seconds, spec.confirm.rounds
     rounds = Rounds(context, trials, CONFIRM, window, wanted, among, early_rounds(context.journal))
     rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
-    unfit = _unfit(context, trials, rounds)
     rounds.record()
-    found = rounds.result(unfit)
+    if context.stopping.asked:
+        # The sweep must end within seconds.
+        return rounds.result(())
+    found = rounds.result(_unfit(context, trials, rounds))
     speed = next((each for each in found.ratios if each.number == found.winner), None)
     if speed is None:
         return found
@@ -159,11 +162,17 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
     if not limits or not table.quality_samples:
         return unfit
     while True:
-        winner = rounds.decision(unfit).winner
+        winner = rounds.result(unfit).winner
         if winner is None:
             return unfit
         record = table.records[winner]
-        losses, _ = losses_over_seeds(context, trials, record.config, f"loss-{winner}")
+        losses, failure = losses_over_seeds(context, trials, record.config, f"loss-{winner}")
+        if failure is not None and failure.kind is FailureKind.NON_FINITE:
+            context.observer.line(
+                f"{context.name(record)} is ruled out: with another seed, {failure.message}."
+            )
+            unfit.add(winner)
+            continue
         mean = statistics.fmean(losses) if losses else 0.0
         exceeded = next((each for each in limits if losses and each.violation(mean) > 0), None)
         if exceeded is None:

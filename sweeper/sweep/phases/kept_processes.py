@@ -12,7 +12,7 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,7 @@ import psutil
 from sweeper.core.job import OUTCOME, Job, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.core.script import WATCH
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner
@@ -88,17 +89,27 @@ def kept_round(
             for name in (READY, GO):
                 (turns / name).unlink(missing_ok=True)
             # The job mostly waits, so only the end of the round or its keeper's time limit ends it.
-            plan = dataclasses.replace(job.plan, repeats=WINDOWS + 1, cap_seconds=job.timeout_seconds)
-            kept = dataclasses.replace(job, turns=str(turns), plan=plan, stage_seconds={})
+            # It waits for all of the others, too.
+            seconds = len(jobs) * job.timeout_seconds
+            plan = dataclasses.replace(job.plan, repeats=WINDOWS + 1, cap_seconds=seconds)
+            kept = dataclasses.replace(
+                job,
+                turns=str(turns),
+                plan=plan,
+                stage_seconds={},
+                timeout_seconds=seconds,
+                # Started again, it would be alone with its turns.
+                attempt=MAX_ATTEMPTS - 1,
+            )
             runner.start(number, folder, kept)
-            _wait_for(trials.progress, folder, 0)
-            waiting.append(folder)
+            _wait_for(trials.progress, folder, 0, lambda number=number: runner.has_ended(number))
+            waiting.append((number, folder))
         for taken in range(WINDOWS):
             draw.shuffle(waiting)
-            for folder in waiting:
+            for number, folder in waiting:
                 write_atomic(folder / "turns" / GO, str(taken + 1))
-                _wait_for(trials.progress, folder, taken + 1)
-        for folder in waiting:
+                _wait_for(trials.progress, folder, taken + 1, lambda number=number: runner.has_ended(number))
+        for _, folder in waiting:
             write_atomic(folder / "turns" / GO, str(END))
         while runner.running:
             list(runner.wait())
@@ -109,11 +120,12 @@ def kept_round(
     return {number: found for number, found in outcomes.items() if isinstance(found, Measurement)}
 
 
-def _wait_for(progress: Progress, folder: Path, taken: int) -> None:
+def _wait_for(progress: Progress, folder: Path, taken: int, has_ended: Callable[[], bool]) -> None:
     """Waits until the job in `folder` has taken `taken` windows, or its keeper has ended it."""
     ticked = time.monotonic()
     ready = folder / "turns" / READY
-    while not (folder / OUTCOME).exists():
+    # A keeper that was killed leaves no outcome.
+    while not (folder / OUTCOME).exists() and not has_ended():
         known = number_in(ready)
         if known is not None and known >= taken:
             return

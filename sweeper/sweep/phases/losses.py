@@ -7,7 +7,7 @@ import dataclasses
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan
-from sweeper.core.measurement import Failure, Measurement
+from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.spec import SweepSpec
@@ -83,7 +83,8 @@ def losses_over_seeds(
             folder = context.journal.setup_folder(f"{name}-{i}")
             outcome = trials.run(folder, job)
             known = quality_of(outcome, folder)
-            failure = outcome if isinstance(outcome, Failure) else failure
+            if isinstance(outcome, Failure) and (failure is None or failure.kind != FailureKind.NON_FINITE):
+                failure = outcome
         if known is not None:
             trials.table.enter_quality(known, seeded)
             losses.append(known.val_loss)

@@ -115,7 +115,7 @@ def reconfirm(
             rounds.record()
             found = rounds.result(())
             soak = None
-            if soak_seconds:
+            if soak_seconds and not context.stopping.asked:
                 soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
             write_json(
                 journal.rounds_folder(place) / "confirm.json",

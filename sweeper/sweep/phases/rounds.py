@@ -47,8 +47,9 @@ Speeds = dict[int, Measurement]
 
 def run_seconds(measured: Measurement, spec: SweepSpec) -> float:
     """Returns about how many seconds one process takes in a round."""
-    window = spec.measure.window_seconds
-    warmup = min(QUICK_WARMUP_SECONDS, measured.warmup_seconds)
+    window, first = spec.measure.window_seconds, measured.first_step_seconds
+    # The first step compiles, and no cap cuts it.
+    warmup = first + min(QUICK_WARMUP_SECONDS, max(0.0, measured.warmup_seconds - first))
     return measured.startup_seconds + warmup + window + END_SECONDS
 
 
@@ -121,6 +122,8 @@ class Rounds:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
         for index in range(MAX_ROUNDS * self._wanted):
+            if len(self.speeds) >= MIN_ROUNDS:
+                among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
             # Rounds of an earlier process take no time, and lead to the same decisions as then.
             is_stored = all((index, number) in self._ended for number in (BASELINE, *among))
             done, left = len(self.speeds), None if is_stored else budget.seconds_left
@@ -131,8 +134,6 @@ class Rounds:
             if left is not None and left < longest + reserve and (done >= MIN_ROUNDS or budget.is_hurried):
                 self.ended = "the time is up"
                 return
-            if done >= MIN_ROUNDS:
-                among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
             try:
                 self.run_one(index, [BASELINE, *among])
             except StopAskedError:

@@ -225,9 +225,11 @@ class Search:
         searched = [each for each in self._table.searched() if not self._failing.explains(each.config)]
         errors = [each.failure.message for each in searched if each.failure and _is_users(each.failure)]
         alike = [error for error in errors if without_numbers(error) == without_numbers(errors[-1])]
-        if len(alike) >= SAME_ERROR_STOPS:
+        # The first trials of a tune share some changes, one of which may be at fault.
+        stops = (2 if Halves.suits(self._spec) else 1) * SAME_ERROR_STOPS
+        if len(alike) >= stops:
             raise EnvironmentStopError(
-                f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
+                f"the same error ended {stops} trials: {errors[-1]}. "
                 f"The full output is in {self._context.journal.folder}/trials/*/worker.log."
             )
 

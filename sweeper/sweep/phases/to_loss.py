@@ -10,6 +10,7 @@ from sweeper.analysis.projection import Curve
 from sweeper.analysis.time_to_loss import TimeToLoss, target, time_to_loss
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
+from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.losses import PARTS
@@ -75,7 +76,8 @@ def _seconds(trials: TrialRunner, winner: TrialRecord) -> float:
     baseline, total = trials.table.records[BASELINE], 0.0
     for record, seeds in ((baseline, SEEDS - NUM_SEEDS), (winner, USUAL_SHARE * SEEDS)):
         quality = record.quality or baseline.quality
-        start = record.measurement.startup_seconds if record.measurement else 0.0
+        found = record.measurement
+        start = found.startup_seconds + found.first_step_seconds if found else 0.0
         total += seeds * (start + (quality.seconds if quality else 0.0))
     return total
 
@@ -102,6 +104,15 @@ def _curve(
     parts = PARTS * (MAX_SAMPLES if until is not None else 1)
     plan = MeasurePlan(repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until)
     job = dataclasses.replace(trials.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)
+    if context.spec.confirm.to_loss:
+        # It was asked for, even beyond the sweep's time.
+        job = dataclasses.replace(job, timeout_seconds=60 * context.spec.execution.trial_timeout_minutes)
     folder = context.journal.setup_folder(name)
-    found = quality_of(trials.run(folder, job), folder)
+    outcome = trials.run(folder, job)
+    if isinstance(outcome, Failure):
+        context.observer.line(
+            f"The time to the baseline's loss was not measured: a training failed ({outcome.kind}: "
+            f"{outcome.message})."
+        )
+    found = quality_of(outcome, folder)
     return found.curve if found is not None else None

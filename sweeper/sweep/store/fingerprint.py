@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,10 +70,8 @@ def digest_of_files_named(command: Sequence[str]) -> str:
         UserError: A file is called `.py`, but is not Python.
     """
     found: dict[str, str] = {}
-    for item in command:
+    for item in _files_named(command):
         path = Path(item)
-        if not os.path.isfile(path):
-            continue
         if path.suffix == ".py":
             found.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
         elif path.stat().st_size <= MAX_BYTES_OF_CODE:
@@ -82,7 +81,17 @@ def digest_of_files_named(command: Sequence[str]) -> str:
 
 def digest_of_scripts(command: Sequence[str]) -> str:
     """Returns a digest of the Python scripts that a command line names, without its options."""
-    return _sha(digest_of_files_named([item for item in command if item.endswith(".py")]))
+    return _sha(digest_of_files_named([item for item in _files_named(command) if item.endswith(".py")]))
+
+
+def _files_named(command: Sequence[str]) -> Iterator[str]:
+    """Yields the files that a command line names, also as modules: `-m package.train`."""
+    for before, item in itertools.pairwise(["", *command]):
+        names = [item]
+        if before == "-m":
+            base = item.replace(".", os.sep)
+            names = [f"{base}.py", os.path.join(base, "__main__.py")]
+        yield from itertools.islice(filter(os.path.isfile, names), 1)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.metrics import METRICS
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import TrialRecord
-from sweeper.errors import UserError
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import LATEST, NONE
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
@@ -43,6 +45,9 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
     found = _found(home, spec, fingerprint)
     if found is not None:
         write_json(journal.folder / PAST, encode(found))
+    else:
+        # Of an attempt that was killed before the sweep began.
+        (journal.folder / PAST).unlink(missing_ok=True)
 
 
 def remembered(journal: Journal) -> PastSweep | None:
@@ -70,13 +75,33 @@ def _found(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastS
     if wanted == NONE or spec.confirm.ladder:
         return None
     if wanted != LATEST:
-        return _past(_named(home, wanted), fingerprint)
+        return _asked_for(home, wanted, fingerprint)
     for journal in all_sweeps(home):
-        if _subject(journal.read()["fingerprint"]) == _subject(fingerprint):
-            past = _past(journal, fingerprint)
-            if len(past.measured) >= MIN_MEASURED:
-                return past
+        # A damaged sweep stops no other.
+        with contextlib.suppress(EnvironmentStopError, OSError):
+            document = journal.read()
+            is_alike = _subject(document["fingerprint"]) == _subject(fingerprint)
+            # A tune of a script has no parameter in common with a space for its flags.
+            if is_alike and spec.space.keys() & document["spec"].get("space", {}).keys():
+                past = _past(journal, fingerprint)
+                if len(past.measured) >= MIN_MEASURED:
+                    return past
     return None
+
+
+def _asked_for(home: Path, name: str, fingerprint: Mapping[str, Any]) -> PastSweep:
+    journal = _named(home, name)
+    if bool(journal.read()["fingerprint"].get("command")) != bool(fingerprint.get("command")):
+        raise UserError(
+            f"`search.warm_start` must name a sweep of the same kind, but of {name!r} and this sweep, one "
+            "runs a script and the other a pipeline."
+        )
+    past = _past(journal, fingerprint)
+    if not past.measured:
+        raise UserError(
+            f"`search.warm_start` must name a sweep that has measured something, but {name!r} has not."
+        )
+    return past
 
 
 def _named(home: Path, name: str) -> Journal:
@@ -96,7 +121,9 @@ def _subject(fingerprint: Mapping[str, Any]) -> object:
     """Returns the name of the training: its scripts or its pipeline, even if their content has changed."""
     command = fingerprint.get("command")
     if command:
-        return tuple(each for each in command if str(each).endswith(".py"))
+        words = itertools.pairwise(["", *map(str, command)])
+        named = tuple(each for before, each in words if each.endswith(".py") or before == "-m")
+        return named or tuple(command)
     return fingerprint.get("pipeline")
 
 

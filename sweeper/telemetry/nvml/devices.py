@@ -52,6 +52,14 @@ class GpuFacts:
 def gpu_names() -> list[str]:
     """Returns the model names of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES.
 
+    Which GPUs are visible, and what is raised: as for `gpu_uuids`.
+    """
+    return _of_visible(_name)
+
+
+def gpu_uuids() -> list[str]:
+    """Returns the UUIDs of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES.
+
     Entries are indices, UUIDs or UUID prefixes, of GPUs or of MIG devices; as in CUDA, the first
     invalid entry ends the list, and a duplicate empties it. Indices are NVML's, in PCI bus order;
     CUDA uses that order only with CUDA_DEVICE_ORDER=PCI_BUS_ID, and otherwise starts with the
@@ -60,11 +68,15 @@ def gpu_names() -> list[str]:
     Raises:
         EnvironmentStopError: The driver has not answered within `LIMIT_SECONDS`.
     """
+    return _of_visible(lambda nvml, handle: str(nvml.nvmlDeviceGetUUID(handle)))
+
+
+def _of_visible(each: Callable[[Any, Any], str]) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if visible is None else [entry.strip() for entry in visible.split(",")]
     if wanted is not None and (len(set(wanted)) < len(wanted) or not _is_name(wanted[0])):
         return []
-    found = _bounded(lambda: _names(wanted))
+    found = _bounded(lambda: _listed(wanted, each))
     if found is None:
         raise EnvironmentStopError(
             f"the NVIDIA driver must list its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
@@ -190,7 +202,7 @@ def _is_name(entry: str) -> bool:
     return entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))
 
 
-def _names(wanted: list[str] | None) -> list[str]:
+def _listed(wanted: list[str] | None, each: Callable[[Any, Any], str]) -> list[str]:
     found: list[str] = []
     # An entry that NVML refuses ends the list, as an invalid one does.
     with contextlib.suppress(Exception), initialised() as nvml:
@@ -198,7 +210,7 @@ def _names(wanted: list[str] | None) -> list[str]:
         for entry in wanted if wanted is not None else map(str, wholes):
             if not _is_name(entry):
                 break
-            found.append(_name(nvml, wholes[int(entry)] if entry.isdecimal() else find(nvml, entry).handle))
+            found.append(each(nvml, wholes[int(entry)] if entry.isdecimal() else find(nvml, entry).handle))
     return found
 
 

@@ -108,6 +108,11 @@ class Order:
             self._bucket = torch.bucketize(lengths, torch.tensor(self.edges))
 
     @property
+    def num_ranks(self) -> int:
+        """Number of ranks that take batches together."""
+        return self._share[1]
+
+    @property
     def num_shapes(self) -> int:
         """Number of static shapes of full batches."""
         return max(1, len(self.edges))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from sweeper.core.config import LoaderConfig
+from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.data.protocol import Handed, ahead, chunk_size, chunks, parts
@@ -67,9 +67,12 @@ class ResidentLoader:
     def _gathered(self) -> Iterator[Handed]:
         together = self._chunks()
         # A core that no step uses gathers the next batches.
-        is_spare = self.device.type == "cpu" and torch.get_num_threads() == 1 < len(os.sched_getaffinity(0))
-        for batch, sizes, length in ahead(together) if is_spare else together:
+        for batch, sizes, length in ahead(together) if self._has_spare_core() else together:
             yield from parts(batch, sizes, length)
+
+    def _has_spare_core(self) -> bool:
+        is_on_one = self.device.type == "cpu" and torch.get_num_threads() == 1
+        return is_on_one and self.order.num_ranks < usable_cpus()
 
     def _chunks(self) -> Iterator[tuple[Batch, list[int], int]]:
         for epoch in self._epochs():

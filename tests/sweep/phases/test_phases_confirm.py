@@ -8,19 +8,22 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import read_job
+from sweeper.core.job import QUALITY_RUNNER, read_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.sweep.phases.reconfirm import reconfirm
+from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import ReplayLauncher
+from sweeper.tracking import NullTracker
 
 BATCHES = {"batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]}}
 
@@ -116,6 +119,22 @@ def test_a_winner_whose_loss_holds_for_one_seed_only_is_passed_over(bench):
     assert any("is ruled out: its loss over 3 seeds is 1.667" in line for line in bench.watcher.lines)
 
 
+def test_a_winner_that_diverges_with_another_seed_is_passed_over(bench):
+    class Diverging(ReplayLauncher):
+        def _answer(self, job):
+            config = job.config
+            if job.runner == QUALITY_RUNNER and config.batch_size == 512 and config.seed:
+                return Failure(kind=FailureKind.NON_FINITE, message="the loss is not finite")
+            return super()._answer(job)
+
+    spec = spec_of(space=BATCHES, search={"trials": 3})
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Diverging(surface))
+    summary = summarise(load_sweep(journal_of(bench)))
+    assert summary.winner is not None
+    assert summary.winner.config.batch_size == 256
+    assert any("ruled out: with another seed, the loss is not" in line for line in bench.watcher.lines)
+
+
 # -- Ctrl-C ---------------------------------------------------------------------------------------------
 
 
@@ -183,6 +202,20 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
     assert len(result_of(bench)["rounds"]) == 8
     # What was measured before counts.
     assert len(bench.jobs("confirm")) <= 2 * 4
+
+
+def test_after_ctrl_c_in_the_confirmation_nothing_trains(bench):
+    """Not to the limit of the loss, and not to the baseline's loss: there are seconds left."""
+
+    def last(config: TrialConfig, count: int) -> bool:
+        return count == 2 + 8 + 3 * 3 + 2 + 1
+
+    limit = {"val_loss": {"max_ratio_to_baseline": 2.0}}
+    ran = bench.run(spec_of(confirm={"rounds": 8, "to_loss": True}, constraints=limit), interrupting(last))
+    assert ran.stopped
+    assert journal_of(bench).stopped().confirmation.confirmed
+    trained = [Path(job.folder).name for job in bench.launcher.jobs if job.runner == QUALITY_RUNNER]
+    assert all(name.startswith("loss-") and name.count("-") == 1 for name in trained), trained
 
 
 # -- once more ------------------------------------------------------------------------------------------

@@ -11,7 +11,13 @@ import pytest
 
 from sweeper.core.modules import Module
 from sweeper.errors import UserError
-from sweeper.sweep.store.fingerprint import code_of, differences, digest_of_code
+from sweeper.sweep.store.fingerprint import (
+    code_of,
+    differences,
+    digest_of_code,
+    digest_of_files_named,
+    digest_of_scripts,
+)
 from sweeper.sweep.store.old_imports import as_of_0_1_0
 
 REPOSITORY = Path(__file__).parents[3]
@@ -183,3 +189,17 @@ def test_a_newer_setting_of_a_script_counts_as_absent_while_it_has_its_default()
     old = {"script": {"keep": False}}
     assert differences(old, {"script": {"keep": False, "watch": True, "elsewhere": False}}) == []
     assert len(differences(old, {"script": {"keep": False, "watch": False, "elsewhere": True}})) == 2
+
+
+@pytest.mark.parametrize("file", ["pkg/train.py", "pkg/train/__main__.py"])
+def test_a_module_that_a_command_names_counts_like_its_file(here: Path, file: str):
+    path = Path(file)
+    path.parent.mkdir(parents=True)
+    (here / "pkg/__init__.py").touch()
+    path.write_text("import torch\n")
+    command = ["python", "-m", "pkg.train", "--lr", "1"]
+    before = digest_of_files_named(command), digest_of_scripts(command)
+    path.write_text("import torch\n\nprint(torch)\n")
+    after = digest_of_files_named(command), digest_of_scripts(command)
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert digest_of_files_named(["python", "-m", "torch.distributed.run"]) == "{}"
