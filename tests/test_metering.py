@@ -410,8 +410,23 @@ def lightning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_callback_of_lightning(listener, clock, lightning):
+def set_up(callback: Any, *, is_first: bool = True) -> Any:
+    callback.setup(SimpleNamespace(is_global_zero=is_first), None, "fit")
+    return callback
+
+
+def test_of_lightnings_ranks_the_first_reports_for_all(listener, lightning, monkeypatch):
+    """Its launcher sets WORLD_SIZE after the callback was made, and never RANK."""
     callback = for_lightning()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    set_up(callback, is_first=False).on_train_batch_end(None, None, None, IMAGES, 0)
+    set_up(callback).on_train_batch_end(None, None, None, IMAGES, 0)
+    last = listener.last()
+    assert (last["steps"], last["samples"]) == (1, 16)
+
+
+def test_the_callback_of_lightning(listener, clock, lightning):
+    callback = set_up(for_lightning())
     assert isinstance(callback, lightning.Callback)
     trainer = SimpleNamespace(sanity_checking=True, callback_metrics={"val_loss": 9.0})
     callback.on_validation_start(trainer, None)
@@ -473,7 +488,7 @@ IMAGES = np.zeros((8, 3, 32, 32))
     ],
 )
 def test_a_batch_may_be_nested_and_hold_anything(listener, lightning, batch, samples):
-    callback = for_lightning()
+    callback = set_up(for_lightning())
     callback.on_train_batch_end(None, None, None, batch, 0)
     last = listener.last()
     assert (last["steps"], last["samples"]) == (1, samples)

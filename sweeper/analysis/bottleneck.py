@@ -291,7 +291,9 @@ def _from_outside(found: Measurement) -> Verdict:
     at_work = f"the CPU is at {percent(cores)}" if cores is not None else "CPU utilisation is unknown"
     busy = shares.get("gpu_util_pct")
     if busy is None:
-        why = f"its steps were not taken apart (`sweeper watch` does it), there is no GPU, and {at_work}"
+        has_gpu = found.device.kind == "cuda"
+        gpu = "the GPU's utilisation is not reported" if has_gpu else "there is no GPU"
+        why = f"its steps were not taken apart (`sweeper watch` does it), {gpu}, and {at_work}"
         return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
     idle = 1 - busy
     if idle >= MIN_COST:

@@ -57,7 +57,9 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement) -> str:
 
     if kind is Bottleneck.INPUT and s.preparation > s.input / 2:
         return f"do it in the data set or in `collate_fn`, ahead of the step{at('data')}"
-    if kind is Bottleneck.HOST and (s.evaluation or 0.0) > (s.rest or 0.0):
+    # Both as shares of the time without evaluations, as the verdict compares them.
+    evaluation = s.evaluation or 0.0
+    if kind is Bottleneck.HOST and evaluation > (s.rest or 0.0) * (1 - evaluation):
         return f"evaluate less often, or on fewer samples{at('evaluation')}"
     waits = f" (at {', '.join(s.sync_places)})" if s.sync_places else at("forward")
     crowded = s.cpu is not None and s.cpu >= SATURATED

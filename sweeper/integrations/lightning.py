@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sweeper.metering import meter
+from sweeper.metering import Meter, meter
 
 
 def for_lightning() -> Any:
@@ -29,8 +29,12 @@ def for_lightning() -> Any:
     class MeterCallback(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self._meter = meter()
+            self._meter = Meter()
             self._pause = contextlib.ExitStack()
+
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
+            # Only now is the number of ranks known. Lightning does not set RANK.
+            self._meter = meter() if trainer.is_global_zero else Meter()
 
         def on_train_batch_end(
             self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any

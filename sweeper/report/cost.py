@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from sweeper.core.job import CONFIG, OUTCOME
 from sweeper.report.series import Series, read_series
@@ -83,7 +82,7 @@ def _number(path: Path, key: str) -> float:
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """Returns the seconds that spans cover together; short gaps between them count, pauses do not."""
-    total, until = 0.0, -np.inf
+    total, until = 0.0, -math.inf
     for begin, end in sorted(spans):
         if begin - until > PAUSE_SECONDS:
             total += end - begin
@@ -101,4 +100,6 @@ def joules_of(series: Series) -> float | None:
     power = series.get("gpu_power_w")
     if power is None or len(power.values) < 2:
         return None
-    return float(np.trapezoid(power.values, power.seconds))
+    from scipy.integrate import trapezoid
+
+    return float(trapezoid(power.values, power.seconds))
