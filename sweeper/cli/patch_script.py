@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from sweeper.analysis.formatting import interval
 from sweeper.cli.screen import STDOUT, LiveScreen, console, prose
 from sweeper.core.job import read_job
@@ -18,7 +20,7 @@ from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.speed import LEVEL
 from sweeper.patching.edits import Made
 from sweeper.patching.patch import Patch, make
-from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
 from sweeper.tuning.steps import ONCE, Interval, rungs_of
@@ -40,7 +42,11 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     script = read_job(sweep.journal.trial_folder(0)).script
     assert script is not None
     command, folder = arguments(script.command, {}), Path(script.folder)
-    screen = console()
+    path = out or sweep.journal.folder / FILE
+    if path != STDOUT and (path.is_dir() or not path.parent.is_dir()):
+        # Before minutes of measuring.
+        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+    screen = Console(stderr=True) if path == STDOUT else console()
     with LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:
@@ -50,11 +56,13 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     if not found.holds:
         why = "nothing of it can be written down" if not found.text else "it is not shown to be faster"
         raise NothingFeasibleError(f"`{name}` has no patch: {why}.")
-    path = out or sweep.journal.folder / FILE
     if path == STDOUT:
         print(found.text, end="")
         return
-    write_atomic(path, found.text)
+    try:
+        write_atomic(path, found.text)
+    except OSError as error:
+        raise cannot_write(error, path.parent) from error
     for line in lines(found, path):
         prose(screen, line)
 

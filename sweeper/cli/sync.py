@@ -11,7 +11,7 @@ import typer
 
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Uri, home_option
 from sweeper.cli.screen import console
-from sweeper.errors import SweepConflictError, UserError
+from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
 from sweeper.sweep.store.journal import Journal
@@ -78,7 +78,8 @@ def sync_command(
     for journal in journals:
         try:
             one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
-        except SweepConflictError as error:
+        except (SweepConflictError, EnvironmentStopError) as error:
+            # A damaged sweep costs the others nothing.
             if name:
                 raise
             one, lines = {"name": journal.name, "problem": str(error)}, [str(error)]

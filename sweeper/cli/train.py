@@ -29,6 +29,7 @@ from sweeper.production import run as production
 from sweeper.production.request import wanted
 from sweeper.production.run import Trained
 from sweeper.production.watch import Now
+from sweeper.sweep.store.catalog import cannot_write
 from sweeper.system.environment import held_back_line, passed
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
@@ -249,10 +250,13 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
         )
     for name, text in value["files"].items():
         path = Path(name)
-        if path.exists() and path.read_text(encoding="utf-8") != text and not asked.force:
-            raise UserError(f"{name} already exists and differs; --force overwrites it.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
+        try:
+            if not asked.force and path.exists() and path.read_bytes() != text.encode():
+                raise UserError(f"{name} already exists and differs; --force overwrites it.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text)
+        except OSError as error:
+            raise cannot_write(error, path.parent) from error
     command = [str(item) for item in value["command"]]
     names = pass_env(value)
     if line := held_back_line(os.environ, names):

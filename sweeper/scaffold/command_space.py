@@ -38,6 +38,7 @@ from sweeper.script.command_line import (
     readings,
 )
 from sweeper.script.first_look import FirstLook
+from sweeper.spec.rules import leads_elsewhere
 
 HELP_SECONDS = 20.0
 HELP_BYTES = 256 * 1024
@@ -47,7 +48,10 @@ _COUNT = "device.count"
 _COUNTING = frozenset({"nprocpernode", "numprocesses", "numgpus"})
 """Options of launchers that set the number of processes, one per GPU."""
 
-_READS_ARGUMENTS = re.compile(r"arg(?:v|s|parse|ument)|click|typer|fire|tyro|hydra|absl", re.IGNORECASE)
+_READS_ARGUMENTS = re.compile(
+    r"\b(?:sys\.argv|argparse|\w*ArgumentParser|click|typer|fire|tyro|hydra|absl)\b"
+    r"|\b\w*(?:parse|get)_(?:arg|opt)\w*"
+)
 _BRACES = re.compile(r"\{([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)\}")
 
 
@@ -108,8 +112,11 @@ class Proposal:
 def help_of(line: CommandLine) -> str:
     """Returns what the script prints for `--help`; empty if it prints nothing in time or is not run.
 
-    A script that never reads its arguments is not run: it would start to train.
+    A script that never reads its arguments is not run: it would start to train. Neither is a command that
+    starts work on other machines: it would submit a job.
     """
+    if leads_elsewhere(line.start):
+        return ""
     path = Path(line.script)
     if path.suffix == ".py":
         with suppress(OSError):

@@ -28,7 +28,7 @@ def existing(given: str) -> Path:
 
 
 def on_this_machine(data: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Returns a data section whose `path` is on this machine: remote data is copied once.
+    """Returns a data section whose `path` is on this machine: remote data is copied once, `~` expanded.
 
     Args:
         say: Function that receives lines for the user.
@@ -36,5 +36,7 @@ def on_this_machine(data: Mapping[str, Any], say: Callable[[str], None]) -> dict
     Raises:
         UserError: The data cannot be copied.
     """
-    path = str(data.get("path", ""))
-    return {**data, "path": str(local_copy(path, say))} if is_remote(path) else dict(data)
+    path = str(data.get("path") or "")
+    if not path:
+        return dict(data)
+    return {**data, "path": str(local_copy(path, say)) if is_remote(path) else os.path.expanduser(path)}

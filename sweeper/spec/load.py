@@ -42,7 +42,16 @@ def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Swe
 
 def _document(value: Mapping[str, Any]) -> Document:
     here = Place(0, 0, "the specification")
-    return Document(here.origin, copy.deepcopy(dict(value)), {(): (here, here)})
+    return Document(here.origin, _plain(value), {(): (here, here)})
+
+
+def _plain(value: Any) -> Any:
+    """Returns a copy of a tree in the types that a file has: rules look at lists, not at tuples."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return copy.deepcopy(value)
 
 
 def read_yaml(path: Path, overrides: Sequence[str] = (), *, times: int = 1) -> Any:

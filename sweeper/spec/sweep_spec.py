@@ -99,7 +99,7 @@ class SweepSpec(Section):
     @field_validator("data")
     @classmethod
     def _path_is_the_source(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in data.items() if key != "source" or "path" not in data}
+        return {key: value for key, value in data.items() if key != "source" or not data.get("path")}
 
     @classmethod
     def from_dict(cls, value: Any, secrets: Collection[str] = (), *, is_stored: bool = False) -> SweepSpec:

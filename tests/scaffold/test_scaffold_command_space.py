@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shlex
@@ -378,6 +379,21 @@ def test_a_script_that_looks_at_no_arguments_is_not_started(tmp_path: Path):
     assert help_of(parted(line)) == ""
     assert not (tmp_path / "ran").exists()
     assert help_of(parted(script(tmp_path, "import argparse\nprint('  --bs N')\n"))) == "  --bs N\n"
+
+
+def test_a_command_that_starts_work_elsewhere_is_not_asked_for_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "srun").write_text(f"#!/bin/sh\ntouch {tmp_path / 'submitted'}\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert help_of(parted(f"srun -N4 {script(tmp_path, 'import argparse')}")) == ""
+    assert not (tmp_path / "submitted").exists()
+
+
+@pytest.mark.parametrize("text", ["def f(*args, **kwargs): ...", '"""Trains.\n\nArgs:\n    x: y\n"""'])
+def test_words_that_look_like_arguments_are_none(tmp_path: Path, text: str):
+    assert help_of(parted(script(tmp_path, f"{text}\nprint('  --bs N')\n"))) == ""
 
 
 def test_other_programs_than_python_are_not_started(tmp_path: Path):

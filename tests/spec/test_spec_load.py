@@ -371,3 +371,16 @@ def test_reading_imports_neither_the_pipeline_nor_heavy_libraries(whole):
 @pytest.mark.parametrize("written", ["off", "auto", "before"])
 def test_an_earlier_sweep_is_named_or_left_aside(whole, written):
     assert load(whole, [f"search.warm_start={written}"]).search.warm_start == written
+
+
+def test_tuples_of_python_count_as_lists():
+    tree = {
+        "name": "toy",
+        "command": ("python", "train.py", "--bs", "{batch_size}"),
+        "space": {"batch_size": {"type": "categorical", "choices": (32, 64)}},
+        "baseline": {"batch_size": 32},
+    }
+    assert load(tree).space["batch_size"].size() == 2
+    tree["command"] = ("torchrun", "--nnodes", "4", "train.py", "--bs", "{batch_size}")
+    with pytest.raises(UserError, match="elsewhere"):
+        load(tree)

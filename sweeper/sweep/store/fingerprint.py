@@ -139,7 +139,7 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     Raises:
         UserError: The path does not exist, or cannot be reached.
     """
-    if "path" not in data:
+    if not data.get("path"):
         return ""
     if remote_data.is_remote(str(data["path"])):
         return remote_data.digest(str(data["path"]))

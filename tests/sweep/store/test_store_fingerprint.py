@@ -15,6 +15,7 @@ from sweeper.sweep.store.fingerprint import (
     code_of,
     differences,
     digest_of_code,
+    digest_of_files,
     digest_of_files_named,
     digest_of_scripts,
 )
@@ -203,3 +204,7 @@ def test_a_module_that_a_command_names_counts_like_its_file(here: Path, file: st
     after = digest_of_files_named(command), digest_of_scripts(command)
     assert all(one != other for one, other in zip(before, after, strict=True))
     assert digest_of_files_named(["python", "-m", "torch.distributed.run"]) == "{}"
+
+
+def test_an_empty_data_path_is_none(here: Path):
+    assert digest_of_files({"path": ""}) == digest_of_files({"path": None}) == digest_of_files({}) == ""
