@@ -63,8 +63,8 @@ class StepLosses:
         """Notes the number of backward passes of a step."""
         if steps <= LEARNING_STEPS:
             # A step without a backward pass of its own trains on an earlier one's batch again.
-            is_shared = backwards > 1 and self._divisor is not None
-            is_shared = is_shared and abs(self._divisor / backwards - 1) < TOLERANCE
+            divisor = self._divisor
+            is_shared = backwards > 1 and divisor is not None and abs(divisor / backwards - 1) < TOLERANCE
             self._factor = float(backwards) if is_shared else 1.0
 
     def taken(self) -> float | None:

@@ -80,7 +80,8 @@ def nearest(parameter: Parameter, value: float) -> Scalar:
     assert isinstance(of, IntDistribution | FloatDistribution)
     value = min(max(value, of.low), of.high)
     if isinstance(of, IntDistribution):
-        return of.low + round((value - of.low) / of.step) * of.step
+        whole: int = of.low + round((value - of.low) / of.step) * of.step
+        return whole
     return parameter.like(spelled(of, value))
 
 

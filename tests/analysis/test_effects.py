@@ -11,7 +11,7 @@ SPEC = SweepSpec.from_dict(
         "pipeline": "no.such.pipeline",
         "space": {
             "compile.mode": {"type": "categorical", "choices": ["eager", "default"]},
-            "compile.dynamic": {"type": "categorical", "choices": ["auto", "true", "false"]},
+            "compile.dynamic": {"type": "categorical", "choices": ["auto", True, False]},
             "ddp.static_graph": {"type": "categorical", "choices": [True, False]},
         },
         "baseline": {"batch_size": 64},
@@ -22,7 +22,7 @@ SPEC = SweepSpec.from_dict(
 def test_answers_are_kept_apart_where_they_differ():
     known = Idle(SPEC)
     for mode in ("eager", "default"):
-        config = SPEC.config({"compile.mode": mode, "compile.dynamic": "true", "ddp.static_graph": False})
+        config = SPEC.config({"compile.mode": mode, "compile.dynamic": True, "ddp.static_graph": False})
         found = known(config, config.canonical().flatten())
         assert found == idle(config, SPEC)
         assert ("compile.dynamic" in found) is (mode == "eager")

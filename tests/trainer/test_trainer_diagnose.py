@@ -223,7 +223,7 @@ def test_the_largest_batch_that_the_loader_hands_over_is_trained_on():
 class Ready:
     """A loader with some batches in its queues; each further one takes a while."""
 
-    drain_steps = 40
+    drain_steps, period_steps = 40, 1
     num_shapes = 1
 
     def __init__(self, ready: int) -> None:
@@ -435,6 +435,7 @@ class Gpu(FakeCuda):
 
         loader = SimpleNamespace(
             drain_steps=1,
+            period_steps=1,
             num_shapes=1,
             next=hand,
             to_device=lambda batch: batch,

@@ -9,6 +9,7 @@ repetition.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import time
@@ -102,13 +103,13 @@ def kept_round(
                 attempt=MAX_ATTEMPTS - 1,
             )
             runner.start(number, folder, kept)
-            _wait_for(trials.progress, folder, 0, lambda number=number: runner.has_ended(number))
+            _wait_for(trials.progress, folder, 0, functools.partial(runner.has_ended, number))
             waiting.append((number, folder))
         for taken in range(WINDOWS):
             draw.shuffle(waiting)
             for number, folder in waiting:
                 write_atomic(folder / "turns" / GO, str(taken + 1))
-                _wait_for(trials.progress, folder, taken + 1, lambda number=number: runner.has_ended(number))
+                _wait_for(trials.progress, folder, taken + 1, functools.partial(runner.has_ended, number))
         for _, folder in waiting:
             write_atomic(folder / "turns" / GO, str(END))
         while runner.running:
