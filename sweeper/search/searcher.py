@@ -207,7 +207,7 @@ class Searcher:
         prior = self._prior
         if prior is not None and (prior.holds or prior.is_untried):
             remembered = [Start(*each) for each in prior.starts()]
-            left = [*remembered[:1], *(remembered[1:] if prior.holds else ()), *usual]
+            left = [*remembered[:1], *usual[:1], *(remembered[1:] if prior.holds else ()), *usual[1:]]
             if prior.is_sure:
                 left = [each for each in left if each in remembered or not self._does_usual_work(each)]
             left = [each for each in left if not prior.fails(self._spec.config(each.params))]
