@@ -127,7 +127,7 @@ def objective_values(
     if record.failure is not None and record.failure.kind not in INFEASIBLE:
         return None
     measured = [other for other in others if other.measurement and other.number != record.number]
-    # If nothing is feasible yet, the worst measured value: an epoch of 0 seconds would be the best.
+    # If nothing is feasible yet, use the worst measured value. A made-up 0 s per epoch would be the best.
     rivals = [other for other in measured if other.feasible] or measured
     values = []
     for objective in spec.objectives:

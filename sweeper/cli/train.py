@@ -112,7 +112,7 @@ class Asked:
 
 
 def train_command(exported: Path, home: Path, asked: Asked) -> int:
-    """Runs an export: a pipeline in the trainer, a command in place of this process.
+    """Runs an export. A pipeline runs in the trainer; a command replaces this process.
 
     Raises:
         UserError: It is not an export, or the options do not fit it.

@@ -202,7 +202,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
         except BaseException as error:
             ended.set()
             pool.shutdown(cancel_futures=True)
-            # Each file system has errors of its own, which need not be OSErrors.
+            # File systems raise their own exceptions, which need not be OSErrors.
             if isinstance(error, UserError) or not isinstance(error, Exception):
                 raise
             raise UserError(

@@ -111,7 +111,7 @@ class LauncherConformance:
         assert read_outcome(tmp_path / "a") is None
 
     def test_jobs_up_to_the_capacity(self, launcher: Launcher, tmp_path: Path) -> None:
-        """Each handle gives the outcome of its own job, in whatever order the jobs end."""
+        """Each handle returns its job's outcome, in whatever order the jobs end."""
         assert launcher.capacity >= 1
         jobs = {name: launcher.submit(fault_job(tmp_path / name)) for name in "abc"[: launcher.capacity]}
         wait_any(list(jobs.values()), WAIT_SECONDS)

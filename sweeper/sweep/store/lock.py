@@ -1,4 +1,4 @@
-"""Allows one supervisor per sweep: a lock that the kernel releases, an epoch against stale supervisors."""
+"""Allows one supervisor per sweep, by a lock that the kernel releases and an epoch that stops stale ones."""
 
 from __future__ import annotations
 

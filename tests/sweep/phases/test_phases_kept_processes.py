@@ -139,29 +139,14 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
 
 
 @pytest.mark.usefixtures("attentive")
-def test_a_process_that_is_killed_does_not_hold_the_others_up(bench: Bench):
-    """Its keeper is gone, too, and leaves no outcome."""
+@pytest.mark.parametrize("kind", [FailureKind.OOM, FailureKind.LOST])
+def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench, kind: FailureKind):
+    """If its keeper was killed with it, it leaves no outcome."""
 
-    class Killed(TurnTaking):
-        def _answer(self, job):
-            if job.turns and job.params["trial"] != 0 and job.params["round"] == 1:
-                return Failure(kind=FailureKind.LOST, message="killed")
-            return super()._answer(job)
-
-    spec = spec_of(confirm={"rounds": 4, "top": 2})
-    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Killed())
-    result = Journal(bench.home / "sweeps" / "toy").result()
-    assert result is not None
-    assert [len(each) for each in result.confirmation.rounds][:3] == [3, 1, 3]
-    assert result.confirmation.winner is not None
-
-
-@pytest.mark.usefixtures("attentive")
-def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench):
     class Failing(TurnTaking):
         def _answer(self, job):
             if job.turns and job.params["trial"] != 0 and job.params["round"] == 1:
-                return Failure(kind=FailureKind.OOM, message="no room beside the others")
+                return Failure(kind=kind, message="no room beside the others")
             return super()._answer(job)
 
     spec = spec_of(confirm={"rounds": 4, "top": 2})
