@@ -21,9 +21,9 @@ TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
 TINY = 1e-18
 """Variance for speeds that are all equal, since it must be above 0."""
-HARDLY = 0.5
+HARDLY = 0.35
 """Largest half-width of the rounds' interval that hardly matters, as a share of the drift's: both together
-are 12% wider than the drift alone."""
+are 6% wider than the drift alone."""
 APART = 2.0
 """Ratio of two speeds from which the configurations drift apart the most."""
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from sweeper.analysis.confirmation import Drift, Round, Variance, share
 
-PRIOR_RATIO, PRIOR_SPEED = 0.045**2, 0.08**2
-"""Variances of the log of a ratio and of a speed between measurements, from winners that were measured again
-after half an hour on shared hosts."""
+PRIOR_RATIO, PRIOR_SPEED = 0.047**2, 0.06**2
+"""Variances of the log of a ratio and of a speed between measurements, from 24 winners that were measured
+again after 10 to 30 minutes on shared hosts."""
 
-PRIOR_FREEDOM = 6
+PRIOR_FREEDOM = 11
 """Number of repeated measurements that these variances are worth."""
 
 LEAST = 0.1

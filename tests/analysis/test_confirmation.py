@@ -11,6 +11,8 @@ from scipy import stats
 
 from sweeper.analysis.confirmation import (
     Chosen,
+    Drift,
+    Variance,
     choose_winner,
     contenders,
     interval,
@@ -20,7 +22,6 @@ from sweeper.analysis.confirmation import (
     ratios,
     versus,
 )
-from sweeper.analysis.drift import drift
 from sweeper.core.config import TrialConfig
 
 EAGER = TrialConfig(batch_size=512)
@@ -182,10 +183,10 @@ def test_rounds_are_enough_once_the_intervals_that_matter_are_narrow():
 @pytest.mark.parametrize(("factor", "enough"), [(2.0, True), (1.1, False)])
 def test_rounds_are_enough_where_the_drift_decides(factor: float, enough: bool):
     """Two configurations that are nearly alike hardly drift apart."""
-    rounds = rounds_of(factor, noise=0.06)
+    rounds, much = rounds_of(factor, noise=0.06), Variance(0.08**2, 20)
     assert not is_enough(rounds, 0, 0.05)
-    assert is_enough(rounds, 0, 0.05, drift([])) is enough
-    assert not is_enough(rounds_of(factor, noise=0.2), 0, 0.05, drift([]))
+    assert is_enough(rounds, 0, 0.05, Drift(ratio=much, speed=much)) is enough
+    assert not is_enough(rounds_of(factor, noise=0.2), 0, 0.05, Drift(ratio=much, speed=much))
 
 
 def test_a_later_process_is_within_what_one_more_adds():

@@ -39,8 +39,9 @@ def blocks(
 
 def test_without_a_record_the_drift_is_the_usual_one():
     found = drift([])
-    assert found.ratio == Variance(PRIOR_RATIO, PRIOR_FREEDOM)
-    assert found.speed == Variance(PRIOR_SPEED, PRIOR_FREEDOM)
+    assert found.ratio.value == pytest.approx(PRIOR_RATIO)
+    assert found.speed.value == pytest.approx(PRIOR_SPEED)
+    assert found.ratio.freedom == found.speed.freedom == PRIOR_FREEDOM
 
 
 @pytest.mark.parametrize("sd", [0.02, 0.15])
