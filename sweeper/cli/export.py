@@ -20,7 +20,7 @@ from sweeper.core.measurement import Report
 from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
-from sweeper.export import Options, Setting, exported, read_map, reads_export, rendered
+from sweeper.export import Options, Setting, exported, read, read_map, reads_export, rendered
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
@@ -117,6 +117,12 @@ def export_command(
     own = sweep.journal.folder
     path = out or (own / f"best{traits.suffix}" if traits.suffix else STDOUT)
     runs = own / "best.yaml" if path == STDOUT else path.parent / f"{path.stem}.yaml"
+    has_two = traits.runs_export and reads_export(value)
+    if has_two and path != STDOUT and runs.exists() and not _is_export(runs):
+        raise UserError(
+            f"`--out {path}` comes with {str(runs)!r}, but that file exists and is no export. "
+            "Choose another name."
+        )
     options = Options(
         flags=read_map(flags) if flags else {},
         runs=str(runs.resolve()),
@@ -124,8 +130,16 @@ def export_command(
     )
     text = rendered(value, form, options)
     _write(text, path)
-    if traits.runs_export and reads_export(value):
+    if has_two:
         _write(rendered(value, YAML), runs, quiet=path == STDOUT)
+
+
+def _is_export(path: Path) -> bool:
+    try:
+        read(path)
+    except UserError:
+        return False
+    return True
 
 
 def _write(text: str, path: Path, *, quiet: bool = False) -> None:

@@ -9,6 +9,7 @@ Outside of a sweep the callback does nothing.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from sweeper.metering import meter
@@ -22,6 +23,8 @@ def for_transformers() -> Any:
         def __init__(self) -> None:
             self._meter = meter()
             self._loss: Any = None
+            self._evaluated_at = -1
+            self._evaluated: Any = None
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             samples = args.train_batch_size * args.gradient_accumulation_steps
@@ -33,8 +36,16 @@ def for_transformers() -> Any:
             self._loss = (logs or {}).get("loss", self._loss)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-            loss = (metrics or {}).get("eval_loss")
-            if loss is not None:
-                self._meter.evaluated(loss)
+            # With several data sets, this is called for each one; the first one's loss counts.
+            if state.global_step != self._evaluated_at or self._evaluated is None:
+                self._evaluated_at, self._evaluated = state.global_step, _loss_in(metrics or {})
+            if self._evaluated is not None:
+                self._meter.evaluated(self._evaluated)
 
     return MeterCallback()
+
+
+def _loss_in(metrics: Mapping[str, Any]) -> Any:
+    """Returns the loss of an evaluation, whose name may include that of its data set; None without one."""
+    named = (name for name in metrics if name.startswith("eval_") and name.endswith("_loss"))
+    return metrics.get("eval_loss", metrics.get(next(named, "")))

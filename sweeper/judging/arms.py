@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from sweeper.script.workspace import make
 
 ABSENT, LINK, EXECUTABLE, SUBMODULE = "000000", "120000", "100755", "160000"
 """Modes of files, as git writes them."""
+INSTEAD_OF = "SWEEPER_INSTEAD_OF"
+"""Environment variable with a folder and its mirror, a line each (`sweeper/inject/site`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +28,19 @@ class Arm:
     Attributes:
         name: Its name in a word or two, such as `before` or a git revision.
         folder: The folder where its command runs, or a mirror of that folder.
+        mirrors: The folder and the mirror of it from which its modules are imported, even if the folder is
+            installed, as by `pip install -e`; None if it has no mirror.
     """
 
     name: str
     command: tuple[str, ...]
     folder: Path
+    mirrors: tuple[Path, Path] | None = None
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment variable that its processes need; empty without a mirror."""
+        return {INSTEAD_OF: "\n".join(map(str, self.mirrors or ()))}
 
 
 def commands(before: Sequence[str], after: Sequence[str], folder: Path) -> tuple[Arm, Arm]:
@@ -74,7 +84,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
                 target.parent.mkdir(parents=True, exist_ok=True)
                 _write(target, _git(root, "show", f"{commit}:{path}") or b"", mode)
         yield (
-            Arm(name=revision, command=tuple(command), folder=mirror / folder.relative_to(root)),
+            _mirrored(revision, command, folder, root, mirror),
             Arm(name="working tree", command=tuple(command), folder=folder),
         )
 
@@ -116,8 +126,14 @@ def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Ite
             raise UserError(f"`--patch` must apply to {str(root)!r}, but {name!r} does not: {why}.")
         yield (
             Arm(name="working tree", command=tuple(command), folder=folder),
-            Arm(name=name, command=tuple(command), folder=mirror / folder.relative_to(root)),
+            _mirrored(name, command, folder, root, mirror),
         )
+
+
+def _mirrored(name: str, command: Sequence[str], folder: Path, root: Path, mirror: Path) -> Arm:
+    """Returns the arm of a command in the mirror of a repository."""
+    place = mirror / folder.relative_to(root)
+    return Arm(name=name, command=tuple(command), folder=place, mirrors=(root, mirror))
 
 
 def root_of(folder: Path) -> Path:

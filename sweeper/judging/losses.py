@@ -56,7 +56,7 @@ class Baseline:
 
     def __init__(self, arm: Arm, measured: Measurement) -> None:
         steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
-        self._proofs = Proofs(arm.command, arm.folder, {}, steps_per_s, on_gpu=measured.trains_on_gpu)
+        self._proofs = Proofs(arm.command, arm.folder, arm.env, steps_per_s, on_gpu=measured.trains_on_gpu)
 
     def compare(self, arm: Arm, rounding: float, *, is_redrawn: bool = False) -> Trained:
         """Compares the training of another version with the baseline's.
@@ -67,7 +67,7 @@ class Baseline:
         """
         if why := self._proofs.unproved or self._proofs.races:
             return Trained(answer=Losses.UNKNOWN, why=why)
-        kind, why = self._proofs.other(arm.command, arm.folder, rounding, is_redrawn=is_redrawn)
+        kind, why = self._proofs.other(arm.command, arm.folder, rounding, env=arm.env, is_redrawn=is_redrawn)
         answer = _ANSWERS.get(kind, Losses.DIFFERENT)
         return Trained(answer=answer, why=why, covers=self._proofs.covers)
 

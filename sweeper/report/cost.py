@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.gpu_series import by_rank, of_rank
 from sweeper.core.job import CONFIG, OUTCOME
+from sweeper.core.place import read_place
 from sweeper.report.series import Series, read_series
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
@@ -42,17 +45,65 @@ def cost_of(sweep: LoadedSweep) -> Cost:
     others = [folder for place in PLACES for folder in _folders(sweep.journal.folder / place)]
     ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
     spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]
-    drawn = [joules for folder, *_ in ran if (joules := joules_of(read_series(folder, _POWER))) is not None]
     return Cost(
         seconds=covered(spans),
         processes=len(spans),
-        joules=sum(drawn) if drawn else None,
+        joules=total_joules(use for folder, *_ in ran for use in uses_of(folder)),
         began=min((begin for begin, _ in spans), default=None),
         ended=max((end for _, end in spans), default=None),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """The energy that a GPU drew while a process used it.
+
+    Attributes:
+        gpu: The machine and the GPU.
+        began: Start of the telemetry, in seconds of that machine's monotonic clock; `ended` is its end.
+    """
+
+    gpu: tuple[str, str]
+    began: float
+    ended: float
+    joules: float
+
+
 _POWER = ("gpu_energy_j", "gpu_power_w")
+
+
+def uses_of(folder: Path) -> Iterator[Use]:
+    """Yields what a process drew, for each of its GPUs."""
+    try:
+        job = read_json(folder / CONFIG)
+        devices, count = str(job["device"]).split(","), int(job["config"]["device"]["count"])
+    except (OSError, ValueError, KeyError, TypeError):
+        devices, count = [""], 1
+    names = [of_rank(name, rank) for rank in range(count) for name in _POWER]
+    host = read_place(folder).host
+    for rank, series in enumerate(by_rank(read_series(folder, names), count)):
+        joules, times = joules_of(series), [each.seconds for each in series.values()]
+        if joules is not None:
+            gpu = devices[rank] if rank < len(devices) else f"{devices[0]}+{rank}"
+            began, ended = min(each[0] for each in times), max(each[-1] for each in times)
+            yield Use(gpu=(host, gpu), began=float(began), ended=float(ended), joules=joules)
+
+
+def total_joules(uses: Iterable[Use]) -> float | None:
+    """Returns the energy of all GPUs; None if none was measured.
+
+    Processes that take turns on a GPU all see its whole energy, so a time that several of them cover counts
+    once.
+    """
+    total: float | None = None
+    until: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
+    for use in sorted(uses, key=lambda each: each.began):
+        known = until[use.gpu]
+        length = use.ended - use.began
+        alone = max(0.0, use.ended - max(use.began, known))
+        total = (total or 0.0) + (use.joules * alone / length if length else 0.0)
+        until[use.gpu] = max(known, use.ended)
+    return total
 
 
 def _trials(sweep: LoadedSweep) -> Iterator[tuple[Path, float, float]]:

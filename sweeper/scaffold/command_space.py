@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import Scalar
+from sweeper.core.script import Script
 from sweeper.core.template import names_in
 from sweeper.errors import UserError
 from sweeper.scaffold.known_options import (
@@ -38,6 +40,7 @@ from sweeper.script.command_line import (
     readings,
 )
 from sweeper.script.first_look import FirstLook
+from sweeper.script.workspace import make
 from sweeper.spec.rules import leads_elsewhere
 
 HELP_SECONDS = 20.0
@@ -113,7 +116,8 @@ def help_of(line: CommandLine) -> str:
     """Returns what the script prints for `--help`; empty if it prints nothing in time or is not run.
 
     A script that never reads its arguments is not run: it would start to train. Neither is a command that
-    starts work on other machines: it would submit a job.
+    starts work on other machines: it would submit a job. It runs in a mirror of the folder, since some
+    scripts make folders before they read their arguments.
     """
     if leads_elsewhere(line.start):
         return ""
@@ -124,9 +128,15 @@ def help_of(line: CommandLine) -> str:
                 return ""
     elif line.start[-2:-1] != ("-m",):
         return ""
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as place:
+        return _help_in(make(Script(command=()), {}, Path(place) / "mirror").folder, line)
+
+
+def _help_in(folder: Path, line: CommandLine) -> str:
     try:
         process = subprocess.Popen(
             [*line.start, "--help"],
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SCRIPT_RUNNER, Job, MeasurePlan
@@ -64,6 +65,7 @@ def watch(
     progress: Progress,
     *,
     in_place: bool = False,
+    env: Mapping[str, str] = MappingProxyType({}),
     plan: MeasurePlan = PLAN,
     turn: Turn | None = None,
     on_start: Callable[[int], None] = lambda pid: None,
@@ -73,6 +75,7 @@ def watch(
     Args:
         folder: Folder that it runs in, or that is mirrored for it.
         in_place: Whether it runs in `folder` itself.
+        env: Its additional environment variables.
         plan: Timing of its windows, and whether its steps are taken apart.
         turn: Turn that it waits for before each window.
         on_start: Called with the id of its process.
@@ -83,6 +86,7 @@ def watch(
     """
     script = Script(
         command=tuple(map(literal, command)),
+        env={name: literal(text) for name, text in env.items()},
         folder=str(folder),
         workdir="here" if in_place else "link",
     )

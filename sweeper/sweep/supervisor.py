@@ -12,7 +12,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan, seconds_of
+from sweeper.core.job import (
+    PREPARE_RUNNER,
+    PROBE_RUNNER,
+    TRACE,
+    TRACE_RUNNER,
+    MeasurePlan,
+    seconds_of,
+)
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.errors import NothingFeasibleError
@@ -76,7 +83,9 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
     entries = list(journal.trials())
     unfinished = enter_trials(trials.table, journal, entries)
     rounds = [entry for place in (EARLY, CONFIRM) for entry in journal.rounds(place)]
-    ended = [each for each in (*entries, *rounds) if each.outcome]
+    # Every process looks up the machine and the data for itself, within its own time.
+    setup = [each for each in journal.setup() if each.job.runner not in (PROBE_RUNNER, PREPARE_RUNNER)]
+    ended = [each for each in (*entries, *rounds, *setup) if each.outcome]
     spans = ((each.job.asked_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
     trials.budget.charge(union_seconds(spans))
     return {entry.number: entry for entry in unfinished}

@@ -26,6 +26,7 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Report, Window
 from sweeper.core.progress import TRAINING_STAGE, Progress, TrialFailedError
 from sweeper.core.training import HISTORY, STOP, Schedule, Training
+from sweeper.system.cpu import usable_cpus
 from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint as checkpoints
 from sweeper.trainer import device as devices
@@ -136,6 +137,7 @@ class _Run:
                 "train_loss": self.stepper.last_loss.item(),
                 "train_samples": self.pipeline.train.length,
                 "device": encode(info),
+                "usable_cpus": usable_cpus(),
                 "versions": dict(devices.versions()),
                 "gpu_mem_peak_gib": devices.peak_memory_gib(self.stepper.device),
                 **encode(self.at),

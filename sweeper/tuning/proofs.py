@@ -173,18 +173,25 @@ class Proofs:
         return roughest.kind if roughest.kind == DRAWS else CLOSE, self._fault(run, roughest)
 
     def other(
-        self, command: Sequence[str], folder: Path, rounding: float, *, is_redrawn: bool = False
+        self,
+        command: Sequence[str],
+        folder: Path,
+        rounding: float,
+        *,
+        env: Mapping[str, str],
+        is_redrawn: bool = False,
     ) -> tuple[str, str]:
         """Compares another version of the script with the command's.
 
         Args:
             rounding: Relative difference in the first steps that rounding explains.
+            env: Its additional environment variables.
             is_redrawn: Whether the version may draw other random numbers.
 
         Returns:
             Its kind, which is empty if it trains differently, and what differs first.
         """
-        (run,) = self._runs([({}, 0)], command, folder)
+        (run,) = self._runs([(env, 0)], command, folder)
         if run.failure:
             return "", run.failure
         if not equal(run, self._baseline):

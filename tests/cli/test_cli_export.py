@@ -95,6 +95,18 @@ def test_a_job_script_comes_with_what_it_trains_from(cli, home, tmp_path):
     assert read(trained)["provenance"]["sweep"] == "toy"
 
 
+def test_a_job_script_does_not_write_over_another_file(cli, home, tmp_path):
+    own = tmp_path / "train.yaml"
+    own.write_text("lr: 0.1\n")
+    asked = ["export", "toy", "--home", home, "--format", "sbatch", "--out"]
+    code, _, said = cli(*asked, tmp_path / "train.sh")
+    assert (code, own.read_text()) == (2, "lr: 0.1\n")
+    assert "is no export" in said
+    assert not (tmp_path / "train.sh").exists()
+    # An earlier export is replaced.
+    assert [cli(*asked, tmp_path / "job.sh")[0] for _ in range(2)] == [0, 0]
+
+
 def test_a_printed_job_script_trains_from_the_sweeps_own_file(cli, bench):
     bench.run()
     _, out, _ = cli("export", "toy", "--home", "home", "--format", "sbatch", "--out", "-")

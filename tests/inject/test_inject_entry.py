@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -25,6 +26,21 @@ TINY = textwrap.dedent("""
         w.zero_grad(); w(torch.randn(4, 2)).sum().backward()
         for p in w.parameters(): p.data.add_(p.grad, alpha=-0.1)
     print("done")
+""")
+
+# As setuptools writes it.
+FINDER = textwrap.dedent("""
+    import sys
+    from importlib.util import spec_from_file_location
+    MAPPING = {mapping}
+    NAMESPACES = {{}}
+    class Finder:
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            if name in MAPPING:
+                return spec_from_file_location(name, MAPPING[name] + "/__init__.py")
+    def install():
+        sys.meta_path.append(Finder)
 """)
 
 
@@ -50,6 +66,36 @@ def test_the_hidden_sitecustomize_runs(tmp_path):
     code = "import os, sys, sitecustomize; print(os.environ['THEIRS'], sitecustomize.__file__)"
     found = run([sys.executable, "-c", code], {"PYTHONPATH": str(tmp_path)})
     assert found.output == f"ran {tmp_path / 'sitecustomize.py'}\n"
+
+
+@pytest.mark.parametrize("installed", ["path", "pth", "finder"])
+def test_what_is_installed_from_a_folder_comes_from_its_mirror(tmp_path, installed):
+    """As after `pip install -e`: the folder is on the path, in a .pth file, or known to a finder."""
+    for place in ("repository", "mirror"):
+        (tmp_path / place / "src" / "library").mkdir(parents=True)
+        (tmp_path / place / "src" / "library" / "__init__.py").write_text(f"WHERE = {place!r}")
+    source = str(tmp_path / "repository" / "src")
+    environ = {**os.environ, "PYTHONUSERBASE": str(tmp_path / "user"), "PYTHONPATH": inject.SITE}
+    packages = Path(sysconfig.get_path("purelib", "posix_user", {"userbase": str(tmp_path / "user")}))
+    packages.mkdir(parents=True)
+    if installed == "path":
+        environ["PYTHONPATH"] += os.pathsep + source
+    elif installed == "pth":
+        (packages / "library.pth").write_text(source)
+    else:
+        (packages / "library.pth").write_text("import __editable___library_finder as f; f.install()")
+        mapping = {"library": f"{source}/library"}
+        (packages / "__editable___library_finder.py").write_text(FINDER.format(mapping=mapping))
+
+    def where() -> str:
+        # A virtual environment has no packages of the user.
+        python = getattr(sys, "_base_executable", sys.executable)
+        code = "import library; print(library.WHERE)"
+        return subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True).stdout
+
+    assert where() == "repository\n"
+    environ["SWEEPER_INSTEAD_OF"] = f"{tmp_path / 'repository'}\n{tmp_path / 'mirror'}"
+    assert where() == "mirror\n"
 
 
 def test_a_broken_sitecustomize_is_reported_as_ever(tmp_path, script):

@@ -174,6 +174,9 @@ def test_a_revision_is_as_it_was_and_keeps_what_git_does_not_track(folder: Path)
         assert (before.folder / "data.txt").read_text() == "not tracked\n"
         assert (before.folder / "large.bin").stat().st_size == 2 * 1024 * 1024
         assert after.folder == folder
+        # Also what is installed from the folder is as it was.
+        assert before.mirrors == (folder.resolve(), before.folder)
+        assert after.mirrors is None
     assert (folder / "helper.py").read_text() == "PAUSE = 0.5\n"
     assert (folder / "large.bin").read_bytes() == b"changed"
 

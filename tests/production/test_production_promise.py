@@ -10,7 +10,7 @@ from productions import values_of
 from sweeper.production.promise import judged
 from sweeper.production.request import Promise
 
-HOLDS = {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960}
+HOLDS = {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960, "usable_cpus": 4}
 PROMISE = Promise(throughput=10_000.0, holds_for=HOLDS)
 
 
@@ -52,6 +52,7 @@ def test_nor_what_was_never_promised():
             {"device": {"name": "NVIDIA A10"}},
             "it ran on NVIDIA A10; the promise holds for EPYC, 4 cores",
         ),
+        ({"usable_cpus": 2}, "it had 2 cores; the promise holds for 4"),
         ({"versions": {"torch": "2.14.0"}}, "torch is 2.14.0, was 2.13.0"),
         ({"train_samples": 1_200_000}, "the data has 1,200,000 training samples, had 960"),
         ({"disturbed": {"other processes took cores": 2.0}}, "other processes took cores: 20% of the time"),

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.report.cost import covered, joules_of
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job, write_job
+from sweeper.report.cost import Use, covered, joules_of, total_joules, uses_of
 from sweeper.report.series import Column, read_series, thinned
 
 
@@ -26,6 +28,27 @@ def test_energy_is_the_cards_own_count_else_power_over_time() -> None:
     assert joules_of({"gpu_power_w": power, "gpu_energy_j": counter}) == 695
     assert joules_of({}) is None
     assert joules_of({"gpu_power_w": Column(seconds[:1], power.values[:1])}) is None
+
+
+def test_what_several_processes_see_of_a_gpu_counts_once() -> None:
+    def use(gpu: str, began: float, ended: float, joules: float) -> Use:
+        return Use(gpu=("", gpu), began=began, ended=ended, joules=joules)
+
+    assert total_joules([]) is None
+    # Two that take turns for ten seconds, one that comes later, and one on another GPU.
+    turns = [use("GPU-a", 0, 10, 1000), use("GPU-a", 5, 15, 1000), use("GPU-a", 20, 21, 50)]
+    assert total_joules(turns) == pytest.approx(1550)
+    assert total_joules([*turns, use("GPU-b", 0, 10, 7)]) == pytest.approx(1557)
+
+
+def test_every_gpu_of_a_process_counts(tmp_path: Path) -> None:
+    (tmp_path / "series").mkdir()
+    np.save(tmp_path / "series" / "time_s.npy", np.arange(3.0))
+    np.save(tmp_path / "series" / "gpu_energy_j.npy", np.array([0.0, 100.0, 200.0]))
+    np.save(tmp_path / "series" / "gpu1_energy_j.npy", np.array([1000.0, 1000.0, 1050.0]))
+    config = TrialConfig(batch_size=8).replace({"device.count": 2})
+    write_job(tmp_path, Job(uid="a", config=config, device="GPU-a,GPU-b"))
+    assert total_joules(uses_of(tmp_path)) == pytest.approx(250)
 
 
 def test_a_series_that_is_torn_or_of_another_length_is_left_out(tmp_path: Path) -> None:

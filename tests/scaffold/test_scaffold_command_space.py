@@ -381,6 +381,15 @@ def test_a_script_that_looks_at_no_arguments_is_not_started(tmp_path: Path):
     assert help_of(parted(script(tmp_path, "import argparse\nprint('  --bs N')\n"))) == "  --bs N\n"
 
 
+def test_being_asked_for_help_a_script_leaves_nothing_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    script(tmp_path, "import argparse, os\nos.mkdir('runs')\nprint('  --bs N')\n")
+    assert help_of(parted(f"{sys.executable} train.py")) == "  --bs N\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
 def test_a_command_that_starts_work_elsewhere_is_not_asked_for_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -237,6 +237,23 @@ def test_a_round_of_confirmation_that_was_cut_off_is_completed(bench):
     assert {path: path.read_bytes() for path in done} == done
 
 
+def test_within_its_time_it_does_not_search_on_once_it_confirms(bench):
+    with pytest.raises(Killed):
+        bench.run(spec_of(search={"minutes": 5}), answer=dying(14))
+    bench.run(spec_of(search={"minutes": 5, "trials": 20}))
+    assert not bench.jobs("search")
+    assert read_json(folder_of(bench) / "result.json")["reason"] == "the time is up after 8 trials"
+
+
+def test_the_time_of_jobs_that_are_no_trials_counts_too(bench):
+    unfinished(bench)
+    seeds = [each for each in Journal(folder_of(bench)).setup() if each.folder.name.startswith("loss")]
+    tree = read_json(seeds[0].folder / OUTCOME)
+    write_json(seeds[0].folder / OUTCOME, {**tree, "seconds": 290.0})
+    bench.run(spec_of(search={"minutes": 5}))
+    assert not bench.jobs("search")
+
+
 def test_other_candidates_do_not_inherit_rounds_that_are_not_theirs(bench):
     """`confirm.top` is not part of what must stay the same."""
     with pytest.raises(Killed):

@@ -22,6 +22,23 @@ def _run_hidden():
         sys.modules.setdefault(__name__, own)
 
 
+def _use_mirror(folder, mirror):
+    """Imports from a mirror of a folder what is installed from the folder, as `pip install -e` does."""
+
+    def moved(path):
+        real = os.path.realpath(path)
+        inside = real == folder or real.startswith(folder + os.sep)
+        return mirror + real[len(folder) :] if inside and path else path
+
+    sys.path[:] = map(moved, sys.path)
+    # The finders of setuptools, for packages whose folder cannot be on the path.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable__"):
+            packages, namespaces = (getattr(module, each, {}) for each in ("MAPPING", "NAMESPACES"))
+            packages.update({each: moved(path) for each, path in packages.items()})
+            namespaces.update({each: list(map(moved, paths)) for each, paths in namespaces.items()})
+
+
 class _Waiting:
     """A finder on `sys.meta_path` that notices the import of torch; the other finders find the module."""
 
@@ -86,6 +103,8 @@ def _report(message):
         pass
 
 
+if os.environ.get("SWEEPER_INSTEAD_OF"):
+    _use_mirror(*os.environ["SWEEPER_INSTEAD_OF"].split("\n"))
 _mode = os.environ.get("SWEEPER_HOOK")
 if _mode == "execute" or (_mode and os.environ.get("SWEEPER_METER")):
     sys.meta_path.insert(0, _Waiting())

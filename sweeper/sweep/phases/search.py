@@ -26,7 +26,7 @@ from sweeper.sweep.phases.early_rounds import EarlyRounds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.phases.idle_values import Idle, idle_values
 from sweeper.sweep.setup import Machine, left_line
-from sweeper.sweep.store.journal import Entry
+from sweeper.sweep.store.journal import CONFIRM, Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
@@ -82,6 +82,7 @@ class Search:
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
         self._taken = _Taken(self._table, self._capacity)
         self._early = EarlyRounds(context, trials)
+        self._is_confirmed = any(True for _ in context.journal.rounds(CONFIRM))
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:
@@ -181,6 +182,9 @@ class Search:
         risk = self._risk() if left is not None else None
         if left is not None and risk is None:
             return f"the expected gain was at most {100 * left:.2g}% after {table.num_searched} trials"
+        if self._is_confirmed and trials.budget.seconds_left is not None:
+            # It was cut off in its confirmation, which has the time that is left.
+            return f"the time is up after {table.num_searched} trials"
         number = table.last + 1
         start = self._next_start()
         if start is not None:

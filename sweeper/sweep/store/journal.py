@@ -139,6 +139,22 @@ class Journal:
         """Yields the processes of the rounds in `place`, in order."""
         return self._entries(self.rounds_folder(place))
 
+    def setup(self) -> Iterator[Entry]:
+        """Yields the jobs that are not trials, such as a baseline's seeds, in order of their start."""
+        parent = self.setup_folder("")
+        if not os.path.lexists(parent):
+            return
+        _require_folder(parent)
+        found = []
+        for name in os.listdir(parent):
+            folder = parent / name
+            if (folder / CONFIG).is_file():
+                outcome = read_outcome(folder)
+                found.append(
+                    Entry(number=0, folder=folder, job=read_job(folder), outcome=outcome, result=None)
+                )
+        yield from sorted(found, key=lambda each: each.job.asked_at)
+
     def _entries(self, parent: Path) -> Iterator[Entry]:
         if not os.path.lexists(parent):
             return
