@@ -107,7 +107,9 @@ def _of(each: dict[str, Any]) -> dict[str, str]:
 
 def _comment(each: dict[str, Any], brought: Interval | None, device: str, count: int) -> str:
     is_gathered = (each["name"], each["value"]) == (Loader.name, GATHERED)
-    why = "a data set is collated once, and batches are gathered" if is_gathered else str(each["why"])
+    why = (
+        "the dataset is loaded into memory once, and batches are indexed" if is_gathered else str(each["why"])
+    )
     text = f"{why[:1].upper()}{why[1:]}"
     if brought is None:
         return f"{text}."

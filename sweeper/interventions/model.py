@@ -23,7 +23,7 @@ class Precision(Intervention):
     name = "precision"
     choices = ("bf16",)
     kind = CLOSE
-    why = "matrix products take half the bytes"
+    why = "layers multiply in bfloat16, and so read half the bytes"
     rounding = HALF
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:

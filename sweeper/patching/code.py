@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-COLLATED = '''\
-class Collated(torch.utils.data.Dataset):
-    """The rows of a data set, read once: a batch is gathered from them. Rows must not be drawn at random."""
+IN_MEMORY = '''\
+class InMemoryDataset(torch.utils.data.Dataset):
+    """A dataset that is loaded into memory once. Its transforms must be deterministic."""
 
-    def __init__(self, rows, collate=torch.utils.data.default_collate):
-        self.size = len(rows)
-        self.columns = collate([rows[index] for index in range(self.size)])
+    def __init__(self, dataset, collate=torch.utils.data.default_collate):
+        self.size = len(dataset)
+        self.columns = collate([dataset[index] for index in range(self.size)])
 
     def __len__(self):
         return self.size
 
     def __getitems__(self, indices):
-        indices = torch.tensor(indices)
-'''
-GATHERING: Mapping[str, str] = {
-    "list": "        return [column[indices] for column in self.columns]\n",
-    "tuple": "        return tuple(column[indices] for column in self.columns)\n",
-    "dict": "        return {name: column[indices] for name, column in self.columns.items()}\n",
-    "": """\
-        return self.gathered(self.columns, indices)
+        return self[torch.tensor(indices)]
 
-    def gathered(self, columns, indices):
+    def __getitem__(self, index):
+'''
+INDEXING: Mapping[str, str] = {
+    "list": "        return [column[index] for column in self.columns]\n",
+    "tuple": "        return tuple(column[index] for column in self.columns)\n",
+    "dict": "        return {name: column[index] for name, column in self.columns.items()}\n",
+    "": """\
+        return self.select(self.columns, index)
+
+    def select(self, columns, index):
         if isinstance(columns, dict):
-            return {name: self.gathered(each, indices) for name, each in columns.items()}
+            return {name: self.select(column, index) for name, column in columns.items()}
         if isinstance(columns, (list, tuple)):
-            return type(columns)(self.gathered(each, indices) for each in columns)
-        return columns[indices]
+            return type(columns)(self.select(column, index) for column in columns)
+        return columns[index]
 
     @staticmethod
-    def batch(gathered):
-        return gathered
+    def as_is(batch):
+        return batch
 """,
 }
-"""The rest of `COLLATED`, by the type of a batch that contains only tensors; the last is for any batch."""
+"""The rest of `IN_MEMORY`, by the type of a batch that contains only tensors; the last is for any batch."""
 
 IN_BFLOAT16 = '''\
 def in_half(layer, x):

@@ -18,7 +18,7 @@ from sweeper.core.script import RETAIN
 from sweeper.interventions.batch import LINEAR
 from sweeper.interventions.fused import KINDS
 from sweeper.interventions.loader import CORES, GATHERED, NO_WORKERS
-from sweeper.patching.code import COLLATED, GATHERING, IN_BFLOAT16
+from sweeper.patching.code import IN_BFLOAT16, IN_MEMORY, INDEXING
 from sweeper.patching.source import (
     CannotEditError,
     Make,
@@ -207,16 +207,17 @@ def _loader(edits: Edits, sources: Sources, made: Made) -> None:
         if rows is None:
             raise CannotEditError("its loader names no data set")
         given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"
-        call = with_argument(call, "dataset", f"Collated({given})", 0)
-        # The gathered rows are a batch already.
-        return with_argument(without_workers(call), "collate_fn", sources.batch or "Collated.batch", COLLATE)
+        call = with_argument(call, "dataset", f"InMemoryDataset({given})", 0)
+        # The indexed rows are a batch already.
+        as_is = sources.batch or "InMemoryDataset.as_is"
+        return with_argument(without_workers(call), "collate_fn", as_is, COLLATE)
 
     place = sources.call("loader")
     make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: _with_cores}[made.value]
     edits.calls[place].append(("loader", make))
     edits.before[place].append(made.lines)
     if made.value == GATHERED:
-        _define(edits, sources, place[0], "Collated", COLLATED + GATHERING[sources.batch])
+        _define(edits, sources, place[0], "InMemoryDataset", IN_MEMORY + INDEXING[sources.batch])
 
 
 def _with_cores(call: cst.Call) -> cst.Call:
@@ -331,10 +332,12 @@ def _threads(sources: Sources, made: Made) -> str:
 
 def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
     calls = "".join(
-        f"libc.mallopt({MALLOPT[name]}, {value})  # M_{name[7:-1]}\n" for name, value in RETAIN.items()
+        f"    libc.mallopt({MALLOPT[name]}, {value})  # M_{name[7:-1]}\n" for name, value in RETAIN.items()
     )
-    edits.settings[sources.main].append(f"{made.lines}\nlibc = ctypes.CDLL(None)\n{calls}")
-    edits.imported[sources.main].add("ctypes")
+    # Only glibc has mallopt.
+    head = 'libc = ctypes.CDLL(None) if sys.platform == "linux" else None\nif hasattr(libc, "mallopt"):\n'
+    edits.settings[sources.main].append(f"{made.lines}\n{head}{calls}")
+    edits.imported[sources.main].update(("ctypes", "sys"))
 
 
 def _variable(name: str, value: str) -> Edit:

@@ -61,7 +61,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert patched.returncode == 0, patched.stdout + patched.stderr
     assert "Without sweeper, patched: " in patched.stdout
     patch = (folder / "best.patch").read_text()
-    assert "+class Collated(torch.utils.data.Dataset):" in patch
+    assert "+class InMemoryDataset(torch.utils.data.Dataset):" in patch
     assert "sweeper" not in patch
     subprocess.run(["git", "apply", "--unsafe-paths", folder / "best.patch"], cwd=tmp_path, check=True)
     subprocess.run([sys.executable, "-m", "py_compile", path], check=True)

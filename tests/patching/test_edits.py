@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from sweeper.inject.batches import flat_kind
-from sweeper.patching.code import COLLATED, GATHERING, IN_BFLOAT16
+from sweeper.patching.code import IN_BFLOAT16, IN_MEMORY, INDEXING
 from sweeper.patching.edits import Made, Sources, _times, written
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
@@ -90,16 +90,16 @@ def test_all_optimizers_of_a_kind_are_fused(tmp_path: Path):
 
 def test_gathered(tmp_path: Path):
     lines = edited(tmp_path, Made(name="loader", value="gathered", comment="Gathered."))
-    assert "+ class Collated(torch.utils.data.Dataset):" in lines
+    assert "+ class InMemoryDataset(torch.utils.data.Dataset):" in lines
     assert sorted(lines[-7:]) == sorted(
         [
             "+     # Gathered.",
             "-         Rows(),   # one by one",
-            "+         Collated(Rows()),   # one by one",
+            "+         InMemoryDataset(Rows()),   # one by one",
             "-         num_workers=4,",
             "-         persistent_workers=True,",
             "+         num_workers=0,",
-            "+         collate_fn=Collated.batch,",
+            "+         collate_fn=InMemoryDataset.as_is,",
         ]
     )
 
@@ -115,15 +115,16 @@ def test_gathered(tmp_path: Path):
 )
 def test_batches_are_gathered_as_they_were_collated(kind: str, collate: Any):
     names: dict[str, Any] = {"torch": torch}
-    exec(COLLATED + GATHERING[kind], names)
+    exec(IN_MEMORY + INDEXING[kind], names)
     rows = [(torch.randn(3), index) for index in range(20)]
     plain = DataLoader(rows, 6, collate_fn=collate)  # type: ignore[arg-type]
-    whole = names["Collated"](rows, *([] if collate is None else [collate]))
-    as_it_is = eval(kind) if kind else whole.batch
+    whole = names["InMemoryDataset"](rows, *([] if collate is None else [collate]))
+    as_it_is = eval(kind) if kind else whole.as_is
     for one, other in zip(plain, DataLoader(whole, 6, collate_fn=as_it_is), strict=True):
         assert type(one) is type(other)
         torch.testing.assert_close(other, one, rtol=0, atol=0)
         assert flat_kind(one) == kind
+    torch.testing.assert_close(next(iter(DataLoader(whole, None))), whole[0])
 
 
 def test_flat_batches_have_a_line(tmp_path: Path):
@@ -131,7 +132,7 @@ def test_flat_batches_have_a_line(tmp_path: Path):
     (new,) = written(found, [Made(name="loader", value="gathered", comment="x")]).values()
     compile(new, "train.py", "exec")
     assert "        collate_fn=list,\n" in new
-    assert "def gathered" not in new
+    assert "def select" not in new
 
 
 def test_a_collate_function_of_the_scripts_own_collates_once(tmp_path: Path):
@@ -142,8 +143,8 @@ def test_a_collate_function_of_the_scripts_own_collates_once(tmp_path: Path):
         text=text,
         places={"loader": "train.py:14", "optimizer": "train.py:23"},
     )
-    assert "+         Collated(Rows(), own),   # one by one" in lines
-    assert "+         collate_fn=Collated.batch," in lines
+    assert "+         InMemoryDataset(Rows(), own),   # one by one" in lines
+    assert "+         collate_fn=InMemoryDataset.as_is," in lines
 
 
 def test_no_workers(tmp_path: Path):
@@ -164,7 +165,7 @@ def test_no_workers(tmp_path: Path):
         ("threads", "half", "+ torch.set_num_threads(2)"),
         ("tf32", "on", "+ torch.backends.cudnn.allow_tf32 = True"),
         ("cudnn", "search", "+ torch.backends.cudnn.benchmark = True"),
-        ("device.malloc", "retain", "+ libc.mallopt(-4, 0)  # M_MMAP_MAX"),
+        ("device.malloc", "retain", "+     libc.mallopt(-4, 0)  # M_MMAP_MAX"),
         (
             *("allocator", "expandable"),
             '+ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")',
@@ -261,7 +262,7 @@ LONG = TRAIN.replace(
     "def rate():\n    return 1\n\n\ndef clip():\n    pass\n\n\n# All.\n@torch.enable_grad(\n)\ndef main():",
 )
 LONG_PLACES = {"loader": "train.py:25", "optimizer": "train.py:33"}
-MARKS = {"Collated": "loader", "bfloat16": "precision", "set_num_threads": "threads"}
+MARKS = {"InMemoryDataset": "loader", "bfloat16": "precision", "set_num_threads": "threads"}
 
 
 @pytest.mark.parametrize(("text", "places"), [(TRAIN, PLACES), (LONG, LONG_PLACES)])
@@ -319,7 +320,7 @@ def test_options_that_are_unpacked_stay(tmp_path: Path, workers: int, options: s
     found = dataclasses.replace(sources(tmp_path, text), workers=workers)
     (new,) = written(found, [Made(name="loader", value="gathered", comment="x")]).values()
     compile(new, "train.py", "exec")
-    line = f"    loader = DataLoader(Collated(Rows()), {options}, collate_fn=Collated.batch)"
+    line = f"    loader = DataLoader(InMemoryDataset(Rows()), {options}, collate_fn=InMemoryDataset.as_is)"
     assert line in new.splitlines()
 
 
