@@ -387,17 +387,10 @@ def test_the_callback_of_transformers(monkeypatch, listener, capsys):
     # What is logged after a step is told with the next one.
     assert [message.get("loss") for message in found] == [None, None, round(work.loss_after(64), 4), None]
 
-    state = SimpleNamespace(global_step=4)
-    callback.on_evaluate(args, state, None, metrics={"eval_accuracy": 0.5})
+    callback.on_evaluate(args, None, None, metrics={"eval_accuracy": 0.5})
     assert listener.messages() == []
-    callback.on_evaluate(args, state, None, metrics={"eval_aux_loss": 0.1, "eval_loss": 0.7}, model=None)
+    callback.on_evaluate(args, None, None, metrics={"eval_aux_loss": 0.1, "eval_loss": 0.7}, model=None)
     assert listener.last()["val"] == [128, 0.7]
-
-    # Of several data sets, the first one's loss is told, and the time of none is training.
-    state = SimpleNamespace(global_step=5)
-    for name, loss in (("near", 0.6), ("far", 0.9)):
-        callback.on_evaluate(args, state, None, metrics={f"eval_{name}_loss": loss})
-        assert listener.last()["val"] == [128, 0.6]
 
     # What is logged of an evaluation says nothing of the loss of training.
     callback.on_log(args, None, None, logs={"loss": 0.4})
@@ -405,6 +398,19 @@ def test_the_callback_of_transformers(monkeypatch, listener, capsys):
     time.sleep(0.011)
     callback.on_step_end(args, None, None)
     assert listener.last()["loss"] == 0.4
+
+
+def test_of_several_data_sets_the_first_ones_loss_is_told(monkeypatch, listener):
+    """The time of none of them is training."""
+    stand_in(monkeypatch, "work")
+    stand_in(monkeypatch, "transformers")
+    callback = for_transformers()
+    args = SimpleNamespace(train_batch_size=16, gradient_accumulation_steps=1)
+    callback.on_step_end(args, None, None)
+    for near in (0.6, 0.5):
+        for name, loss in (("near", near), ("far", 0.9)):
+            callback.on_evaluate(args, None, None, metrics={f"eval_{name}_loss": loss})
+            assert listener.last()["val"] == [16, near]
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def export_command(
     path = out or (own / f"best{traits.suffix}" if traits.suffix else STDOUT)
     runs = own / "best.yaml" if path == STDOUT else path.parent / f"{path.stem}.yaml"
     has_two = traits.runs_export and reads_export(value)
-    if has_two and path != STDOUT and runs.exists() and not _is_export(runs):
+    if has_two and out is not None and path != STDOUT and runs.exists() and not _is_export(runs):
         raise UserError(
             f"`--out {path}` comes with {str(runs)!r}, but that file exists and is no export. "
             "Choose another name."

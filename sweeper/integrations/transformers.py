@@ -23,8 +23,7 @@ def for_transformers() -> Any:
         def __init__(self) -> None:
             self._meter = meter()
             self._loss: Any = None
-            self._evaluated_at = -1
-            self._evaluated: Any = None
+            self._name, self._evaluated = "", None
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             samples = args.train_batch_size * args.gradient_accumulation_steps
@@ -37,15 +36,16 @@ def for_transformers() -> Any:
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             # With several data sets, this is called for each one; the first one's loss counts.
-            if state.global_step != self._evaluated_at or self._evaluated is None:
-                self._evaluated_at, self._evaluated = state.global_step, _loss_in(metrics or {})
+            found = metrics or {}
+            self._name = self._name or _loss_in(found)
+            self._evaluated = found.get(self._name, self._evaluated)
             if self._evaluated is not None:
                 self._meter.evaluated(self._evaluated)
 
     return MeterCallback()
 
 
-def _loss_in(metrics: Mapping[str, Any]) -> Any:
-    """Returns the loss of an evaluation, whose name may include that of its data set; None without one."""
-    named = (name for name in metrics if name.startswith("eval_") and name.endswith("_loss"))
-    return metrics.get("eval_loss", metrics.get(next(named, "")))
+def _loss_in(metrics: Mapping[str, Any]) -> str:
+    """Returns the name of an evaluation's loss, which may include its data set; empty without one."""
+    named = [name for name in metrics if name.startswith("eval_") and name.endswith("_loss")]
+    return "eval_loss" if "eval_loss" in named else next(iter(named), "")

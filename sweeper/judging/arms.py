@@ -39,7 +39,7 @@ class Arm:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variable that its processes need; empty without a mirror."""
+        """The environment variable of its mirror; set to nothing without one, not left to the other arm's."""
         return {INSTEAD_OF: "\n".join(map(str, self.mirrors or ()))}
 
 

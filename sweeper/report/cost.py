@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.gpu_series import by_rank, of_rank
-from sweeper.core.job import CONFIG, OUTCOME
+from sweeper.core.job import ANYWHERE, CONFIG, OUTCOME
 from sweeper.core.place import read_place
 from sweeper.report.series import Series, read_series
 from sweeper.sweep.store.load import LoadedSweep
@@ -59,8 +59,8 @@ class Use:
     """The energy that a GPU drew while a process used it.
 
     Attributes:
-        gpu: The machine and the GPU.
-        began: Start of the telemetry, in seconds of that machine's monotonic clock; `ended` is its end.
+        gpu: The worker and the GPU.
+        began: Wall time at which the telemetry began; `ended` is when it ended.
     """
 
     gpu: tuple[str, str]
@@ -73,20 +73,24 @@ _POWER = ("gpu_energy_j", "gpu_power_w")
 
 
 def uses_of(folder: Path) -> Iterator[Use]:
-    """Yields what a process drew, for each of its GPUs."""
+    """Yields what the process in `folder` drew, for each of its GPUs."""
     try:
         job = read_json(folder / CONFIG)
-        devices, count = str(job["device"]).split(","), int(job["config"]["device"]["count"])
+        device, count = str(job["device"]), int(job["config"]["device"]["count"])
     except (OSError, ValueError, KeyError, TypeError):
-        devices, count = [""], 1
+        device, count = "", 1
+    place = read_place(folder)
+    # On a cluster, the worker chooses the devices, and often calls each job's first one 0.
+    devices = (place.gpu if device == ANYWHERE else device).split(",")
+    worker = f"{place.host} {place.job or place.worker}"
     names = [of_rank(name, rank) for rank in range(count) for name in _POWER]
-    host = read_place(folder).host
+    ended = _number(folder / OUTCOME, "finished_at")
     for rank, series in enumerate(by_rank(read_series(folder, names), count)):
-        joules, times = joules_of(series), [each.seconds for each in series.values()]
+        joules = joules_of(series)
         if joules is not None:
             gpu = devices[rank] if rank < len(devices) else f"{devices[0]}+{rank}"
-            began, ended = min(each[0] for each in times), max(each[-1] for each in times)
-            yield Use(gpu=(host, gpu), began=float(began), ended=float(ended), joules=joules)
+            seconds = max(float(each.seconds[-1] - each.seconds[0]) for each in series.values())
+            yield Use(gpu=(worker, gpu), began=ended - seconds, ended=ended, joules=joules)
 
 
 def total_joules(uses: Iterable[Use]) -> float | None:

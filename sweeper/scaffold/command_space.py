@@ -128,23 +128,28 @@ def help_of(line: CommandLine) -> str:
                 return ""
     elif line.start[-2:-1] != ("-m",):
         return ""
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as place:
+    with (
+        suppress(OSError),
+        tempfile.TemporaryDirectory(prefix="sweeper-", ignore_cleanup_errors=True) as place,
+    ):
         return _help_in(make(Script(command=()), {}, Path(place) / "mirror").folder, line)
+    return ""
 
 
 def _help_in(folder: Path, line: CommandLine) -> str:
-    try:
-        process = subprocess.Popen(
-            [*line.start, "--help"],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **line.env, "COLUMNS": "200", "NO_COLOR": "1"},
-            start_new_session=True,
-        )
-    except OSError:
-        return ""
+    program, *words = line.start
+    if "/" in program and not (folder / program).exists():
+        # For example the python of a virtual environment, which a mirror leaves out.
+        program = os.path.abspath(program)
+    process = subprocess.Popen(
+        [program, *words, "--help"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **line.env, "COLUMNS": "200", "NO_COLOR": "1"},
+        start_new_session=True,
+    )
     with process:
         assert process.stdout is not None
         try:

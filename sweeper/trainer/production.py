@@ -101,6 +101,8 @@ class _Run:
         self.folder = Path(self.plan.folder)
         self.at = begin
         self.began = time.perf_counter()
+        # Before its configuration may limit them.
+        self.usable_cpus = usable_cpus()
         self.before = begin.seconds
         self.blocks: list[float] = []
         self.steady = False
@@ -137,7 +139,7 @@ class _Run:
                 "train_loss": self.stepper.last_loss.item(),
                 "train_samples": self.pipeline.train.length,
                 "device": encode(info),
-                "usable_cpus": usable_cpus(),
+                "usable_cpus": self.usable_cpus,
                 "versions": dict(devices.versions()),
                 "gpu_mem_peak_gib": devices.peak_memory_gib(self.stepper.device),
                 **encode(self.at),

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -74,10 +73,12 @@ def test_what_is_installed_from_a_folder_comes_from_its_mirror(tmp_path, install
     for place in ("repository", "mirror"):
         (tmp_path / place / "src" / "library").mkdir(parents=True)
         (tmp_path / place / "src" / "library" / "__init__.py").write_text(f"WHERE = {place!r}")
-    source = str(tmp_path / "repository" / "src")
-    environ = {**os.environ, "PYTHONUSERBASE": str(tmp_path / "user"), "PYTHONPATH": inject.SITE}
-    packages = Path(sysconfig.get_path("purelib", "posix_user", {"userbase": str(tmp_path / "user")}))
-    packages.mkdir(parents=True)
+    source, environment = str(tmp_path / "repository" / "src"), tmp_path / "repository" / ".venv"
+    # Its environment is in the folder, too, and is not mirrored.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "other.py").write_text("")
+    environ = {**os.environ, "PYTHONPATH": inject.SITE}
     if installed == "path":
         environ["PYTHONPATH"] += os.pathsep + source
     elif installed == "pth":
@@ -88,10 +89,9 @@ def test_what_is_installed_from_a_folder_comes_from_its_mirror(tmp_path, install
         (packages / "__editable___library_finder.py").write_text(FINDER.format(mapping=mapping))
 
     def where() -> str:
-        # A virtual environment has no packages of the user.
-        python = getattr(sys, "_base_executable", sys.executable)
-        code = "import library; print(library.WHERE)"
-        return subprocess.run([python, "-c", code], env=environ, capture_output=True, text=True).stdout
+        code = "import library, other; print(library.WHERE)"
+        command = [environment / "bin" / "python", "-c", code]
+        return subprocess.run(command, env=environ, capture_output=True, text=True).stdout
 
     assert where() == "repository\n"
     environ["SWEEPER_INSTEAD_OF"] = f"{tmp_path / 'repository'}\n{tmp_path / 'mirror'}"

@@ -16,7 +16,7 @@ import pytest
 
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.judging.arms import Arm, patched, since
+from sweeper.judging.arms import INSTEAD_OF, Arm, patched, since
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import (
     FEW_SLICES,
@@ -176,7 +176,7 @@ def test_a_revision_is_as_it_was_and_keeps_what_git_does_not_track(folder: Path)
         assert after.folder == folder
         # Also what is installed from the folder is as it was.
         assert before.mirrors == (folder.resolve(), before.folder)
-        assert after.mirrors is None
+        assert after.env == {INSTEAD_OF: ""}
     assert (folder / "helper.py").read_text() == "PAUSE = 0.5\n"
     assert (folder / "large.bin").read_bytes() == b"changed"
 

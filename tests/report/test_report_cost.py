@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import Job, write_job
+from sweeper.core.job import Job, write_job, write_outcome
+from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.place import Place, write_place
 from sweeper.report.cost import Use, covered, joules_of, total_joules, uses_of
 from sweeper.report.series import Column, read_series, thinned
 
@@ -41,14 +43,33 @@ def test_what_several_processes_see_of_a_gpu_counts_once() -> None:
     assert total_joules([*turns, use("GPU-b", 0, 10, 7)]) == pytest.approx(1557)
 
 
-def test_every_gpu_of_a_process_counts(tmp_path: Path) -> None:
-    (tmp_path / "series").mkdir()
-    np.save(tmp_path / "series" / "time_s.npy", np.arange(3.0))
-    np.save(tmp_path / "series" / "gpu_energy_j.npy", np.array([0.0, 100.0, 200.0]))
-    np.save(tmp_path / "series" / "gpu1_energy_j.npy", np.array([1000.0, 1000.0, 1050.0]))
+def process(folder: Path, device: str, place: Place, finished_at: float) -> Path:
+    (folder / "series").mkdir(parents=True)
+    np.save(folder / "series" / "time_s.npy", np.arange(3.0))
+    np.save(folder / "series" / "gpu_energy_j.npy", np.array([0.0, 100.0, 200.0]))
+    np.save(folder / "series" / "gpu1_energy_j.npy", np.array([1000.0, 1000.0, 1050.0]))
     config = TrialConfig(batch_size=8).replace({"device.count": 2})
-    write_job(tmp_path, Job(uid="a", config=config, device="GPU-a,GPU-b"))
-    assert total_joules(uses_of(tmp_path)) == pytest.approx(250)
+    write_job(folder, Job(uid="a", config=config, device=device))
+    write_outcome(folder, Failure(kind=FailureKind.OOM, message="", finished_at=finished_at))
+    write_place(folder, place)
+    return folder
+
+
+def test_every_gpu_of_a_process_counts(tmp_path: Path) -> None:
+    found = list(uses_of(process(tmp_path / "0", "GPU-a,GPU-b", Place(), 1000.0)))
+    assert [(each.gpu[1], each.began, each.ended, each.joules) for each in found] == [
+        ("GPU-a", 998.0, 1000.0, 200.0),
+        ("GPU-b", 998.0, 1000.0, 50.0),
+    ]
+
+
+def test_workers_of_a_cluster_have_different_gpus(tmp_path: Path) -> None:
+    uses = [
+        use
+        for job in ("1", "2")
+        for use in uses_of(process(tmp_path / job, "auto", Place(host="n", gpu="0,1", job=job), 1000.0))
+    ]
+    assert total_joules(uses) == pytest.approx(500)
 
 
 def test_a_series_that_is_torn_or_of_another_length_is_left_out(tmp_path: Path) -> None:

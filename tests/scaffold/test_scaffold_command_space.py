@@ -388,6 +388,13 @@ def test_being_asked_for_help_a_script_leaves_nothing_in_its_folder(
     script(tmp_path, "import argparse, os\nos.mkdir('runs')\nprint('  --bs N')\n")
     assert help_of(parted(f"{sys.executable} train.py")) == "  --bs N\n"
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    # A mirror has no virtual environment.
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "pyvenv.cfg").touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert help_of(parted(".venv/bin/python train.py")) == "  --bs N\n"
 
 
 def test_a_command_that_starts_work_elsewhere_is_not_asked_for_help(

@@ -237,21 +237,31 @@ def test_a_round_of_confirmation_that_was_cut_off_is_completed(bench):
     assert {path: path.read_bytes() for path in done} == done
 
 
-def test_within_its_time_it_does_not_search_on_once_it_confirms(bench):
-    with pytest.raises(Killed):
-        bench.run(spec_of(search={"minutes": 5}), answer=dying(14))
+def spend(bench: Bench, seconds: float) -> None:
+    """Has a seed of the baseline take longer."""
+    seed = next(each for each in Journal(folder_of(bench)).setup() if each.folder.name.startswith("loss"))
+    tree = read_json(seed.folder / OUTCOME)
+    write_json(seed.folder / OUTCOME, {**tree, "finished_at": tree["finished_at"] + seconds})
+
+
+@pytest.mark.parametrize(("seconds", "searched"), [(200.0, 12), (290.0, 0)])
+def test_the_time_of_jobs_that_are_no_trials_counts_too(bench, seconds, searched):
+    unfinished(bench, 8)
+    spend(bench, seconds)
     bench.run(spec_of(search={"minutes": 5, "trials": 20}))
-    assert not bench.jobs("search")
-    assert read_json(folder_of(bench) / "result.json")["reason"] == "the time is up after 8 trials"
+    assert len(bench.jobs("search")) == searched
 
 
-def test_the_time_of_jobs_that_are_no_trials_counts_too(bench):
-    unfinished(bench)
-    seeds = [each for each in Journal(folder_of(bench)).setup() if each.folder.name.startswith("loss")]
-    tree = read_json(seeds[0].folder / OUTCOME)
-    write_json(seeds[0].folder / OUTCOME, {**tree, "finished_at": tree["finished_at"] + 290})
-    bench.run(spec_of(search={"minutes": 5}))
-    assert not bench.jobs("search")
+@pytest.mark.parametrize(("seconds", "searched"), [(100.0, 12), (215.0, 0)])
+def test_once_it_confirms_it_does_not_search_on_for_a_moment(bench, seconds, searched):
+    with pytest.raises(Killed):
+        bench.run(answer=dying(14))
+    spend(bench, seconds)
+    bench.run(spec_of(search={"minutes": 5, "trials": 20}))
+    assert len(bench.jobs("search")) == searched
+    if not searched:
+        reason = read_json(folder_of(bench) / "result.json")["reason"]
+        assert reason == "the time is up after 8 trials"
 
 
 def test_other_candidates_do_not_inherit_rounds_that_are_not_theirs(bench):

@@ -25,10 +25,18 @@ def _run_hidden():
 def _use_mirror(folder, mirror):
     """Imports from a mirror of a folder what is installed from the folder, as `pip install -e` does."""
 
+    def is_in(path, parent):
+        return path == parent or path.startswith(parent + os.sep)
+
+    # A virtual environment in the folder is not mirrored.
+    stay = [os.path.realpath(path) for path in (sys.prefix, os.path.dirname(__file__))]
+    stay = [path for path in stay if path != folder]
+
     def moved(path):
         real = os.path.realpath(path)
-        inside = real == folder or real.startswith(folder + os.sep)
-        return mirror + real[len(folder) :] if inside and path else path
+        if not path or not is_in(real, folder) or any(is_in(real, each) for each in stay):
+            return path
+        return mirror + real[len(folder) :]
 
     sys.path[:] = map(moved, sys.path)
     # The finders of setuptools, for packages whose folder cannot be on the path.

@@ -23,6 +23,7 @@ from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import CONFIRM
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import make_folder
 
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
@@ -38,6 +39,8 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     chosen: Sequence[TrialRecord] = _finalists(context, trials)
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
+    # From now on, the search has ended.
+    make_folder(context.journal.rounds_folder(CONFIRM))
     begun = _begun(context, trials, chosen)
     if spec.confirm.ladder and not begun:
         chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))

@@ -31,6 +31,8 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
 CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
+SLACK = 0.1
+"""Share of the time that may be left over when a search that had ended before continues."""
 MAX_IN_A_ROW = 20
 """Configurations passed over in a row, after which the next one runs even if it is expected not to fit."""
 UNLIKELY = "may not fit"
@@ -82,7 +84,7 @@ class Search:
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
         self._taken = _Taken(self._table, self._capacity)
         self._early = EarlyRounds(context, trials)
-        self._is_confirmed = any(True for _ in context.journal.rounds(CONFIRM))
+        self._has_confirmed = context.journal.rounds_folder(CONFIRM).is_dir()
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:
@@ -182,9 +184,6 @@ class Search:
         risk = self._risk() if left is not None else None
         if left is not None and risk is None:
             return f"the expected gain was at most {100 * left:.2g}% after {table.num_searched} trials"
-        if self._is_confirmed and trials.budget.seconds_left is not None:
-            # It was cut off in its confirmation, which has the time that is left.
-            return f"the time is up after {table.num_searched} trials"
         number = table.last + 1
         start = self._next_start()
         if start is not None:
@@ -250,7 +249,9 @@ class Search:
                 # With too few trials, no change's effect is known, so the search gets more of the time.
                 most = MAX_HALVES_SHARE
             left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
-        if left is not None and left < budget.usual_seconds / 2:
+        # Cut off in its confirmation, it would search on for the time that nothing was charged for.
+        least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else budget.usual_seconds / 2
+        if left is not None and left < least:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
