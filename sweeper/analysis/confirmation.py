@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
@@ -24,6 +24,11 @@ TINY = 1e-18
 HARDLY = 0.35
 """Largest half-width of the rounds' interval that hardly matters, as a share of the drift's: both together
 are 6% wider than the drift alone."""
+EARLY_NOISE = 0.09**2
+"""Least variance of the log ratio of two single processes: on shared hosts, a neighbour slows one by a third
+now and then, which consecutive rounds may not show."""
+UNSTEADY = 0.35
+"""Standard deviation of a change by chance, as a share of the largest one."""
 APART = 2.0
 """Ratio of two speeds from which the configurations drift apart the most."""
 
@@ -58,14 +63,24 @@ class Drift:
     Attributes:
         ratio: Variance of the log of a ratio of `APART` or more.
         speed: Variance of the log of a speed.
+        unsteady: For each trial whose processes differ by chance: the largest change of its log speed.
     """
 
     ratio: Variance
     speed: Variance
+    unsteady: Mapping[int, float] = field(default_factory=dict)
 
-    def of(self, ratio: float) -> Variance:
-        """Returns the variance of a ratio, given as its log."""
-        return Variance(share(ratio) ** 2 * self.ratio.value, self.ratio.freedom)
+    def of(self, ratio: float, *numbers: int) -> Variance:
+        """Returns the variance of a ratio of two trials, given as its log."""
+        by_chance = sum(map(self._by_chance, numbers))
+        return Variance(share(ratio) ** 2 * self.ratio.value + by_chance, self.ratio.freedom)
+
+    def of_speed(self, number: int) -> Variance:
+        """Returns the variance of a trial's log speed."""
+        return Variance(self.speed.value + self._by_chance(number), self.speed.freedom)
+
+    def _by_chance(self, number: int) -> float:
+        return (UNSTEADY * self.unsteady.get(number, 0.0)) ** 2
 
 
 def share(ratio: float) -> float:
@@ -174,15 +189,16 @@ def later(
     if count < 2:
         return statistics.fmean(logs), -math.inf, math.inf
     own = _spread(logs, others)
-    blocks = [*((each, 1) for each in early), (statistics.fmean(logs), count)]
-    variances = [max(drift.value + own.value / size, TINY) for _, size in blocks]
+    alone = max(own.value, EARLY_NOISE)
+    blocks = [*((each, alone) for each in early), (statistics.fmean(logs), own.value / count)]
+    variances = [max(drift.value + noise, TINY) for _, noise in blocks]
     weights = [1 / each / math.fsum(1 / other for other in variances) for each in variances]
     mean = math.fsum(weight * log for weight, (log, _) in zip(weights, blocks, strict=True))
     squared = [weight**2 for weight in weights]
-    noise = math.fsum(each / size for each, (_, size) in zip(squared, blocks, strict=True)) + 1 / count
+    noise = math.fsum(each * noise for each, (_, noise) in zip(squared, blocks, strict=True))
     # Noise and drift of both the present and the later mean; the freedom is Satterthwaite's.
     parts = [
-        Variance(noise * own.value, own.freedom),
+        Variance(noise + own.value / count, own.freedom),
         Variance((math.fsum(squared) + 1) * drift.value, drift.freedom),
     ]
     total = sum(each.value for each in parts)
@@ -244,7 +260,6 @@ def ratios(
         drift: Drift of the machine until a later measurement; none by default.
         early: Earlier rounds, each at another time; with a drift, they count for the ratio only.
     """
-    of_speed = drift.speed if drift else Variance(0.0, 1)
     found = []
     for number in sorted({n for each in rounds for n in each} - {baseline}):
         logs = log_ratios(rounds, number, baseline)
@@ -254,8 +269,10 @@ def ratios(
         low, high = now_low, now_high
         if drift:
             others = _usual_variance(rounds, {number, baseline})
-            mean, low, high = later(logs, drift.of(mean), others, log_ratios(early, number, baseline))
+            of = drift.of(mean, number, baseline)
+            mean, low, high = later(logs, of, others, log_ratios(early, number, baseline))
         shared = tuple(each[number] for each in rounds if number in each and baseline in each)
+        of_speed = drift.of_speed(number) if drift else Variance(0.0, 1)
         _, speed_low, speed_high = later([math.log(each) for each in shared], of_speed)
         found.append(
             Ratio(
@@ -316,7 +333,7 @@ def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: D
     mean, low, _ = versus(rounds, best, baseline)
     narrow = math.log1p(precision)
     if drift is not None:
-        of = drift.of(mean)
+        of = drift.of(mean, best, baseline)
         _, least, _ = _around(mean, Variance(2 * of.value, of.freedom))
         narrow = max(narrow, HARDLY * (mean - least))
     return mean - low <= narrow

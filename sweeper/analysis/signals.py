@@ -73,7 +73,6 @@ def signals_of(found: Measurement) -> Signals:
     parts, diagnosis = found.breakdown, found.diagnosis
     step = parts.step_s
     seconds = sum(window.seconds for window in found.windows)
-    steps = sum(window.steps for window in found.windows)
     on_gpu = found.trains_on_gpu
     wait, compute = parts.data_s / step, parts.compute_s / step
     preparation = ((diagnosis and diagnosis.preparation_s) or 0.0) / step
@@ -101,7 +100,6 @@ def signals_of(found: Measurement) -> Signals:
             lost, wait, preparation = idle, min(wait, idle), min(preparation, idle)
     if idle is None and on_gpu and (utilisation := _share(found, "gpu_util_pct")) is not None:
         idle = 1 - utilisation
-    faults = min(1.0, sum(window.minor_faults for window in found.windows) / steps * FAULT_SECONDS / step)
     gpu_memory = found.gpu_mem_peak_gib
     return Signals(
         on_gpu=on_gpu,
@@ -115,7 +113,7 @@ def signals_of(found: Measurement) -> Signals:
         fixed=fixed,
         idle=idle,
         host_paced=host_paced,
-        faults=None if on_gpu else faults,
+        faults=None if on_gpu else fault_share(found),
         sm_active=_share(found, "gpu_sm_active_pct"),
         dram_active=_share(found, "gpu_dram_active_pct"),
         memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
@@ -128,6 +126,13 @@ def signals_of(found: Measurement) -> Signals:
         loader_busy=diagnosis.loader_busy if diagnosis else None,
         cpu=_share(found, "cpu_util_pct"),
     )
+
+
+def fault_share(found: Measurement) -> float:
+    """Returns the share of the training's time in which the kernel maps and clears pages for it."""
+    seconds = sum(window.seconds for window in found.windows)
+    faults = sum(window.minor_faults for window in found.windows)
+    return min(1.0, faults * FAULT_SECONDS / seconds) if seconds else 0.0
 
 
 def _share(found: Measurement, series: str) -> float | None:

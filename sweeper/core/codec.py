@@ -106,6 +106,12 @@ _decoder: Callable[[Any], Callable[[Any], Any]] = cache(_decoder_of)
 """Returns the decoder of a type. Each is made only once, because a sweep has thousands of files."""
 
 
+def make_decoders(*kinds: type) -> None:
+    """Makes the decoders of types before they are needed: each takes about a millisecond."""
+    for kind in kinds:
+        _decoder(kind)
+
+
 def _types_kept(hint: Any) -> frozenset[type]:
     """Returns the types whose values `hint` takes as they are; most values need no decoder."""
     if get_origin(hint) in (Union, UnionType):

@@ -1,7 +1,10 @@
 """Imports torch once, then forks a keeper per job; reads and writes JSON lines.
 
-    {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its keeper has exited
+    {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its process tree is gone
     {"cancel": DIR}                           ->  the keeper ends its process tree
+
+A fork takes as long as all else that a keeper does, so the next keeper is forked ahead and waits for its
+job. Nor does a job wait for its keeper to exit, only for the keeper's word that nothing is left of it.
 
 The server has one thread, runs no tensor operation and must never touch CUDA, so that forking is safe.
 When its input ends (the supervisor is gone), it ends all keepers and exits.
@@ -18,9 +21,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sweeper.core.codec import make_decoders
+from sweeper.core.job import Job
+from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.system.process import children
 from sweeper.telemetry.probes import look_for_probes
 from sweeper.worker.keeper import (
@@ -38,15 +45,26 @@ _START: dict[str, Start] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A keeper without a job, and the descriptor for its request."""
+
+    pid: int
+    request: int
+
+
 class Server:
     """Reads requests from `source` and writes answers to `answers`."""
 
     def __init__(self, source: int, answers: int) -> None:
         self.source, self.answers = source, answers
         self.keepers: dict[int, str] = {}
+        self._leaving: set[int] = set()
+        self._spare: Spare | None = None
         self._partial = b""
         self._wake, self._wake_end = os.pipe()
-        for descriptor in (self._wake, self._wake_end):
+        self._done, self._done_end = os.pipe()
+        for descriptor in (self._wake, self._wake_end, self._done):
             os.set_blocking(descriptor, False)
 
     def serve(self) -> None:
@@ -61,8 +79,11 @@ class Server:
         poller = select.poll()
         poller.register(self.source, select.POLLIN)
         poller.register(self._wake, select.POLLIN)
+        poller.register(self._done, select.POLLIN)
         while True:
             ready = dict(poller.poll())
+            if self._done in ready:
+                self._hear()
             if self._wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, 4096)
@@ -76,9 +97,11 @@ class Server:
                     self._take(json.loads(line))
         for pid in self.keepers:
             os.kill(pid, signal.SIGTERM)
-        while self.keepers:
-            pid, _ = os.waitpid(-1, 0)
-            self.keepers.pop(pid, None)
+        if self._spare is not None:
+            os.close(self._spare.request)
+        left = self._own()
+        while left:
+            left.discard(os.waitpid(-1, 0)[0])
 
     def _answer(self, **message: Any) -> None:
         os.write(self.answers, json.dumps(message).encode() + b"\n")
@@ -89,27 +112,53 @@ class Server:
                 if folder == request["cancel"]:
                     os.kill(pid, signal.SIGTERM)
             return
+        keeper, self._spare = self._spare or self._fork(), None
+        # A spare that was just killed is reaped as the keeper of this job, which is lost.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(keeper.request, json.dumps(request).encode() + b"\n")
+        os.close(keeper.request)
+        self.keepers[keeper.pid] = request["run"]
+        self._spare = self._fork()
+
+    def _fork(self) -> Spare:
+        """Returns a keeper that waits for its job."""
+        waiting, request = os.pipe()
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_keeper(Path(request["run"]), _START[request["isolation"]], server)
-        self.keepers[pid] = request["run"]
+            os.close(request)
+            self._become_keeper(waiting, server)
+        os.close(waiting)
+        return Spare(pid, request)
 
-    def _become_keeper(self, folder: Path, start: Start, server: int) -> NoReturn:
+    def _become_keeper(self, waiting: int, server: int) -> NoReturn:
         status = 70
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(signal.SIGTERM, server)
-            for descriptor in (self.source, self._wake, self._wake_end):
+            for descriptor in (self.source, self._wake, self._wake_end, self._done):
                 os.close(descriptor)
-            # `answers` stays open until the keeper exits: the supervisor reads EOF when all are gone.
-            keep(folder, start, (self.answers,))
+            with open(waiting, "rb") as requests:
+                line = requests.readline()
+            if line:
+                request = json.loads(line)
+                # `answers` stays open until the keeper exits: the supervisor reads EOF when all are gone.
+                keep(Path(request["run"]), _START[request["isolation"]], (self.answers, self._done_end))
+                os.write(self._done_end, f"{os.getpid()}\n".encode())
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
+
+    def _hear(self) -> None:
+        """Answers for the keepers whose jobs have ended, and which are about to exit."""
+        for pid in map(int, os.read(self._done, 4096).split()):
+            folder = self.keepers.pop(pid, None)
+            if folder is not None:
+                self._leaving.add(pid)
+                self._answer(ended=folder)
 
     def _reap(self) -> None:
         while True:
@@ -119,14 +168,23 @@ class Server:
                 return
             if pid == 0:
                 return
+            if self._spare is not None and pid == self._spare.pid:
+                os.close(self._spare.request)
+                self._spare = None
+            self._leaving.discard(pid)
             folder = self.keepers.pop(pid, None)
             if folder is not None:
                 self._end_orphans()
                 self._answer(ended=folder)
 
+    def _own(self) -> set[int]:
+        """Returns the processes of this server that still have to be reaped, without orphans."""
+        return {*self.keepers, *self._leaving, *([self._spare.pid] if self._spare else [])}
+
     def _end_orphans(self) -> None:
         """Kills the orphans of a killed keeper, which have become this process's children."""
-        while orphans := [pid for pid in children(os.getpid()) if pid not in self.keepers]:
+        own = self._own()
+        while orphans := [pid for pid in children(os.getpid()) if pid not in own]:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -141,6 +199,7 @@ def warm() -> None:
     from sweeper.trainer.preload import preload
 
     preload()
+    make_decoders(Job, Measurement, Report, Failure)
 
 
 def main(warm: Callable[[], None] = warm) -> None:

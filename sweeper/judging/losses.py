@@ -58,14 +58,18 @@ class Baseline:
         steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
         self._proofs = Proofs(arm.command, arm.folder, arm.env, steps_per_s, on_gpu=measured.trains_on_gpu)
 
-    def compare(self, arm: Arm, rounding: float, *, is_redrawn: bool = False) -> Trained:
+    def compare(
+        self, arm: Arm, rounding: float, *, is_redrawn: bool = False, same_arithmetic: bool = False
+    ) -> Trained:
         """Compares the training of another version with the baseline's.
 
         Args:
             rounding: Relative difference of the first gradients that rounding explains.
             is_redrawn: Whether the version may draw other random numbers, as with another seed.
+            same_arithmetic: Whether the version leaves the arithmetic alone. Only then can it be compared
+                if the processes of the training race.
         """
-        if why := self._proofs.unproved or self._proofs.races:
+        if why := self._proofs.unproved or ("" if same_arithmetic else self._proofs.races):
             return Trained(answer=Losses.UNKNOWN, why=why)
         kind, why = self._proofs.other(arm.command, arm.folder, rounding, env=arm.env, is_redrawn=is_redrawn)
         answer = _ANSWERS.get(kind, Losses.DIFFERENT)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sweeper.interventions import INTERVENTIONS
 from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
+from sweeper.interventions.loader import Loader
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, Trained
@@ -118,8 +119,12 @@ def _that_train_the_same(
     def trained(some: Sequence[Made]) -> Trained:
         rounding = max(INTERVENTIONS[e.name].rounding if e.name in INTERVENTIONS else SINGLE for e in some)
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
-            is_redrawn = any(_kind(each) == DRAWS for each in some)
-            return baseline.compare(after, rounding, is_redrawn=is_redrawn)
+            return baseline.compare(
+                after,
+                rounding,
+                is_redrawn=any(_kind(each) == DRAWS for each in some),
+                same_arithmetic=all(e.name not in INTERVENTIONS or e.name == Loader.name for e in some),
+            )
 
     if not made:
         return (), None

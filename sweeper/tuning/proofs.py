@@ -196,6 +196,7 @@ class Proofs:
             return "", run.failure
         if not equal(run, self._baseline):
             return EXACT, ""
+        rounding = RACE if self.races else rounding
         fault = self._close(run, rounding, is_redrawn=is_redrawn, is_version=True)
         return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 

@@ -115,9 +115,10 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
     keeper = _Keeper(folder, job, private)
     signal.signal(signal.SIGTERM, keeper.abandon)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    held: list[int] = []
     try:
         # Every process with the descriptors holds the locks: this one and all of the trial's.
-        lock_devices(folder, job, keeper.say)
+        held = lock_devices(folder, job, keeper.say)
         outcome = keeper.run(start)
     except DeviceBusyError as error:
         outcome = keeper.busy(str(error))
@@ -125,6 +126,9 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
     write_outcome(folder, outcome, keeper.secrets)
     failpoint("committed")
     assert (folder / OUTCOME).exists()
+    for each in held:
+        # The next job need not wait for this process to exit.
+        os.close(each)
 
 
 class _Keeper:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,15 @@ from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 def keeper_of(launcher: LocalLauncher, wait_for) -> int:
     """Waits for the one job under way to have its three `sleep`s or itself started; returns its keeper."""
-    server = launcher._process.pid
-    assert wait_for(lambda: any(True for _ in children(server)))
-    (keeper,) = children(server)
+    assert wait_for(lambda: without_spare(launcher, children(launcher.pid)))
+    (keeper,) = without_spare(launcher, children(launcher.pid))
     return keeper
+
+
+def without_spare(launcher: LocalLauncher, pids: Iterable[int]) -> list[int]:
+    """All but the keeper that waits for the next job, and those that exit: they have no trial."""
+    spare = [pid for pid in children(launcher.pid) if not any(True for _ in children(pid))]
+    return sorted({*pids} - {*spare})
 
 
 def names(pids) -> list[str]:
@@ -103,7 +109,7 @@ def test_cancel_ends_the_whole_tree_daemons_too(own, tmp_path, wait_for):
     handle = sleeping(own, tmp_path / "a", wait_for)
     handle.cancel()
     assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
-    assert list(tree(own._process.pid)) == [own._process.pid]
+    assert without_spare(own, tree(own.pid)) == [own.pid]
 
 
 def test_a_killed_keeper_is_lost_and_takes_its_tree_along(own, tmp_path, wait_for):
@@ -113,7 +119,7 @@ def test_a_killed_keeper_is_lost_and_takes_its_tree_along(own, tmp_path, wait_fo
     assert outcome.kind is FailureKind.LOST
     assert outcome.message == "the worker ended and left no outcome"
     # All of it is gone by the time the attempt is said to be lost: the next one begins on a free device.
-    assert list(leftovers(tmp_path)) == [own._process.pid]
+    assert without_spare(own, leftovers(tmp_path)) == [own.pid]
     assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
 
 
@@ -153,7 +159,7 @@ def test_a_server_that_is_killed_again_and_again_ends_the_sweep(own, tmp_path, w
 def test_a_trial_does_not_hold_the_servers_pipe(own, tmp_path, wait_for):
     """A daemon of a killed keeper must not keep the supervisor from hearing of the server's end."""
     sleeping(own, tmp_path / "a", wait_for)
-    (keeper,) = children(own.pid)
+    keeper = keeper_of(own, wait_for)
     held = os.readlink(f"/proc/{os.getpid()}/fd/{own._process.stdout.fileno()}")
     assert held in {_link(path) for path in Path(f"/proc/{keeper}/fd").iterdir()}
     for pid in [pid for pid in tree(keeper) if pid != keeper]:
@@ -174,6 +180,23 @@ def test_closing_ends_what_runs(tmp_path, wait_for):
     launcher.close()
     assert handle.result(timeout=0).kind is FailureKind.LOST
     assert leftovers(tmp_path) == []
+
+
+def test_a_spare_keeper_that_was_killed_costs_one_attempt_at_most(own, tmp_path, wait_for):
+    assert isinstance(own.submit(fault_job(tmp_path / "a")).result(timeout=WAIT_SECONDS), Measurement)
+    assert wait_for(lambda: len([*children(own.pid)]) == 1)
+    (spare,) = children(own.pid)
+    os.kill(spare, signal.SIGKILL)
+    assert wait_for(lambda: not [*children(own.pid)])
+    assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
+    assert wait_for(lambda: len([*children(own.pid)]) == 1)
+    (spare,) = children(own.pid)
+    # It dies before the server has seen it, with the job.
+    os.kill(spare, signal.SIGSTOP)
+    handle = own.submit(fault_job(tmp_path / "c"))
+    os.kill(spare, signal.SIGKILL)
+    assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
+    assert isinstance(own.submit(fault_job(tmp_path / "d")).result(timeout=WAIT_SECONDS), Measurement)
 
 
 SUPERVISOR = """
@@ -210,7 +233,7 @@ def test_leftovers_are_those_of_this_home(own, tmp_path, wait_for):
 
 def test_what_outlives_keeper_and_server_is_ended_all_the_same(own, tmp_path, wait_for):
     handle = sleeping(own, tmp_path / "a", wait_for)
-    (keeper,) = children(own.pid)
+    keeper = keeper_of(own, wait_for)
     # The keeper first, but the server has no time to end what it leaves.
     os.kill(own.pid, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)

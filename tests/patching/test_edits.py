@@ -165,7 +165,10 @@ def test_no_workers(tmp_path: Path):
         ("threads", "half", "+ torch.set_num_threads(2)"),
         ("tf32", "on", "+ torch.backends.cudnn.allow_tf32 = True"),
         ("cudnn", "search", "+ torch.backends.cudnn.benchmark = True"),
-        ("device.malloc", "retain", "+     libc.mallopt(-4, 0)  # M_MMAP_MAX"),
+        (
+            *("device.malloc", "retain"),
+            '+ libc = ctypes.CDLL(None) if sys.platform == "linux" else None',
+        ),
         (
             *("allocator", "expandable"),
             '+ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")',

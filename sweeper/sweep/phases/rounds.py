@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sweeper.analysis.confirmation import (
@@ -18,7 +18,7 @@ from sweeper.analysis.confirmation import (
     is_enough,
     ratios,
 )
-from sweeper.analysis.drift import block_of
+from sweeper.analysis.drift import block_of, unsteady
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.launchers import traits
@@ -111,6 +111,7 @@ class Rounds:
         precision = spec.confirm.precision
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
+        self._drift = dataclasses.replace(self._drift, unsteady=dict(self._unsteady()))
         memory = min(each.memory_gib for each in self._context.machine.devices)
         if traits(spec.execution.launcher).keeps_processes:
             self._kept = (
@@ -148,6 +149,13 @@ class Rounds:
             if left is not None and after is not None:
                 longest = max(longest, left - after)
         self.ended = f"after {len(self.speeds)} rounds, the limit, the intervals are still wide"
+
+    def _unsteady(self) -> Iterator[tuple[int, float]]:
+        for number in self._numbers:
+            found = self._trials.table.records[number].measurement
+            # On a GPU, the host's pages are no part of the step.
+            if found is not None and not found.trains_on_gpu and (change := unsteady(found)):
+                yield number, change
 
     def run_one(self, index: int, numbers: Sequence[int]) -> None:
         """Runs one round of `numbers`."""
@@ -200,7 +208,9 @@ class Rounds:
 
     def record(self) -> None:
         """Adds the speeds to the machine's record."""
-        names = {number: self._context.key_of(self._trials.table.records[number]) for number in self._numbers}
+        # What changes by chance says nothing of the machine.
+        steady = [number for number in self._numbers if number not in self._drift.unsteady]
+        names = {number: self._context.key_of(self._trials.table.records[number]) for number in steady}
         self._machine.add(block_of(self.throughputs(), names, time.time(), self._of))
 
     def decision(self, unfit: Collection[int]) -> Chosen:
