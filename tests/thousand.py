@@ -239,7 +239,7 @@ def _write(
 
 def _write_series(folder: Path, noise: random.Random) -> None:
     (folder / SERIES).mkdir()
-    time_s = np.linspace(99.0, 109.0, 21)
+    time_s = np.linspace(99.0, 104.0, 21)
     np.save(folder / SERIES / "time_s.npy", time_s)
     for name in ("gpu_util_pct", "gpu_power_w", "cpu_util_pct"):
         np.save(folder / SERIES / f"{name}.npy", 80 + 5 * np.sin(time_s + noise.random()))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.interventions import known
-from sweeper.interventions.intervention import DRAWS, EXACT, SINGLE
+from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.script.proof import Recorded
 from sweeper.tuning.changes import Change
 from sweeper.tuning.judge import RACE, close, crossed, equal
@@ -185,6 +185,8 @@ def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() 
     assert "its own repeats" in harmless.proof
     assert of_code.refused == found.races
     assert not found.stack([harmless])[1]
+    again = [sys.executable, "racing.py"]
+    assert found.other(again, HERE, SINGLE, env={}) == (CLOSE, "")
 
 
 def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
