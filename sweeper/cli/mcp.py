@@ -190,7 +190,7 @@ def server(runner: Runner) -> Any:
 
     async def show(name: str) -> str:
         """The summary of a sweep, such as a tune's, as JSON."""
-        return await runner.run(["show", "--json", f"--home={runner.folder / 'mlruns'}", "--", name], 1.0)
+        return await runner.run(["show", "--json", "--", name], 1.0)
 
     for tool in (watch, tune, judge, show):
         made.tool()(refusing(tool))

@@ -131,6 +131,20 @@ def test_a_thousand_requests_get_an_answer_each(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_tune_is_shown(folder: Path) -> None:
+    async def talk() -> tuple[str, str]:
+        async with connected(folder) as client:
+            _, tuned = await asked(client, "tune", minutes=0.5)
+            return tuned, (await asked(client, "show", name="tune-train"))[1]
+
+    tuned, shown = asyncio.run(talk())
+    assert "tune-train: " in tuned
+    found = json.loads(shown)
+    assert found["name"] == "tune-train"
+    assert "baseline" in json.dumps(found)
+
+
+@pytest.mark.slow
 def test_a_patch_is_judged_and_only_one_at_a_time(folder: Path) -> None:
     async def talk() -> tuple[str, tuple[bool, str]]:
         async with connected(folder) as client:

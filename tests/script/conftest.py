@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from execution.quick_node import QUICK
+from services.processes import await_idle
 
 from sweeper.core.job import Job, write_job
-from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.execution.local import LocalLauncher
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +19,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher
     home = tmp_path_factory.mktemp("home")
     launcher = QUICK(home)
     yield launcher
-    # No trial has left a process behind: only the server is there.
-    assert list(leftovers(home)) == [launcher._process.pid]
+    await_idle(launcher, home)
     launcher.close()
 
 

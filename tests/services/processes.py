@@ -12,6 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.system.process import children
+
 
 class UnavailableError(Exception):
     """A service cannot run on this machine; the message says why."""
@@ -106,3 +109,17 @@ def _lives(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def await_idle(launcher: LocalLauncher, home: Path, seconds: float = 5.0) -> None:
+    """Returns once a launcher has no other processes than its server and keepers without a trial.
+
+    Raises:
+        TimeoutError: A trial has left a process behind.
+    """
+
+    def left() -> list[int]:
+        idle = [pid for pid in children(launcher.pid) if not any(True for _ in children(pid))]
+        return sorted({*leftovers(home)} - {launcher.pid, *idle})
+
+    wait_for(lambda: not left(), seconds, lambda: f"left behind: {left()}")

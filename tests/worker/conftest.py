@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from services.processes import await_idle
 
-from sweeper.execution.local import LocalLauncher, leftovers
-from sweeper.system.process import children
+from sweeper.execution.local import LocalLauncher
 from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 
@@ -24,10 +24,7 @@ def launcher(
     make = getattr(request.module, "LAUNCHER", LocalLauncher)
     launcher = make(home, capacity=2, isolation=request.param)
     yield launcher
-    # None of the module's trials has left a process behind: there are only the server and idle keepers.
-    left = {*leftovers(home)} - {launcher.pid}
-    assert left <= {*children(launcher.pid)}
-    assert not any(each for pid in left for each in children(pid))
+    await_idle(launcher, home)
     launcher.close()
 
 
