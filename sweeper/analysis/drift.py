@@ -87,7 +87,8 @@ def unsteady(found: Measurement) -> float:
     to hold its last object. One that clears the same pages in each step may stop to do so in the next
     process, or while it runs, and then takes that much less time.
     """
-    share = fault_share(found)
+    # On a GPU, the host's pages are no part of the step.
+    share = 0.0 if found.trains_on_gpu else fault_share(found)
     return -math.log1p(-min(share, MAX_FAULTS)) if share >= MIN_FAULTS else 0.0
 
 

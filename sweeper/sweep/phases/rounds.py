@@ -153,8 +153,7 @@ class Rounds:
     def _unsteady(self) -> Iterator[tuple[int, float]]:
         for number in self._numbers:
             found = self._trials.table.records[number].measurement
-            # On a GPU, the host's pages are no part of the step.
-            if found is not None and not found.trains_on_gpu and (change := unsteady(found)):
+            if found is not None and (change := unsteady(found)):
                 yield number, change
 
     def run_one(self, index: int, numbers: Sequence[int]) -> None:
