@@ -191,7 +191,9 @@ def test_a_killed_nodes_trial_is_lost_in_seconds_and_runs_again_on_the_next_node
         assert wait_for(lambda: launcher.capacity == 2, WAIT_SECONDS)
         handles = [launcher.submit(fault_job(tmp_path / uid, "sleep")) for uid in "ab"]
         assert len({handle.place.worker for handle in handles if handle.place}) == 2
-        assert wait_for(lambda: len(left_in(cluster)) == 6, WAIT_SECONDS), "server, keeper, trial of each"
+        assert wait_for(lambda: len(left_in(cluster)) == 8, WAIT_SECONDS), (
+            "server, two keepers, trial of each"
+        )
         cluster.order("kill")
         began = time.monotonic()
         assert wait_for(lambda: any(handle.done() for handle in handles), WAIT_SECONDS)
