@@ -202,7 +202,7 @@ def test_a_killed_nodes_trial_is_lost_in_seconds_and_runs_again_on_the_next_node
         outcome = lost.result()
         assert isinstance(outcome, Failure)
         assert outcome.kind is FailureKind.LOST
-        assert wait_for(lambda: len(left_in(cluster)) == 3, WAIT_SECONDS)
+        assert wait_for(lambda: len(left_in(cluster)) == 4, WAIT_SECONDS)
         waiting = launcher.submit(fault_job(tmp_path / "c"))
         assert not wait_for(waiting.done, 0.5)
         cluster.order("add")
