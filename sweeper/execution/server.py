@@ -3,8 +3,8 @@
     {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its process tree is gone
     {"cancel": DIR}                           ->  the keeper ends its process tree
 
-A fork takes as long as all else that a keeper does, so the next keeper is forked ahead and waits for its
-job. Nor does a job wait for its keeper to exit, only for the keeper's word that nothing is left of it.
+A fork takes as long as everything else a keeper does, so the next keeper is forked ahead and waits for a
+job. A job has ended once its keeper says that no process of it is left; the keeper exits after that.
 
 The server has one thread, runs no tensor operation and must never touch CUDA, so that forking is safe.
 When its input ends (the supervisor is gone), it ends all keepers and exits.

@@ -207,7 +207,7 @@ class Rounds:
 
     def record(self) -> None:
         """Adds the speeds to the machine's record."""
-        # What changes by chance says nothing of the machine.
+        # Speeds that change by chance say nothing about the machine.
         steady = [number for number in self._numbers if number not in self._drift.unsteady]
         names = {number: self._context.key_of(self._trials.table.records[number]) for number in steady}
         self._machine.add(block_of(self.throughputs(), names, time.time(), self._of))

@@ -249,7 +249,7 @@ class Search:
                 # With too few trials, no change's effect is known, so the search gets more of the time.
                 most = MAX_HALVES_SHARE
             left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
-        # Cut off in its confirmation, it would search on for the time that nothing was charged for.
+        # A sweep cut off in its confirmation must not search on in the little time that was never charged.
         least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else budget.usual_seconds / 2
         if left is not None and left < least:
             return f"the time is up after {count} trials"

@@ -1,4 +1,4 @@
-"""Allows one supervisor per sweep, by a lock that the kernel releases and an epoch that stops stale ones."""
+"""Allows one supervisor per sweep: the kernel releases its lock, and an epoch stops one that is stale."""
 
 from __future__ import annotations
 
