@@ -16,6 +16,7 @@ import pytest
 
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
+from sweeper.judging import losses, speed
 from sweeper.judging.arms import INSTEAD_OF, Arm, patched, since
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import (
@@ -179,6 +180,32 @@ def test_a_revision_is_as_it_was_and_keeps_what_git_does_not_track(folder: Path)
         assert after.env == {INSTEAD_OF: ""}
     assert (folder / "helper.py").read_text() == "PAUSE = 0.5\n"
     assert (folder / "large.bin").read_bytes() == b"changed"
+
+
+def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Timed and recorded alike, and without what the other version has."""
+    told: list[object] = []
+
+    class Recorder:
+        unproved = races = covers = ""
+
+        def __init__(self, command: object, folder: object, env: object, *_: object, **__: object) -> None:
+            told.append(env)
+
+        def other(self, *_: object, env: object, **__: object) -> tuple[str, str]:
+            told.append(env)
+            return "exact", ""
+
+    monkeypatch.setattr(speed, "watch", lambda *_, env, **__: told.append(env) or made_up(1.0))
+    monkeypatch.setattr(losses, "Proofs", Recorder)
+    mirrors = (tmp_path / "repository", tmp_path / "mirror")
+    before = Arm(name="before", command=("python",), folder=tmp_path, mirrors=mirrors)
+    after = Arm(name="after", command=("python",), folder=tmp_path)
+    for arm in (before, after):
+        speed.measured(arm)
+    assert losses.compare((before, after), made_up(1.0), made_up(1.0)).answer is Losses.EQUAL
+    assert told == [before.env, after.env] * 2
+    assert before.env == {INSTEAD_OF: f"{mirrors[0]}\n{mirrors[1]}"}
 
 
 def test_a_revision_keeps_what_kind_of_file_it_was(folder: Path):
