@@ -186,7 +186,7 @@ class Losses:
 
     def _copy(self, loss: Any) -> None:
         torch = sys.modules["torch"]
-        there = torch.empty(loss.shape, dtype=torch.float32, pin_memory=True)
+        there = torch.empty(loss.shape, dtype=torch.float32, device="cpu", pin_memory=True)
         there.copy_(loss.detach(), non_blocking=True)
         arrived = torch.cuda.Event()
         # The copy runs on the stream of the loss's device, which may not be the current one.

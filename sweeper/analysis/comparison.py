@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sweeper.analysis.confirmation import LEVEL, Round, log_ratios
+from sweeper.analysis.confirmation import LEVEL, Round, log_ratios, mean_of, variance_of
 from sweeper.analysis.decision import decide
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.summary import Summary
@@ -161,7 +161,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Returns mean, low and high of log(B / A), with the 95% interval of Welch (1947).
+    """Returns mean, low and high of log(B / A), with the 95% interval of Welch (1947), trimmed as confirmed.
 
     The rounds of two sweeps are not paired: each mean has its own variance, and the degrees of
     freedom are those of Satterthwaite.
@@ -172,8 +172,8 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     from scipy.special import stdtrit
 
     logs = [[math.log(value) for value in each] for each in (a, b)]
-    mean = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
-    parts = [(statistics.variance(each) / len(each), len(each) - 1) for each in logs]
+    mean = mean_of(logs[1]) - mean_of(logs[0])
+    parts = [(variance_of(each).value / len(each), variance_of(each).freedom) for each in logs]
     variance = sum(part for part, _ in parts)
     if not variance:
         return mean, mean, mean

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
@@ -24,11 +24,12 @@ TINY = 1e-18
 HARDLY = 0.35
 """Largest half-width of the rounds' interval that hardly matters, as a share of the drift's: both together
 are 6% wider than the drift alone."""
+ROBUST_ROUNDS, TRIM = 8, 0.2
+"""Number of rounds from which means are trimmed, and the share that is trimmed at either end: a disturbed
+round does not decide."""
 EARLY_NOISE = 0.09**2
 """Least variance of the log ratio of two single processes: on shared hosts, a neighbour slows one by a third
 now and then, which consecutive rounds may not show."""
-UNSTEADY = 0.35
-"""Standard deviation of a change by chance, as a share of the largest one."""
 APART = 2.0
 """Ratio of two speeds from which the configurations drift apart the most."""
 
@@ -56,6 +57,10 @@ class Variance:
         return more.value <= most * less.value
 
 
+VarianceOf = Callable[[Sequence[float]], Variance]
+"""Returns the variance of logs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """The drift of a machine between two measurements.
@@ -63,24 +68,14 @@ class Drift:
     Attributes:
         ratio: Variance of the log of a ratio of `APART` or more.
         speed: Variance of the log of a speed.
-        unsteady: For each trial whose processes differ by chance: the largest change of its log speed.
     """
 
     ratio: Variance
     speed: Variance
-    unsteady: Mapping[int, float] = field(default_factory=dict)
 
-    def of(self, ratio: float, *numbers: int) -> Variance:
+    def of(self, ratio: float) -> Variance:
         """Returns the variance of a ratio of two trials, given as its log."""
-        by_chance = sum(map(self._by_chance, numbers))
-        return Variance(share(ratio) ** 2 * self.ratio.value + by_chance, self.ratio.freedom)
-
-    def of_speed(self, number: int) -> Variance:
-        """Returns the variance of a trial's log speed."""
-        return Variance(self.speed.value + self._by_chance(number), self.speed.freedom)
-
-    def _by_chance(self, number: int) -> float:
-        return (UNSTEADY * self.unsteady.get(number, 0.0)) ** 2
+        return Variance(share(ratio) ** 2 * self.ratio.value, self.ratio.freedom)
 
 
 def share(ratio: float) -> float:
@@ -99,7 +94,7 @@ class Ratio:
     Attributes:
         ratio: Geometric mean over rounds of its throughput over the baseline's of the same round.
         low: Lower end of the 95% interval for a later measurement, `high` the upper one.
-        throughput: Mean samples per second over rounds.
+        throughput: Geometric mean of its samples per second over rounds.
         rounds: Samples per second of each round.
         now_low: Lower end of the 95% interval for the same hour, `now_high` the upper one. None in results
             of earlier versions, whose `low` and `high` have this meaning.
@@ -148,19 +143,45 @@ def interval(
 ) -> tuple[float, float, float]:
     """Returns mean, low and high of the t interval of `logs` (95%); infinite for fewer than two.
 
+    From `ROBUST_ROUNDS` on, they are trimmed (Yuen 1974, 10.1093/biomet/61.1.165).
+
     Args:
         others: The variance of similar differences. It also counts, unless an F test tells it apart.
     """
-    mean, count = statistics.fmean(logs), len(logs)
+    mean, count = mean_of(logs), len(logs)
     if count < 2:
         return mean, -math.inf, math.inf
     own = _spread(logs, others)
     return _around(mean, Variance(own.value / count, own.freedom), level)
 
 
-def _spread(logs: Sequence[float], others: Variance | None) -> Variance:
+def mean_of(logs: Sequence[float]) -> float:
+    """Returns the mean, trimmed from `ROBUST_ROUNDS` on."""
+    cut = _num_trimmed(logs)
+    return statistics.fmean(sorted(logs)[cut : len(logs) - cut])
+
+
+def _num_trimmed(logs: Sequence[float]) -> int:
+    """Returns how many logs are trimmed at either end."""
+    return int(TRIM * len(logs)) if len(logs) >= ROBUST_ROUNDS else 0
+
+
+def variance_of(logs: Sequence[float]) -> Variance:
+    """Returns the variance of at least two logs; divided by their number, it is the variance of `mean_of`."""
+    count, cut = len(logs), _num_trimmed(logs)
+    kept, order = count - 2 * cut, sorted(logs)
+    drawn_in = [min(max(each, order[cut]), order[count - cut - 1]) for each in logs]
+    scale = count * (count - 1) / (kept * (kept - 1))
+    return Variance(scale * statistics.variance(drawn_in), kept - 1)
+
+
+def _plain_variance(logs: Sequence[float]) -> Variance:
+    return Variance(statistics.variance(logs), len(logs) - 1)
+
+
+def _spread(logs: Sequence[float], others: Variance | None, of: VarianceOf = variance_of) -> Variance:
     """Returns the variance of at least two logs, combined with `others` if the two are alike."""
-    own = Variance(statistics.variance(logs), len(logs) - 1)
+    own = of(logs)
     if others is None or not own.is_like(others):
         return own
     freedom = own.freedom + PRIOR_ROUNDS
@@ -190,7 +211,7 @@ def later(
         return statistics.fmean(logs), -math.inf, math.inf
     own = _spread(logs, others)
     alone = max(own.value, EARLY_NOISE)
-    blocks = [*((each, alone) for each in early), (statistics.fmean(logs), own.value / count)]
+    blocks = [*((each, alone) for each in early), (mean_of(logs), own.value / count)]
     variances = [max(drift.value + noise, TINY) for _, noise in blocks]
     weights = [1 / each / math.fsum(1 / other for other in variances) for each in variances]
     mean = math.fsum(weight * log for weight, (log, _) in zip(weights, blocks, strict=True))
@@ -214,7 +235,8 @@ def one_more(rounds: Sequence[Round], number: int, to: int, level: float = LEVEL
     logs = log_ratios(rounds, number, to)
     if len(logs) < 2:
         return math.inf
-    own = _spread(logs, _usual_variance(rounds, {number, to}))
+    # It may be disturbed as any round is, so nothing is trimmed.
+    own = _spread(logs, _usual_variance(rounds, {number, to}, _plain_variance), _plain_variance)
     _, low, _ = _around(0.0, Variance((1 - 1 / len(logs)) * own.value, own.freedom), level)
     return -low
 
@@ -236,7 +258,9 @@ def versus(rounds: Sequence[Round], number: int, to: int) -> tuple[float, float,
     return interval(logs, others=_usual_variance(rounds, {number, to}))
 
 
-def _usual_variance(rounds: Sequence[Round], apart: Collection[int]) -> Variance | None:
+def _usual_variance(
+    rounds: Sequence[Round], apart: Collection[int], of: VarianceOf = variance_of
+) -> Variance | None:
     """Returns the pooled variance of the other pairs' log ratios over the rounds; None without other pairs.
 
     Args:
@@ -244,11 +268,11 @@ def _usual_variance(rounds: Sequence[Round], apart: Collection[int]) -> Variance
     """
     pairs = itertools.combinations(sorted({number for each in rounds for number in each}), 2)
     found = [log_ratios(rounds, *pair) for pair in pairs if set(pair) != set(apart)]
-    repeated = [logs for logs in found if len(logs) > 1]
-    freedom = sum(len(logs) - 1 for logs in repeated)
+    spreads = [of(logs) for logs in found if len(logs) > 1]
+    freedom = sum(each.freedom for each in spreads)
     if not freedom:
         return None
-    return Variance(sum((len(logs) - 1) * statistics.variance(logs) for logs in repeated) / freedom, freedom)
+    return Variance(sum(each.freedom * each.value for each in spreads) / freedom, freedom)
 
 
 def ratios(
@@ -269,18 +293,18 @@ def ratios(
         low, high = now_low, now_high
         if drift:
             others = _usual_variance(rounds, {number, baseline})
-            of = drift.of(mean, number, baseline)
+            of = drift.of(mean)
             mean, low, high = later(logs, of, others, log_ratios(early, number, baseline))
         shared = tuple(each[number] for each in rounds if number in each and baseline in each)
-        of_speed = drift.of_speed(number) if drift else Variance(0.0, 1)
-        _, speed_low, speed_high = later([math.log(each) for each in shared], of_speed)
+        of_speed = drift.speed if drift else Variance(0.0, 1)
+        speed, speed_low, speed_high = later([math.log(each) for each in shared], of_speed)
         found.append(
             Ratio(
                 number=number,
                 ratio=math.exp(mean),
                 low=math.exp(low),
                 high=_exp(high),
-                throughput=statistics.fmean(shared),
+                throughput=math.exp(speed),
                 rounds=shared,
                 now_low=math.exp(now_low),
                 now_high=_exp(now_high),
@@ -333,7 +357,7 @@ def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: D
     mean, low, _ = versus(rounds, best, baseline)
     narrow = math.log1p(precision)
     if drift is not None:
-        of = drift.of(mean, best, baseline)
+        of = drift.of(mean)
         _, least, _ = _around(mean, Variance(2 * of.value, of.freedom))
         narrow = max(narrow, HARDLY * (mean - least))
     return mean - low <= narrow
@@ -388,6 +412,6 @@ def choose_winner(
         base = configs[baseline].flatten()
         winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)
         return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))
-    near = [n for n in tied if n == tied[0] or statistics.fmean(log_ratios(rounds, n, tied[0])) >= -TIE]
+    near = [n for n in tied if n == tied[0] or mean_of(log_ratios(rounds, n, tied[0])) >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
     return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import Drift, Round, Variance, share
-from sweeper.analysis.signals import fault_share
-from sweeper.core.measurement import Measurement
+from sweeper.analysis.confirmation import Drift, Round, Variance, mean_of, share, variance_of
 
 PRIOR_RATIO, PRIOR_SPEED = 0.038**2, 0.06**2
 """Variances of the log of a ratio and of a speed between measurements, from 30 winners that were measured
@@ -25,10 +22,6 @@ PRIOR_FREEDOM = 17
 
 LEAST = 0.1
 """Least drift variance of a machine, as a share of these, however steady it was so far."""
-
-MIN_FAULTS, MAX_FAULTS = 0.05, 0.6
-"""Shares of a training's time in page faults: the least that makes its speed unsteady, and the most that
-counts."""
 
 MIN_SHARE = 0.25
 """Share of the largest drift below which a ratio says nothing about it."""
@@ -76,20 +69,8 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
     for number, name in names.items():
         logs = [math.log(each[number]) for each in rounds if number in each]
         if len(logs) > 1:
-            speeds[name] = statistics.fmean(logs), statistics.variance(logs) / len(logs)
+            speeds[name] = mean_of(logs), variance_of(logs).value / len(logs)
     return Block(at=at, of=of, speeds=speeds)
-
-
-def unsteady(found: Measurement) -> float:
-    """Returns the largest change of a training's log speed that may come by chance; 0 if it is small.
-
-    Whether the C library gives memory back after each step depends on where in the memory a process happens
-    to hold its last object. One that clears the same pages in each step may stop to do so in the next
-    process, or while it runs, and then takes that much less time.
-    """
-    # On a GPU, the host's pages are no part of the step.
-    share = 0.0 if found.trains_on_gpu else fault_share(found)
-    return -math.log1p(-min(share, MAX_FAULTS)) if share >= MIN_FAULTS else 0.0
 
 
 def drift(blocks: Sequence[Block]) -> Drift:

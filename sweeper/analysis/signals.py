@@ -113,7 +113,7 @@ def signals_of(found: Measurement) -> Signals:
         fixed=fixed,
         idle=idle,
         host_paced=host_paced,
-        faults=None if on_gpu else fault_share(found),
+        faults=None if on_gpu else _fault_share(found),
         sm_active=_share(found, "gpu_sm_active_pct"),
         dram_active=_share(found, "gpu_dram_active_pct"),
         memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
@@ -128,7 +128,7 @@ def signals_of(found: Measurement) -> Signals:
     )
 
 
-def fault_share(found: Measurement) -> float:
+def _fault_share(found: Measurement) -> float:
     """Returns the share of the training's time in which the kernel maps and clears pages for it."""
     seconds = sum(window.seconds for window in found.windows)
     faults = sum(window.minor_faults for window in found.windows)

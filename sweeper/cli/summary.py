@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +12,6 @@ from rich.text import Text
 from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, decide
-from sweeper.analysis.drift import unsteady
 from sweeper.analysis.formatting import (
     figure,
     interval,
@@ -114,7 +113,6 @@ def decision(summary: Summary) -> list[str]:
         *stopped,
         f"  {_pace(best)}{_later(best, ratio)}, {_way(best)} from {_pace(base)}{_data_share(best, base)}.",
     ]
-    lines += _by_chance(best, base)
     if found.tied:
         lines.append(f"  {tie_line(found.tied)}")
     if best.reported_by:
@@ -138,16 +136,6 @@ def _sooner(found: TimeToLoss) -> str:
         f"{found.ratio:.3g}x faster to your baseline's loss of {loss(found.loss)} "
         f"({interval_of_later(found.low, found.high)}, {len(found.samples)} seeds)."
     )
-
-
-def _by_chance(best: Side, base: Side) -> Iterator[str]:
-    """Yields why an interval is wide although the rounds agree."""
-    for side, name in ((base, "Your baseline"), (best, "The winner")):
-        if side.record.measurement is not None and unsteady(side.record.measurement):
-            yield (
-                f"  {name} takes its memory anew at each step, in some processes and not in others: "
-                "hence the wide interval."
-            )
 
 
 def _assumption(summary: Summary) -> str:

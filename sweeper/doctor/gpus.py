@@ -16,6 +16,7 @@ DRIVER = Path("/proc/driver/nvidia")
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 _OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
+_CUDA_12 = 12
 
 # Chips that share memory with the processor. Their machine code runs on no other chip, nor other code on
 # them.
@@ -131,7 +132,8 @@ def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
     """Returns how to install a build of torch that has code for a device and runs on its driver.
 
     Wheels for CUDA 12.6 have code for 5.0 to 9.0 and are built up to torch 2.14; those for CUDA 13 have
-    code for 7.5 and newer, and need driver 580 or newer (PyTorch's RELEASE.md: CUDA support matrix).
+    code for 7.5 and newer, and need driver 580 or newer (PyTorch's RELEASE.md: CUDA support matrix). Every
+    CUDA 12 runs on driver 525 or newer (CUDA Compatibility).
 
     Args:
         capability: None if unknown.
@@ -143,7 +145,8 @@ def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
     command = "`pip uninstall -y torch`, then `pip install {what}` from PyTorch's wheel index `{cuda}`"
     old = capability is not None and capability < _OLDEST_CUDA_13
     if old or (major < 13 and (capability is None or capability <= _NEWEST_CUDA_12)):
-        return command.format(what='"torch>=2.9,<2.15"', cuda="cu126")
+        first = "" if major >= _CUDA_12 else "Update the NVIDIA driver to 525 or newer; "
+        return first + command.format(what='"torch>=2.9,<2.15"', cuda="cu126")
     first = "" if major >= 13 else "Update the NVIDIA driver to 580 or newer; "
     return first + command.format(what="torch", cuda="cu130")
 

@@ -40,6 +40,8 @@ TRIAL_ENV: Mapping[str, str] = {
     # step of 1 ms took 160 ms when another process kept a core busy: the thread that all others
     # waited for had lost its core to a spinning one. Without spins, a quiet machine is half as fast.
     "GOMP_SPINCOUNT": "1000",
+    # Indices mean the same GPUs to CUDA as to NVML; by default, CUDA starts with the fastest.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "PYTHONUNBUFFERED": "1",
 }
 

@@ -275,8 +275,12 @@ def _own_folder(where: Path) -> Path:
 
 def _own_device() -> str:
     """Returns this worker's device in the form that jobs use."""
-    count = len(gpu_names())
-    return (os.environ.get(_VISIBLE) or ",".join(map(str, range(count)))) if count else "cpu"
+    visible = os.environ.get(_VISIBLE)
+    if visible is not None and visible in _NONE:
+        return "cpu"
+    # A container may have a GPU, but not NVML to count it.
+    count = len(gpu_names()) or int(any(Path("/dev").glob("nvidia[0-9]*")))
+    return (visible or ",".join(map(str, range(count)))) if count else "cpu"
 
 
 def _digest(code: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from sweeper.core.codec import make_decoders
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, Measurement, Report
+from sweeper.system.huge_pages import use_huge_pages
 from sweeper.system.process import children
 from sweeper.telemetry.probes import look_for_probes
 from sweeper.worker.keeper import (
@@ -217,10 +218,12 @@ def main(warm: Callable[[], None] = warm) -> None:
     gc.disable()
     warm()
     look_for_probes()
-    # The objects made so far live forever: the collector need not touch (and so copy) their pages.
-    gc.collect()
+    # The objects made so far live forever: the collector need not touch (and so copy) their pages. What is
+    # garbage among them stays, too: it would leave holes in the heap, and a training would find memory there
+    # that it takes from the kernel at each step in an interpreter of its own.
     gc.freeze()
     gc.enable()
+    use_huge_pages()
     Server(source, answers).serve()
 
 

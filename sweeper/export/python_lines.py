@@ -169,7 +169,7 @@ def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
         yield "import functools"
     if settings["accumulate_steps"] != 1:
         yield "import itertools"
-    if not settings["device.cpu_threads"]:
+    if not settings["device.cpu_threads"] or settings["device.count"] != 1:
         yield "import os"
     yield "import random"
     if settings["compile.mode"] == "graph" and settings["optimizer.name"] != "sgd":
@@ -200,17 +200,21 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
     yield f"torch.manual_seed({seed}), numpy.random.seed({seed}), random.seed({seed})"
     if not on_gpu:
         return
-    yield 'device = torch.device("cuda")'
+    if count == 1:
+        yield 'device = torch.device("cuda")'
+    else:
+        yield from _comment(
+            f"device.count {count}: run this with `torchrun --nproc-per-node {count}`, wrap the model in "
+            f"DistributedDataParallel({_ddp(settings)}), and give each process its own share of the samples."
+        )
+        yield 'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+        yield "torch.cuda.set_device(device)"
+        yield 'torch.distributed.init_process_group("nccl")'
     if settings["device.memory_fraction"]:
         yield f"torch.cuda.set_per_process_memory_fraction({settings['device.memory_fraction']})"
     if settings["device.expandable_segments"]:
         yield from writer.because("device.expandable_segments")
         yield 'torch.cuda.memory._set_allocator_settings("expandable_segments:True")'
-    if count != 1:
-        yield from _comment(
-            f"device.count {count}: run this with `torchrun --nproc-per-node {count}`, wrap the model in "
-            f"DistributedDataParallel({_ddp(settings)}), and give each process its own share of the samples."
-        )
     yield from _tf32(settings, writer)
     yield f"torch.backends.cudnn.benchmark = {settings['compile.cudnn_benchmark']}"
 

@@ -28,7 +28,7 @@ class KernelTime:
             raise RuntimeError("the script is already being profiled")
         self._profile = profiler.profile(activities=[profiler.ProfilerActivity.CUDA])
         self._profile.start()
-        self._steps = 0
+        self._steps, self._began_s = 0, 0.0
 
     def step_ended(self) -> None:
         """Counts a step that has ended."""

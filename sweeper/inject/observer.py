@@ -46,6 +46,8 @@ class Observer:
         self._torch, self._channel = torch, channel
         self.points = Points(self._failed)
         self.fast = FastPath()
+        self._of_parents: list[StepLosses] = []
+        self._losses = StepLosses(torch)
         self.restart()
 
     def begin(self) -> None:
@@ -60,6 +62,8 @@ class Observer:
         self._fact_finder = FactFinder(self._torch, self.points)
         self._facts: dict[str, Any] = {}
         self._last_samples = 0
+        # To free their pinned memory takes CUDA, which a forked process cannot use.
+        self._of_parents.append(self._losses)
         self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._pause_changed)
         self._steps = self._num_samples = self._backwards = 0
@@ -136,6 +140,8 @@ class Observer:
     def step_ended(self, optimizer: Any, *_: Any) -> None:
         """Notes that an optimizer has stepped."""
         self._is_stepping, self._is_by_hand, self._has_optimizer = False, False, True
+        if self._is_capturing():
+            raise RuntimeError("its steps are replayed from a CUDA graph, which does not report them")
         key = id(optimizer)
         if self._optimizers and key not in self._optimizers and not self._sample_counter.has_new:
             # Another optimizer steps for the same batch.
@@ -221,7 +227,7 @@ class Observer:
     def _send(self) -> None:
         self._sent_at_s = time.perf_counter()
         self.fast.due_s = self._sent_at_s + INTERVAL_SECONDS
-        if self._torch.cuda.is_initialized() and self._torch.cuda.is_current_stream_capturing():
+        if self._is_capturing():
             # Any query of the device now would spoil the graph.
             return
         if self._world_size is None:
@@ -245,6 +251,10 @@ class Observer:
             self._source = source
             message["source"] = source[:-2] if source.endswith(", ") else source
         self.tell(message)
+
+    def _is_capturing(self) -> bool:
+        cuda = self._torch.cuda
+        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     def tell(self, message: dict[str, Any]) -> None:
         """Sends a message with the id of this process."""

@@ -50,7 +50,7 @@ class Prover(Observer):
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._terms = json.loads(os.environ.get(VARIABLE) or "{}")
-        self._is_on = True
+        self._is_on, self._is_skipped = True, False
         self._file: Any = None
         self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
         self._before: dict[int, list[Any]] = {}
@@ -118,30 +118,42 @@ class Prover(Observer):
         """Records the losses of a backward pass that is about to run."""
         super().backward_begins(tensors)
         losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-        self._record({"loss": [_exact(each) for each in losses]})
+        if not self._is_capturing():
+            self._record({"loss": [_exact(each) for each in losses]})
 
     def step_begins(self, optimizer: Any = None, *_: Any) -> None:
         """Records the gradients of an optimizer that is about to step."""
+        is_capturing = self._is_capturing()
+        self._is_skipped = not is_capturing and bool(getattr(optimizer, "found_inf", None) or 0)
+        if self._is_skipped:
+            # A fused optimizer skips by itself the steps that a GradScaler skips for others.
+            return
         super().step_begins()
-        if not self._is_on or optimizer is None:
+        if not self._is_on or optimizer is None or is_capturing:
             return
         parameters = list(_parameters(optimizer))
         key = id(optimizer)
         if key not in self._first:
-            self._first[key] = optimizer, [each.detach().clone() for each in parameters]
+            # On the host: the script may need all of the device's memory.
+            self._first[key] = optimizer, [each.detach().to("cpu", copy=True) for each in parameters]
         gradients = [each.grad for each in parameters if each.grad is not None]
-        norms = [0.0 if each.grad is None else self._norm([each.grad]) for each in parameters]
+        # It also divides the gradients by the scale itself, while it steps.
+        scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
+        norms = [0.0 if each.grad is None else self._norm([each.grad]) / scale for each in parameters]
         total = sum(each * each for each in norms) ** 0.5
         event: dict[str, Any] = {"gradients": len(gradients), "norm": total, "norms": norms}
         if self._num_steps < EARLY_STEPS:
             event["sums"] = [
-                [0.0, 0.0] if each.grad is None else self._sums(each.grad) for each in parameters
+                [0.0, 0.0] if each.grad is None else [of / scale for of in self._sums(each.grad)]
+                for each in parameters
             ]
         self._before[key] = [_part(each).clone() for each in parameters]
         self._record(event)
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
         """Records the updates of an optimizer that has stepped."""
+        if self._is_skipped:
+            return
         super().step_ended(optimizer)
         self._record_step(optimizer)
 
@@ -184,7 +196,7 @@ class Prover(Observer):
         if not self._is_on or self._file is None:
             return
         moved = [
-            not self._torch.equal(now.detach(), then)
+            not self._torch.equal(now.detach().cpu(), then)
             for optimizer, first in self._first.values()
             for now, then in zip(_parameters(optimizer), first)
         ]

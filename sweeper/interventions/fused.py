@@ -56,12 +56,22 @@ def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callab
     return init
 
 
+def _counted_on_the_host(state: Any) -> Any:
+    if not getattr(state.get("step"), "is_cuda", False):
+        return state
+    return {**state, "step": state["step"].cpu()}
+
+
 def _keep_out_of_checkpoints(optimizer: Any, before: Any) -> None:
     """Saves checkpoints as if nothing were changed, and keeps the change when one is loaded."""
 
     def saved(_: Any, state: Any) -> Any:
         groups = [{**each, "fused": before} if "fused" in each else each for each in state["param_groups"]]
-        return {**state, "param_groups": groups}
+        kept = state["state"]
+        if not before:
+            # Other forms count steps on the host: they would read a count on a GPU anew at each step.
+            kept = {key: _counted_on_the_host(each) for key, each in kept.items()}
+        return {**state, "state": kept, "param_groups": groups}
 
     def loading(_: Any, state: Any) -> Any:
         # torch looks at the form of the group to decide where the step counts belong.

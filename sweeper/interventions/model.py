@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -150,12 +151,15 @@ class Layout(Intervention):
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models with convolutions of images from the second step on."""
         last = torch.channels_last
+        late: set[int] = set()
+        _lay_out_state(torch, late)
 
         def make(model: Any, call: Call) -> Call:
             convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
             if not any(isinstance(each, convolutions) for each in model.modules()):
                 raise RefusedError("it has no convolution of pictures")
             model.to(memory_format=last)
+            late.update(id(each) for each in model.parameters() if each.requires_grad and each.dim() == 4)
 
             def channels_last(*args: Any, **kwargs: Any) -> Any:
                 args = tuple(
@@ -168,6 +172,27 @@ class Layout(Intervention):
 
         _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
+
+
+def _lay_out_state(torch: Any, late: set[int]) -> None:
+    """Lays out the state of optimizers like its parameters, before the next step of those in `late`.
+
+    The first step made it, in the layout from before. Fused optimizers refuse it, or pass over elements in
+    the order of memory.
+    """
+
+    def lay_out(optimizer: Any, *_: Any) -> None:
+        if not late:
+            return
+        for parameter, state in optimizer.state.items():
+            if id(parameter) not in late:
+                continue
+            late.discard(id(parameter))
+            for name, each in state.items():
+                if torch.is_tensor(each) and each.shape == parameter.shape:
+                    state[name] = torch.empty_like(parameter, dtype=each.dtype).copy_(each)
+
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(lay_out)
 
 
 def _drop_as_laid_out_before(torch: Any) -> None:

@@ -18,13 +18,15 @@ import psutil
 
 from sweeper.core.measurement import Measurement
 from sweeper.system.process import tree, usage
-from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib, name_and_memory_gib
+from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib
 
 Measure = Callable[["Turns"], Measurement]
 """Function that measures a version in turns."""
 
 MORE_ROOM = 1.25
 """Free memory that the other version needs, as a multiple of the memory of the running one."""
+CONTEXT_GIB = 0.1
+"""Less memory than any process takes that uses a GPU."""
 
 
 class Turns:
@@ -94,7 +96,7 @@ class Turns:
 def alternated(
     measures: Mapping[int, Measure], order: list[int], slices: int, draw: random.Random
 ) -> dict[int, Measurement]:
-    """Measures versions in alternating slices, or one after the other if they do not fit in memory together.
+    """Measures versions in alternating slices, or one after the other if they have no room or use a GPU.
 
     Args:
         measures: The function that measures each version, by its number.
@@ -158,15 +160,13 @@ def _take(turns: Turns, slices: int) -> None:
 
 
 def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
-    """Returns whether host and GPUs have memory for a second version of the same size."""
+    """Returns whether the host has memory for a second version of the same size, and no GPU is used.
+
+    A stopped process's queue goes on filling the GPU, and a rank may wait in it for another that is stopped.
+    """
     if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
         return False
-    for uuid, before in on_gpus.items():
-        _, whole = name_and_memory_gib(uuid)
-        used = memory_used_gib(uuid) or 0.0
-        if whole - used < MORE_ROOM * (used - before):
-            return False
-    return True
+    return all(used - on_gpus.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in _used_gib().items())
 
 
 def _used_gib() -> dict[str, float]:

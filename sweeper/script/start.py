@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sweeper import inject
 from sweeper.core.config import Scalar
-from sweeper.core.job import RECORD, Job
+from sweeper.core.job import ANYWHERE, RECORD, Job
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import Progress
 from sweeper.core.script import FOLDER, Script
@@ -29,7 +29,7 @@ from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
 from sweeper.system.files import write_json
 from sweeper.system.secrets import struck_tree
-from sweeper.telemetry.nvml.probe import full_uuid, name_and_memory_gib
+from sweeper.telemetry.nvml.devices import first_gpu, full_uuid, name_and_memory_gib
 from sweeper.worker import failures, stacks
 
 OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
@@ -154,7 +154,9 @@ def _environment(
     if port is not None:
         for name in PORT_VARIABLES:
             environment.setdefault(name, str(port))
-    environment.update({"CUDA_VISIBLE_DEVICES": "" if job.device == "cpu" else job.device, **own})
+    if job.device != ANYWHERE:
+        environment["CUDA_VISIBLE_DEVICES"] = "" if job.device == "cpu" else job.device
+    environment.update(own)
     if environment.get(CHANGES) and job.cache:
         kept = Path(job.cache, KEPT_FOLDER)
         with contextlib.suppress(OSError):
@@ -172,8 +174,10 @@ def _environment(
 
 
 def _described(device: str) -> DeviceInfo:
-    if device == "cpu":
+    uuid = ""
+    if device != "cpu":
+        uuid = first_gpu() if device == ANYWHERE else full_uuid(device.partition(",")[0])
+    if not uuid:
         return DeviceInfo(kind="cpu", name=cpu_name())
-    uuid = full_uuid(device.partition(",")[0])
     name, memory_gib = name_and_memory_gib(uuid)
     return DeviceInfo(kind="cuda", name=name or uuid, uuid=uuid, memory_gib=round(memory_gib, 2))

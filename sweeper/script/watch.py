@@ -11,14 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import SCRIPT_RUNNER, Job, MeasurePlan
+from sweeper.core.job import ANYWHERE, SCRIPT_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Progress
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.script import trial
 from sweeper.script.guardian import guarded
-from sweeper.telemetry.nvml.devices import full_uuid, gpu_uuids
+from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
 from sweeper.trainer.on_demand import Turn
@@ -53,7 +53,7 @@ def _job(script: Script, folder: str, plan: MeasurePlan | None, cache: str) -> J
         script=script,
         config=NO_PARAMETERS,
         plan=plan or MeasurePlan(),
-        device=",".join(gpu_uuids()) or "cpu",
+        device=ANYWHERE,
         stall_seconds=STALL_SECONDS,
         cache=cache,
     )
@@ -92,7 +92,7 @@ def watch(
     )
     sampler = Sampler(make_probes())
     with job_outside_a_sweep(script, plan) as job:
-        gpu = "" if job.device == "cpu" else full_uuid(job.device.partition(",")[0])
+        gpu = first_gpu()
 
         def start(pid: int) -> None:
             if turn is not None:

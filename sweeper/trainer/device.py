@@ -37,6 +37,17 @@ def open_device(name: str, rank: int = 0) -> torch.device:
     return torch.device("cuda", rank)
 
 
+def num_visible() -> int:
+    """Returns how many CUDA devices this process can use.
+
+    Until CUDA has started, torch counts as NVML does, which also lists GPUs that CUDA leaves out: split
+    into instances, or not shared by MPS.
+    """
+    if torch.cuda.device_count():
+        torch.cuda.init()
+    return torch.cuda.device_count()
+
+
 _refused: dict[str, str] = {}
 """Settings that this process's device refused, and why."""
 

@@ -6,6 +6,7 @@ loader's batch ──copy──► static tensors ──► [gather ► forward 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from sweeper.trainer.pipeline import Batch
 
 EAGER_STEPS = 3
 """Eager steps of each shape before its capture, which must not contain lazy initialisation."""
+
+_NO_MEMORY = re.compile("out of memory|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED")
 
 Body = Callable[[], None]
 
@@ -101,13 +104,16 @@ class CapturedStep:
         static = {name: tensor.clone() for name, tensor in batch.items()}
         try:
             return static, self._capture.record(lambda: self._step(static, length, update))
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
             # The first in the chain is the cause; the others come from ending the capture.
-            cause = error
-            while isinstance(cause.__context__, RuntimeError):
-                cause = cause.__context__
+            chain = [error]
+            while isinstance(chain[-1].__context__, RuntimeError):
+                chain.append(chain[-1].__context__)
+            for each in chain:
+                # A graph takes memory from the driver, too, whose errors are of other classes.
+                if isinstance(each, torch.OutOfMemoryError) or _NO_MEMORY.search(str(each)):
+                    raise torch.OutOfMemoryError(str(each)) from error
+            cause = chain[-1]
             raise TrialFailedError(
                 FailureKind.UNSUPPORTED,
                 f"the step cannot be captured as a CUDA graph: {str(cause).partition(chr(10))[0]}",

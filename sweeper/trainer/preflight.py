@@ -15,9 +15,10 @@ from sweeper.trainer.graph import EAGER_STEPS
 from sweeper.trainer.group import Group
 from sweeper.trainer.measure import joined
 from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import RECORDED_AT
 
 STEPS = 2
-FIRST_STEPS = {"graph": EAGER_STEPS + 1, "reduce-overhead": 2, "max-autotune": 2}
+FIRST_STEPS = {"graph": EAGER_STEPS + 1, **RECORDED_AT}
 """Steps before the mode runs as usual: eager ones, and the captured one."""
 
 

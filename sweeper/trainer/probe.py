@@ -30,7 +30,7 @@ def run(job: Job, progress: Progress) -> Report:
     """
     progress.stage("probe")
     if job.device == "auto":
-        found = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        found = [torch.device("cuda", i) for i in range(devices.num_visible())]
     else:
         found = [devices.open_device(job.device)]
     infos = [devices.describe(each) for each in found or [torch.device("cpu")]]

@@ -6,7 +6,7 @@
 A resumed run continues from a checkpoint exactly like an uninterrupted one: batches by their number,
 random numbers from the checkpoint, and the history cut to its length at the checkpoint. With several
 devices, a checkpoint has the first one's random numbers and accumulated gradients. The others continue with
-new random numbers.
+new random numbers, as does the dropout inside cuDNN's recurrent layers, whose state torch does not give out.
 """
 
 from __future__ import annotations

@@ -28,8 +28,10 @@ def set_up(
     """
     device = devices.open_device(job.device, rank)
     devices.apply(job.config, device)
-    # Each slot has its own cache, so that compilation never waits for another slot's lock.
-    watch = CompileWatch(job.config, Path(job.cache) / job.device if job.cache else None)
+    # Each slot has its own cache, so that compilation never waits for another slot's lock. Its first GPU
+    # names it: all eight UUIDs are too long for a folder's name.
+    own = job.device.partition(",")[0]
+    watch = CompileWatch(job.config, Path(job.cache) / own if job.cache else None)
     prepared = prepare.load(job)
     torch.manual_seed(job.config.seed)
     np.random.seed(job.config.seed)

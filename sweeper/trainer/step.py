@@ -30,6 +30,8 @@ from sweeper.trainer.fused import FusedStep
 from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
 
+RECORDED_AT = {"reduce-overhead": 2, "max-autotune": 2}
+"""The run of a shape in which the compiler records its graph, if that is not the first."""
 NEW_BUFFERS = "forward_sync_buffers"
 """The name of `broadcast_buffers` in torch 2.14."""
 _NOTHING = contextlib.nullcontext()
@@ -124,7 +126,7 @@ class Stepper:
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.peak_lr = config.optimizer.lr_at(config.global_batch)
         self._compiles = config.compile.mode not in ("eager", "graph")
-        self._shapes: set[tuple[torch.Size, ...]] = set()
+        self._runs: dict[tuple[torch.Size, ...], int] = {}
         self.reset()
 
     def _set_channels_last(self) -> bool:
@@ -181,7 +183,7 @@ class Stepper:
         """Continues alone, accumulating gradients in place of the other ranks."""
         self.config = self.config.on_one_device()
         self.compiled = self._compile(self.model)
-        self._shapes.clear()
+        self._runs.clear()
 
     def reset(self) -> None:
         """Restores the initial weights, with a new optimiser and no graph, for a quality pass."""
@@ -218,6 +220,11 @@ class Stepper:
                 FailureKind.UNSUPPORTED, "`compile.mode: graph` needs a GPU: it captures a CUDA graph"
             )
         config = self.config
+        recomputes = config.activation_checkpointing and "activation_checkpointing" not in self.refused
+        if recomputes and (why := self._cannot_recompute()):
+            raise TrialFailedError(
+                FailureKind.UNSUPPORTED, f"`compile.mode: graph` with `activation_checkpointing`: {why}"
+            )
         if not config.optimizer.fused and (config.optimizer.name == "sgd" or self.scaler):
             raise TrialFailedError(
                 FailureKind.UNSUPPORTED,
@@ -228,6 +235,15 @@ class Stepper:
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self._begin_training(captured=True)
         self.captured = self.capturing(loader.materialise, capture)
+
+    def _cannot_recompute(self) -> str:
+        """Returns why activations cannot be computed again in a graph; empty if they can."""
+        if torch.__version__ < "2.10":
+            return "needs torch 2.10 or newer, which reads the generator's state while it captures"
+        if any(isinstance(each, nn.RNNBase) and each.dropout for each in self.model.modules()):
+            # To set the generator's state frees it, although graphs still read it.
+            return "a recurrent layer's dropout has a state of its own in cuDNN"
+        return ""
 
     def capturing(
         self, materialise: Callable[[Batch, int], Batch], capture: Capture | None = None
@@ -272,14 +288,15 @@ class Stepper:
         if self.captured is not None:
             kinds = 2 if self.config.accumulate_steps > 1 else 1
             return self.captured.num_graphs >= kinds * num_shapes
-        return not self._compiles or len(self._shapes) >= num_shapes
+        least = RECORDED_AT.get(self.config.compile.mode, 1)
+        return not self._compiles or sum(runs >= least for runs in self._runs.values()) >= num_shapes
 
     def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""
         if self._compiles and model is self.compiled:
             shape = tuple(tensor.shape for tensor in batch.values())
-            if shape not in self._shapes:
-                self._shapes.add(shape)
+            self._runs[shape] = self._runs.get(shape, 0) + 1
+            if self._runs[shape] == 1:
                 self._compile_by_running(batch, clock)
                 return
         self._run(batch, clock, model, self._next())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import statistics
@@ -13,19 +12,14 @@ import pytest
 from sweeper.analysis.confirmation import Drift, Round, Variance, choose_winner, ratios, share
 from sweeper.analysis.drift import (
     LEAST,
-    MAX_FAULTS,
     PRIOR_FREEDOM,
     PRIOR_RATIO,
     PRIOR_SPEED,
     Block,
     block_of,
     drift,
-    unsteady,
 )
-from sweeper.analysis.signals import FAULT_SECONDS
 from sweeper.core.config import TrialConfig
-from sweeper.core.measurement import Measurement
-from sweeper.testing.noop import made_up
 
 NAMES = {0: "baseline", 1: "winner"}
 
@@ -154,37 +148,6 @@ def test_rounds_apart_without_a_candidate_change_nothing_of_it() -> None:
     usual = Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6))
     rounds = [{0: 1000.0, 1: 2000.0 + number} for number in range(5)]
     assert ratios(rounds, 0, usual, [{0: 1.0, 2: 5.0}]) == ratios(rounds, 0, usual)
-
-
-def with_faults(faults: int) -> Measurement:
-    found = made_up(1000.0)
-    windows = tuple(dataclasses.replace(each, minor_faults=faults) for each in found.windows)
-    return dataclasses.replace(found, windows=windows)
-
-
-def test_a_training_that_clears_the_same_pages_again_and_again_is_unsteady():
-    seconds = sum(each.seconds for each in made_up(1000.0).windows) / len(made_up(1000.0).windows)
-    third = round(seconds / 3 / FAULT_SECONDS)
-    assert unsteady(with_faults(0)) == unsteady(with_faults(third // 10)) == 0.0
-    assert unsteady(with_faults(third)) == pytest.approx(math.log(1.5), rel=1e-3)
-    assert unsteady(with_faults(100 * third)) == pytest.approx(-math.log(1 - MAX_FAULTS))
-
-
-def test_the_interval_of_an_unsteady_trial_is_wider():
-    rounds: list[Round] = [{0: 1.0, 1: 3.0 + 0.01 * i, 2: 3.0 + 0.01 * i} for i in range(6)]
-    steady = drift([])
-    by_chance = dataclasses.replace(steady, unsteady={1: 0.4})
-
-    def widths(of: Drift) -> dict[int, float]:
-        return {each.number: math.log(each.high / each.low) for each in ratios(rounds, 0, of)}
-
-    assert widths(by_chance)[1] > 3 * widths(steady)[1]
-    assert widths(by_chance)[2] == widths(steady)[2]
-    # If it is the baseline, all ratios are.
-    by_chance = dataclasses.replace(steady, unsteady={0: 0.4})
-    assert min(widths(by_chance).values()) > 3 * widths(steady)[2]
-    speeds = {each.number: each.speed_high for each in ratios(rounds, 0, by_chance)}
-    assert speeds == {each.number: each.speed_high for each in ratios(rounds, 0, steady)}
 
 
 def test_a_single_early_round_that_a_neighbour_disturbed_decides_little():

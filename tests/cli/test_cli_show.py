@@ -206,30 +206,6 @@ def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, m
     assert "*" not in out
 
 
-def test_an_interval_that_is_wide_by_chance_says_so(cli, tmp_path, monkeypatch):
-    """The rounds agree, but the baseline spends a third of its time in page faults."""
-    from sweeper.testing.noop import made_up
-
-    def answer(config):
-        found = made_up(throughput(config))
-        faults = 300_000 if config.loader.kind == "rows" else 0
-        windows = tuple(dataclasses.replace(each, minor_faults=faults) for each in found.windows)
-        return dataclasses.replace(found, windows=windows)
-
-    def high(home):
-        winner = json.loads(cli("show", "toy", "--home", home, "--json")[1])["winner"]
-        return winner["ratio_high"] / winner["ratio"]
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
-    Bench(tmp_path / "steady").run()
-    Bench(tmp_path / "unsteady").run(answer=answer)
-    why = "Your baseline takes its memory anew at each step, in some processes and not in others"
-    assert why in cli("show", "toy", "--home", "unsteady")[1]
-    assert "in some processes" not in cli("show", "toy", "--home", "steady")[1]
-    assert high("unsteady") > 1.2 * high("steady")
-
-
 def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     """Of the searched trials the first fails; all others wait for data, beside something else."""
     failures = [Failure(kind=FailureKind.OOM, message="CUDA out of memory")]

@@ -177,6 +177,7 @@ def test_machine_code_runs_where_torch_itself_says_so():
         ((8, 6), "12.8", "cu126"),
         ((9, 0), "12.8", "cu126"),
         ((12, 0), "12.8", "Update the NVIDIA driver to 580 or newer; `pip"),
+        ((8, 0), "11.4", "Update the NVIDIA driver to 525 or newer; `pip"),
         ((12, 0), "13.1", "cu130"),
         (None, "12.2", "cu126"),
         (None, "13.0", "cu130"),

@@ -169,6 +169,29 @@ def test_a_worker_that_was_to_have_a_gpu_and_sees_none_refuses(
     assert (node.here(True).refusal, node.here(True).gpu) == ("", "1")
 
 
+@pytest.mark.parametrize(
+    ("visible", "listed", "files", "device"),
+    [
+        (None, 2, 2, "0,1"),
+        ("3", 1, 4, "3"),
+        ("3", 0, 4, "3"),
+        (None, 0, 1, "0"),
+        (None, 0, 0, "cpu"),
+        ("0", 0, 0, "cpu"),
+        ("", 0, 4, "cpu"),
+    ],
+)
+def test_a_workers_own_device(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, listed: int, files: int, device: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(node, "gpu_names", lambda: ["NVIDIA A10"] * listed)
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([self] * files))
+    assert node._own_device() == device
+
+
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"])
 def test_a_worker_knows_its_job_and_its_node(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for each in (*node._JOB_IDS, "SLURMD_NODENAME"):

@@ -115,6 +115,17 @@ def test_lines_for_a_gpu_are_python(settings):
         assert repr(HOSTILE) in text
 
 
+def test_each_rank_has_its_own_gpu():
+    text = rendered(export_of({"device.count": 4, "device.cpu_threads": 2}, device=A10), "python")
+    assert text.index("import os") < text.index(
+        'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
+    )
+    assert text.index("torch.cuda.set_device(device)") < text.index('init_process_group("nccl")')
+    alone = rendered(export_of({}, device=A10), "python")
+    assert 'device = torch.device("cuda")\n' in alone
+    assert "init_process_group" not in alone
+
+
 def test_a_captured_step_is_one_that_can_be_captured():
     text = rendered(export_of({"compile.mode": "graph"}, device=A10), "python")
     assert "lr=torch.tensor(0.001, device=device)" in text

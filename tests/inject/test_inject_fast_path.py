@@ -130,10 +130,26 @@ def test_the_latest_step_is_where_its_fellows_are_or_now():
 def test_a_forked_process_does_not_go_on_with_its_parents_steps():
     observer = Observer(torch, SimpleNamespace(send=lambda message: None))
     try:
-        fast = observer.fast
+        losses, fast = observer._losses, observer.fast
         fast.optimizer, fast.num_alike = 1, MIN_STEPS
         observer.restart()
         fast.step(1, None, 0.0, is_usual=True)
         assert not fast.is_on
+        # What is still being copied from a GPU is not freed, which would take CUDA.
+        assert observer._losses is not losses
+        assert losses in observer._of_parents
     finally:
         observer.points.fail(ValueError("the end of the test"))
+
+
+def test_steps_that_a_cuda_graph_replays_are_not_counted(monkeypatch):
+    said: list[dict] = []
+    observer = Observer(torch, SimpleNamespace(send=said.append))
+    parameter = torch.nn.Parameter(torch.ones(1))
+    step = observer.points.guarded(observer.step_ended)
+    step(torch.optim.SGD([parameter], lr=0.1))
+    assert "failed" not in said[-1]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    step(torch.optim.SGD([parameter], lr=0.1))
+    assert "replayed from a CUDA graph" in said[-1]["failed"]

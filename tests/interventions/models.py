@@ -51,7 +51,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = Model(kind)
     names = list(model.state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if kind == "pictures" else 0)
     losses, dtypes = [], []
     for step in range(6):
         size = 5 if step < 5 else 3
@@ -83,6 +83,11 @@ def main() -> None:
                 "names": list(model.state_dict()) == names,
                 "types": sorted({str(each.dtype) for each in model.parameters()}),
                 "copied": vars(other).get("_compiled_call_impl") is None,
+                "moments": [
+                    of["momentum_buffer"].stride() == each.stride()
+                    for each, of in optimizer.state.items()
+                    if of.get("momentum_buffer") is not None and each.dim() == 4
+                ],
                 "draw": torch.rand(1).item(),
                 "graphs": sum(
                     getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get("stats", {}).values()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hearing import run
 
 from sweeper import interventions
+from sweeper.interventions.fused import _counted_on_the_host
 
 FUSED = """
 import torch
@@ -75,3 +78,11 @@ def test_an_unknown_change_is_reported_and_the_script_runs():
     found = run([sys.executable, "-c", script], {interventions.VARIABLE: "loader=fast"})
     assert (found.status, found.output) == (0, "1.0\n")
     assert any("loader=fast" in each.get("failed", "") for each in found.messages)
+
+
+def test_counts_of_steps_are_saved_on_the_host():
+    """Unfused optimizers read them there."""
+    count = SimpleNamespace(is_cuda=True, cpu=lambda: 7)
+    assert _counted_on_the_host({"step": count, "exp_avg": 1}) == {"step": 7, "exp_avg": 1}
+    here = {"step": torch.tensor(7.0)}
+    assert _counted_on_the_host(here) is here

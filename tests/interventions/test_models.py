@@ -75,6 +75,14 @@ def test_pictures_have_their_channels_last():
     assert truth["names"]
 
 
+@pytest.mark.parametrize("changes", ["layout=channels_last", "layout=channels_last optimizer=fused"])
+def test_an_optimizers_state_has_the_layout_of_its_parameters(changes):
+    """A fused optimizer goes through both in the order of memory."""
+    truth = trained("pictures", changes).truth
+    assert truth["moments"] == [True]
+    assert truth["losses"] == pytest.approx(trained("pictures").truth["losses"], rel=1e-5)
+
+
 def test_a_model_without_pictures_keeps_its_layout():
     found = trained("rows", "layout=channels_last")
     assert "no convolution of pictures" in why(found, "layout")[0]

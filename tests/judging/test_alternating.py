@@ -73,6 +73,16 @@ def test_without_room_one_follows_the_other(monkeypatch: pytest.MonkeyPatch):
     assert said == [1, 1, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize(("now", "is_beside"), [(1.05, True), (1.5, False)])
+def test_what_uses_a_gpu_runs_alone(monkeypatch: pytest.MonkeyPatch, now: float, is_beside: bool):
+    """A stopped process's queue would go on filling it."""
+    found = iter([{"GPU-1": 1.0}, {"GPU-1": now}])
+    monkeypatch.setattr(alternating, "_used_gib", lambda: next(found))
+    said: list[int] = []
+    alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 3, random.Random(0))
+    assert (said[:3] != [1, 1, 1]) == is_beside
+
+
 # -- with real scripts ------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.script import start
 from sweeper.script import trial as under_test
+from sweeper.script.watch import job_outside_a_sweep
 from sweeper.trainer import windows
 
 
@@ -119,6 +120,19 @@ def test_a_script_has_the_users_environment_and_its_own(run, tmp_path, monkeypat
     assert "'OMP_NUM_THREADS': None, 'CUDA_VISIBLE_DEVICES': '', 'OWN': '32'" in said
     assert list((tmp_path / "trial" / "work").rglob("result.txt"))
     assert not (WILD / "result.txt").exists()
+
+
+@pytest.mark.parametrize("visible", [None, "1"])
+def test_outside_of_a_sweep_it_sees_the_gpus_that_it_would_see(monkeypatch, visible):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    script = Script(command=("sleep", "60"), folder=str(WILD))
+    with job_outside_a_sweep(script) as job, start.started(job, Silent()) as running:
+        found = Path(f"/proc/{running.process.pid}/environ").read_text().split("\0")
+    assert [each for each in found if each.startswith("CUDA_VISIBLE_DEVICES=")] == (
+        [] if visible is None else [f"CUDA_VISIBLE_DEVICES={visible}"]
+    )
 
 
 def test_what_it_wrote_is_removed_unless_it_is_to_be_kept(run, tmp_path):

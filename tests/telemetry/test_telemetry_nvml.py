@@ -18,11 +18,9 @@ import pytest
 import stub_nvml
 from stub_nvml import A10, Gpu, Mig, calls, environment, loaded, log_of, write
 
-from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
-from sweeper.script.watch import job_outside_a_sweep
 from sweeper.telemetry.nvml import devices, gpm, pcie
-from sweeper.telemetry.nvml.devices import gpu_uuids
+from sweeper.telemetry.nvml.devices import first_gpu, gpu_uuids, is_exclusive
 from sweeper.telemetry.nvml.probe import (
     NvmlProbe,
     cores_near,
@@ -166,10 +164,19 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others(play):
 def test_visible_gpus_are_known_by_their_uuids(play, monkeypatch):
     play(FIRST, SECOND)
     assert gpu_uuids() == [FIRST.uuid, SECOND.uuid]
-    with job_outside_a_sweep(Script(command=("true",), folder="/")) as job:
-        assert job.device == f"{FIRST.uuid},{SECOND.uuid}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert gpu_uuids() == [SECOND.uuid]
+
+
+def test_of_a_split_gpu_the_first_instance_is_visible(play, monkeypatch):
+    play(FIRST, SPLIT)
+    assert gpu_uuids() == [FIRST.uuid, PART.uuid]
+    assert gpu_names() == [FIRST.name, PART.name]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpu_uuids() == [PART.uuid]
+    assert full_uuid("1") == PART.uuid
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", OTHER_PART.uuid)
+    assert gpu_uuids() == [OTHER_PART.uuid]
 
 
 # Readings
@@ -691,9 +698,39 @@ def test_a_probe_that_hangs_in_the_driver_holds_up_no_other_thread(play):
 
 
 @pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, SECOND),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, FIRST),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, FIRST),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, SECOND),
+        ({"CUDA_VISIBLE_DEVICES": f"{FIRST.uuid},{SECOND.uuid}"}, FIRST),
+        ({"CUDA_VISIBLE_DEVICES": ""}, None),
+    ],
+)
+def test_cuda_starts_with_the_most_capable(play, monkeypatch, environment, first):
+    play(FIRST, SECOND)
+    capability = {FIRST.uuid: [8, 6], SECOND.uuid: [8, 9]}
+    asked = lambda handle: capability[pynvml.nvmlDeviceGetUUID(handle)]  # noqa: E731
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", asked)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert first_gpu() == (first.uuid if first else "")
+
+
+def test_a_gpu_for_one_process_at_a_time(play):
+    play(FIRST.but(compute_mode=[3]), SECOND)
+    assert is_exclusive(FIRST.uuid)
+    assert not is_exclusive(SECOND.uuid)
+    assert not is_exclusive("GPU-ffff")
+    assert not is_exclusive("")
+
+
+@pytest.mark.parametrize(
     ("visible", "names"),
     [
-        (None, ["NVIDIA A10", "NVIDIA A100-SXM4-40GB", "NVIDIA L4"]),
+        # Of a GPU that is split, CUDA uses the first instance.
+        (None, ["NVIDIA A10", PART.name, "NVIDIA L4"]),
         ("", []),
         ("-1", []),
         ("NoDevFiles", []),
@@ -827,3 +864,20 @@ def test_an_error_of_nvml_is_told_by_an_nvidia_ml_py_that_knows_no_mismatch():
         nvmlDeviceGetComputeRunningProcesses_v2=lambda handle: [SimpleNamespace(pid=5, usedGpuMemory=7)],
     )
     assert compute_processes(newer, None) == {5: 7}
+
+
+def test_clients_of_mps_are_listed_in_place_of_its_server():
+    program = "import sys; open('/proc/self/comm', 'w').write('nvidia-cuda-mps'); print(); sys.stdin.read()"
+    server = subprocess.Popen([sys.executable, "-uc", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        server.stdout.readline()
+        nvml = SimpleNamespace(
+            nvmlDeviceGetComputeRunningProcesses=lambda handle: [
+                SimpleNamespace(pid=server.pid, usedGpuMemory=3),
+                SimpleNamespace(pid=5, usedGpuMemory=7),
+            ],
+            nvmlDeviceGetMPSComputeRunningProcesses=lambda handle: [SimpleNamespace(pid=6, usedGpuMemory=8)],
+        )
+        assert compute_processes(nvml, None) == {5: 7, 6: 8}
+    finally:
+        server.communicate()

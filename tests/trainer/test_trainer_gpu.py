@@ -162,6 +162,7 @@ def test_memory_is_bounded():
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
+@pytest.mark.filterwarnings("ignore:Please use the new API settings")
 def test_tf32_is_what_was_asked_for():
     try:
         for on in (True, False):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
 
 from sweeper.core.progress import Silent, TrialFailedError
-from sweeper.trainer import measure, quality
+from sweeper.trainer import measure, quality, step
 from sweeper.trainer.clocks import GRAPH, H2D, OPTIMIZER, HostClock, NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.graph import EAGER_STEPS, CapturedStep
@@ -267,10 +268,25 @@ def test_the_first_of_a_chain_of_errors_is_the_cause():
     assert captured.num_graphs == 0
 
 
-def test_memory_that_runs_out_in_a_capture_is_said_as_ever(make_job):
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), None),
+        (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("the capture was invalidated")),
+        (RuntimeError("CUDA error: out of memory"), None),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), None),
+    ],
+)
+def test_memory_that_runs_out_in_a_capture_is_said_as_ever(
+    make_job, first: Exception, then: Exception | None
+):
     class TooLarge(Fake):
         def record(self, body: Callable[[], None]) -> Callable[[], None]:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            try:
+                raise first
+            finally:
+                if then is not None:
+                    raise then
 
     with pytest.raises(torch.OutOfMemoryError):
         trained(make_job(EXACT), 10, lambda _: TooLarge())
@@ -284,6 +300,25 @@ def test_an_optimiser_that_waits_for_the_device_cannot_be_captured(make_job, opt
         trained(make_job({**options, "optimizer.fused": False}), 1, fake)
     assert caught.value.kind == "unsupported"
     trained(make_job(options), 5, fake)
+
+
+def test_recomputed_activations_are_captured_where_that_is_safe(make_job, monkeypatch):
+    again = {"activation_checkpointing": True}
+    monkeypatch.setattr(step, "repeated_blocks", lambda model: [model[0]])
+    trained(make_job(again), 5, fake)
+    with monkeypatch.context() as older:
+        older.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.9.1"))
+        with pytest.raises(TrialFailedError, match=r"needs torch 2\.10 or newer"):
+            trained(make_job(again), 1, fake)
+    _, stepper, _ = set_up(make_job(again), Silent())
+    stepper.model.add_module("recurrent", torch.nn.LSTM(2, 2, num_layers=2, dropout=0.1))
+    with pytest.raises(TrialFailedError, match="a recurrent layer's dropout"):
+        stepper.capture(SimpleNamespace(), Fake())
+    # Without repeated blocks, nothing is computed again.
+    monkeypatch.setattr(step, "repeated_blocks", lambda model: [])
+    _, stepper, _ = set_up(make_job(again), Silent())
+    stepper.model.add_module("recurrent", torch.nn.LSTM(2, 2, num_layers=2, dropout=0.1))
+    stepper.capture(SimpleNamespace(materialise=None), Fake())
 
 
 def test_other_errors_of_a_step_are_raised(make_job):

@@ -68,6 +68,16 @@ def test_each_shapes_first_step_is_a_compilation(make_job, slow_compiler):
     assert heard.all[5:] == [("compile", 6), ("warmup", 7)]
 
 
+@pytest.mark.parametrize(("mode", "runs"), [("default", 1), ("reduce-overhead", 2), ("max-autotune", 2)])
+def test_a_shape_is_seen_once_its_graph_is_recorded(make_job, slow_compiler, mode: str, runs: int):
+    pipeline, stepper, _ = set_up(make_job({"compile.mode": mode}), Heard())
+    batch = {name: tensor[:100] for name, tensor in pipeline.train.tensors.items()}
+    for count in range(1, 4):
+        stepper.train(batch, NoClock(), stepper.compiled)
+        assert stepper.has_seen(1) == (count >= runs)
+        assert not stepper.has_seen(2)
+
+
 def test_a_compilation_that_fails_says_where_it_was(make_job, slow_compiler, monkeypatch):
     heard = Heard()
     pipeline, stepper, _ = set_up(make_job({"compile.mode": "default"}), heard)

@@ -158,6 +158,13 @@ def test_the_probe(cuda: StrictCuda):
     assert values["devices"][0]["uuid"] == f"GPU-{UUID}"
 
 
+def test_the_probe_counts_as_cuda_does(cuda: StrictCuda, monkeypatch):
+    # NVML lists all GPUs that are split into instances; CUDA uses one instance of one of them.
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 8)
+    values = probe.run(Job(uid="p", device="auto"), Silent()).values
+    assert [each["name"] for each in values["devices"]] == [NAME]
+
+
 @pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
 def test_the_preflight_captures_a_step(on_gpu: Callable[..., Job], monkeypatch, kind: str):
     replayed: list[object] = []

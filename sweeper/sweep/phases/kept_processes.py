@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +34,7 @@ WINDOWS = 4
 EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
 """Start-up time beyond which processes are kept: in windows, and in seconds; it must exceed both."""
 MEMORY_SHARE = 0.85
+MEMORY = "tree_mem_gib"
 MAX_STEP_SECONDS = 0.1
 """Longest step of a script that takes turns: a step that a stop interrupts is lost."""
 
@@ -52,18 +52,19 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
     return expensive and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
 
 
-def can_take_turns(records: Sequence[TrialRecord], memory_gib: float) -> bool:
+def can_take_turns(records: Sequence[TrialRecord]) -> bool:
     """Returns whether scripts can take turns: steps are watched and short, and all fit in memory together.
 
-    Args:
-        memory_gib: The GPU's memory in GiB; 0 without one.
+    Not on a GPU: the queue of a stopped process goes on filling it.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
-    host_gib = psutil.virtual_memory().available / 2**30
-    for name, most in (("tree_mem_gib", host_gib), ("gpu_mem_used_gib", memory_gib or math.inf)):
-        if sum(m.telemetry[name].p95 for m in measured if name in m.telemetry) > MEMORY_SHARE * most:
-            return False
-    return all(0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective for m in measured)
+    taken = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
+    if taken > MEMORY_SHARE * psutil.virtual_memory().available / 2**30:
+        return False
+    return all(
+        0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective and not m.trains_on_gpu
+        for m in measured
+    )
 
 
 def kept_round(

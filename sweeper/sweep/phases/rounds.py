@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sweeper.analysis.confirmation import (
@@ -18,7 +18,7 @@ from sweeper.analysis.confirmation import (
     is_enough,
     ratios,
 )
-from sweeper.analysis.drift import block_of, unsteady
+from sweeper.analysis.drift import block_of
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.launchers import traits
@@ -31,6 +31,7 @@ from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.telemetry.nvml.devices import is_exclusive
 
 QUICK_WARMUP_SECONDS = 5.0
 SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
@@ -111,14 +112,13 @@ class Rounds:
         precision = spec.confirm.precision
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
-        self._drift = dataclasses.replace(self._drift, unsteady=dict(self._unsteady()))
-        memory = min(each.memory_gib for each in self._context.machine.devices)
+        devices = self._context.machine.devices
+        memory = min(each.memory_gib for each in devices)
         if traits(spec.execution.launcher).keeps_processes:
-            self._kept = (
-                can_take_turns(records, memory)
-                if spec.command
-                else is_expensive(records, self._window_seconds, memory)
-            )
+            if spec.command:
+                self._kept = can_take_turns(records)
+            elif is_expensive(records, self._window_seconds, memory):
+                self._kept = not any(is_exclusive(each.uuid) for each in devices)
         if self._kept and not spec.command:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
@@ -149,12 +149,6 @@ class Rounds:
             if left is not None and after is not None:
                 longest = max(longest, left - after)
         self.ended = f"after {len(self.speeds)} rounds, the limit, the intervals are still wide"
-
-    def _unsteady(self) -> Iterator[tuple[int, float]]:
-        for number in self._numbers:
-            found = self._trials.table.records[number].measurement
-            if found is not None and (change := unsteady(found)):
-                yield number, change
 
     def run_one(self, index: int, numbers: Sequence[int]) -> None:
         """Runs one round of `numbers`."""
@@ -207,9 +201,8 @@ class Rounds:
 
     def record(self) -> None:
         """Adds the speeds to the machine's record."""
-        # Speeds that change by chance say nothing about the machine.
-        steady = [number for number in self._numbers if number not in self._drift.unsteady]
-        names = {number: self._context.key_of(self._trials.table.records[number]) for number in steady}
+        records = self._trials.table.records
+        names = {number: self._context.key_of(records[number]) for number in self._numbers}
         self._machine.add(block_of(self.throughputs(), names, time.time(), self._of))
 
     def decision(self, unfit: Collection[int]) -> Chosen:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.confirmation import Ratio, mean_of
 from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.finalists import beyond_production
 from sweeper.analysis.labels import run_name
@@ -101,7 +101,8 @@ class LoadedSweep:
         }
         values = tuple(each[BASELINE] for each in self.confirmation.rounds if BASELINE in each)
         if values:
-            found[BASELINE] = Confirmation(throughput=statistics.fmean(values), rounds=values)
+            speed = math.exp(mean_of([math.log(each) for each in values]))
+            found[BASELINE] = Confirmation(throughput=speed, rounds=values)
         return found
 
     def traced(self, number: int) -> Mapping[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml.binding import find, gpus, initialised, is_split, problem, start
+from sweeper.telemetry.nvml.binding import find, gpus, initialised, instances, is_split, problem, start
 from sweeper.telemetry.nvml.processes import compute_processes
 
 LIMIT_SECONDS = 60.0
@@ -69,6 +69,29 @@ def gpu_uuids() -> list[str]:
         EnvironmentStopError: The driver has not answered within `LIMIT_SECONDS`.
     """
     return _of_visible(lambda nvml, handle: str(nvml.nvmlDeviceGetUUID(handle)))
+
+
+def first_gpu() -> str:
+    """Returns the UUID of the GPU that a process uses if it names none; empty without one.
+
+    Of several models, CUDA starts with the one of the highest capability, unless CUDA_DEVICE_ORDER or a list
+    of UUIDs says otherwise.
+
+    Raises:
+        EnvironmentStopError: As for `gpu_uuids`.
+    """
+    found = gpu_uuids()
+    is_listed = not os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()[:1].isdecimal()
+    if len(found) < 2 or is_listed or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return next(iter(found), "")
+    return _bounded(lambda: _most_capable(found)) or found[0]
+
+
+def _most_capable(uuids: Sequence[str]) -> str:
+    with contextlib.suppress(Exception), initialised() as nvml:
+        capability = {each: nvml.nvmlDeviceGetCudaComputeCapability(find(nvml, each).whole) for each in uuids}
+        return max(uuids, key=lambda each: tuple(capability[each]))
+    return ""
 
 
 def _of_visible(each: Callable[[Any, Any], str]) -> list[str]:
@@ -161,9 +184,19 @@ def full_uuid(name: str) -> str:
 
 def _full(name: str) -> str:
     with contextlib.suppress(Exception), initialised() as nvml:
-        handle = dict(gpus(nvml))[int(name)] if name.isdecimal() else find(nvml, name).handle
-        return str(nvml.nvmlDeviceGetUUID(handle))
+        return str(nvml.nvmlDeviceGetUUID(_by_name(nvml, name, dict(gpus(nvml)))))
     return ""
+
+
+def is_exclusive(uuid: str) -> bool:
+    """Returns whether only one process at a time may use a GPU, as far as NVML knows it."""
+    return bool(uuid) and bool(_bounded(lambda: _is_exclusive(uuid)))
+
+
+def _is_exclusive(uuid: str) -> bool:
+    with contextlib.suppress(Exception), initialised() as nvml:
+        return _MODES[nvml.nvmlDeviceGetComputeMode(find(nvml, uuid).whole)].startswith("exclusive")
+    return False
 
 
 def name_and_memory_gib(uuid: str) -> tuple[str, float]:
@@ -210,8 +243,16 @@ def _listed(wanted: list[str] | None, each: Callable[[Any, Any], str]) -> list[s
         for entry in wanted if wanted is not None else map(str, wholes):
             if not _is_name(entry):
                 break
-            found.append(each(nvml, wholes[int(entry)] if entry.isdecimal() else find(nvml, entry).handle))
+            found.append(each(nvml, _by_name(nvml, entry, wholes)))
     return found
+
+
+def _by_name(nvml: Any, entry: str, wholes: Mapping[int, Any]) -> Any:
+    """Returns the handle of an entry of CUDA_VISIBLE_DEVICES; of a split GPU, CUDA uses the first part."""
+    if not entry.isdecimal():
+        return find(nvml, entry).handle
+    whole = wholes[int(entry)]
+    return next(instances(nvml, whole), whole)
 
 
 def _name(nvml: Any, handle: Any) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 from sweeper.system.process import tree
 from sweeper.telemetry.nvml.binding import NOT_FOUND, SUCCESS, Device, LeftOutError, code_of, is_final
 
 GIB = 1024**3
+_MPS_SERVER = "nvidia-cuda-mps"
 
 
 def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
@@ -19,7 +22,22 @@ def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
         found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except mismatch:
         found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
-    return {int(each.pid): each.usedGpuMemory for each in found}
+    listed = {int(each.pid): each.usedGpuMemory for each in found}
+    servers = set(filter(_is_mps_server, listed))
+    if not servers:
+        return listed
+    # In place of MPS's clients, NVML lists the server that computes for them.
+    with contextlib.suppress(Exception):
+        clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+        listed.update({int(each.pid): each.usedGpuMemory for each in clients})
+    return {pid: used for pid, used in listed.items() if pid not in servers}
+
+
+def _is_mps_server(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").startswith(_MPS_SERVER)
+    except OSError:
+        return False
 
 
 class Foreign:

@@ -13,10 +13,10 @@ from replays import Bench, spec_of, surface, throughput
 from sweeper.analysis.confirmation import MIN_ROUNDS
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
-from sweeper.core.measurement import Failure, FailureKind
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.phases import kept_processes
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, is_expensive
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, can_take_turns, is_expensive
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
@@ -52,6 +52,16 @@ def test_and_where_all_of_them_fit_onto_the_device_at_once():
     dear = [record(1.0, 20.0, 10.0), record(1.0, 20.0, 5.0)]
     assert is_expensive(dear, 1.0, 24.0)
     assert not is_expensive(dear, 1.0, 16.0)
+
+
+def test_scripts_take_turns_where_a_stop_ends_their_work():
+    """The queue of a GPU goes on after it."""
+    on_gpu = dataclasses.replace(made_up(1.0), device=DeviceInfo(kind="cuda", name="A10"))
+    of = TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=on_gpu)
+    assert can_take_turns([record(1.0, 1.0)])
+    assert not can_take_turns([record(1.0, 1.0), of])
+    on_cores = dataclasses.replace(on_gpu, observed={"device": "cpu"})
+    assert can_take_turns([dataclasses.replace(of, outcome=on_cores)])
 
 
 def test_a_trial_waits_for_its_turn(tmp_path: Path):
