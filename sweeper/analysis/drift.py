@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from sweeper.analysis.confirmation import Drift, Round, Variance, mean_of, share, variance_of
 
-PRIOR_RATIO, PRIOR_SPEED = 0.038**2, 0.06**2
-"""Variances of the log of a ratio and of a speed between measurements, from 30 winners that were measured
+PRIOR_RATIO, PRIOR_SPEED = 0.034**2, 0.06**2
+"""Variances of the log of a ratio and of a speed between measurements, from 50 winners that were measured
 again after 10 to 30 minutes on shared hosts."""
 
-PRIOR_FREEDOM = 17
+PRIOR_FREEDOM = 26
 """Number of repeated measurements that these variances are worth."""
 
 LEAST = 0.1
@@ -60,7 +60,9 @@ class Return:
 
 
 def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: str) -> Block:
-    """Returns the block of some rounds.
+    """Returns the block of some rounds, without the trials that dropped out of them.
+
+    These ran in a few rounds only, so their speeds are not of the same time as the others'.
 
     Args:
         names: Each trial's identifier on this machine, by number.
@@ -68,7 +70,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
     speeds = {}
     for number, name in names.items():
         logs = [math.log(each[number]) for each in rounds if number in each]
-        if len(logs) > 1:
+        if len(logs) == len(rounds) > 1:
             speeds[name] = mean_of(logs), variance_of(logs).value / len(logs)
     return Block(at=at, of=of, speeds=speeds)
 

@@ -53,6 +53,14 @@ def test_it_is_learned_from_what_was_measured_again(sd: float):
     assert found.speed.freedom > 60
 
 
+def test_what_dropped_out_of_the_rounds_says_nothing():
+    """It ran in the first ones only, and the machine may have changed since."""
+    rounds: list[Round] = [{0: 100.0, 1: 200.0, 2: 150.0}] * 3 + [{0: 150.0, 1: 300.0}] * 3
+    found = block_of(rounds, {**NAMES, 2: "other"}, 0.0, "0")
+    assert set(found.speeds) == {"baseline", "winner"}
+    assert found.speeds["winner"][0] - found.speeds["baseline"][0] == pytest.approx(math.log(2))
+
+
 def test_a_steady_machine_is_not_thought_to_stand_still():
     found = drift([block for _, block in blocks(random.Random(0), 300, 0.0)])
     assert found.ratio.value == pytest.approx(LEAST * PRIOR_RATIO, rel=0.5)
