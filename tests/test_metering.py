@@ -284,8 +284,9 @@ class Event:
 def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     torch = ModuleType("torch")
 
-    def empty(shape: tuple[int, ...], dtype: str, pin_memory: bool) -> Copied:
-        assert (shape, dtype, pin_memory) == ((1,), "float32", True)
+    def empty(shape: tuple[int, ...], dtype: str, device: str, pin_memory: bool) -> Copied:
+        # Only memory of the host can be pinned, whatever the script's default device is.
+        assert (shape, dtype, device, pin_memory) == ((1,), "float32", "cpu", True)
         return Copied()
 
     cuda = SimpleNamespace(Event=Event, current_stream=lambda device: f"the stream of {device}")

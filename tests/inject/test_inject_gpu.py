@@ -16,7 +16,6 @@ from strict_cuda import CYCLES_PER_SECOND, StrictCuda
 from sweeper import inject
 from sweeper.inject import gpu, lines
 from sweeper.inject.laps import DeviceLaps
-from sweeper.metering import Losses
 
 SLEEP_SECONDS = 0.02
 SCRIPT = """
@@ -180,16 +179,3 @@ def test_lines_that_wait_in_every_step_are_named_and_copies_are_not(monkeypatch)
         "torch.cuda.synchronize()",
     ]
     assert torch.cuda.synchronize is not synchronize
-
-
-def test_a_loss_is_read_wherever_tensors_are_made_by_default() -> None:
-    with StrictCuda():
-        loss = torch.full((), 0.5, device="cuda")
-        torch.set_default_device("cuda")
-        try:
-            losses = Losses()
-            losses.add(loss)
-            torch.cuda.synchronize()
-            assert losses.taken() == 0.5
-        finally:
-            torch.set_default_device(None)

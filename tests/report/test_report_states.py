@@ -25,13 +25,13 @@ FIRST = {
     "lucky": "Your baseline is as good as anything that was tried.",
     "unconfirmed": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
     "in a single measurement, unconfirmed.",
-    "stopped": "Trial 002 bs3583 res fp32 comp h64 is 89.2x as fast as your baseline, confirmed.",
+    "stopped": "Trial 002 bs3583 res fp32 comp h64 is 89x as fast as your baseline, confirmed.",
     "stopped_unconfirmed": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
     "in a single measurement, unconfirmed.",
     "unfinished": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
     "in a single measurement, unconfirmed.",
     "two_objectives": "Of 2 trials on the Pareto front, 002 bs3583 res fp32 comp h64 is picked: "
-    "89.2x as fast as your baseline, confirmed.",
+    "89x as fast as your baseline, confirmed.",
 }
 SAID = {
     "baseline_failed": "The baseline failed: no such file: data.csv. Its output is in ",
