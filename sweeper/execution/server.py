@@ -28,7 +28,6 @@ from typing import Any, NoReturn
 from sweeper.core.codec import make_decoders
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, Measurement, Report
-from sweeper.system.huge_pages import use_huge_pages
 from sweeper.system.process import children
 from sweeper.telemetry.probes import look_for_probes
 from sweeper.worker.keeper import (
@@ -223,7 +222,6 @@ def main(warm: Callable[[], None] = warm) -> None:
     # that it takes from the kernel at each step in an interpreter of its own.
     gc.freeze()
     gc.enable()
-    use_huge_pages()
     Server(source, answers).serve()
 
 
