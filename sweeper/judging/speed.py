@@ -44,10 +44,6 @@ after each round. Together they call at most one in twenty pairs of equal versio
 EARLY_WIDTH, NARROW = math.log(1.05), math.log(1.01)
 """Half-widths of intervals that are narrow enough for a clear difference, and for any answer."""
 
-ROBUST_ROUNDS, TRIM = 8, 0.125
-"""Number of rounds from which the mean is trimmed, and the share that is trimmed at either end: a disturbed
-round does not decide."""
-
 SAME = math.log(1.03)
 """Largest log ratio of versions that are called the same: they are within 3% of each other."""
 
@@ -67,7 +63,7 @@ class Compared:
 
     Attributes:
         ratio: Samples per second of the second version over those of the first: the geometric mean over
-            rounds, trimmed from `ROBUST_ROUNDS` on.
+            rounds, trimmed as in a confirmation.
         low: Lower end of its interval at `LEVEL`; `high` is the upper one.
         before: The measurements of the first version, round by round; `after` has those of the second.
     """
@@ -203,33 +199,20 @@ def _log_ratios(found: Round) -> list[float]:
     return [math.log(after / before) for before, after in zip(*speeds, strict=False)]
 
 
-def robust_interval(logs: Sequence[float], level: float) -> tuple[float, float, float]:
-    """Returns mean, low and high of the t interval, which is of the trimmed mean from `ROBUST_ROUNDS` on.
-
-    Source: Yuen (1974), 10.1093/biomet/61.1.165.
-    """
-    if len(logs) < ROBUST_ROUNDS:
-        return interval(logs, level)
-    from scipy.stats import mstats
-
-    low, high = mstats.trimmed_mean_ci(logs, limits=(TRIM, TRIM), alpha=1 - level)
-    return float(low + high) / 2, float(low), float(high)
-
-
 def is_clear(logs: Sequence[float]) -> bool:
     """Returns whether further rounds would hardly change the answer."""
     if len(logs) < MIN_ROUNDS:
         return False
-    mean, low, high = robust_interval(logs, EARLY_LEVEL)
+    mean, low, high = interval(logs, EARLY_LEVEL)
     if mean - low <= NARROW:
         return True
     is_off = low > 0 or high < 0
-    return is_off and mean - robust_interval(logs, LEVEL)[1] <= EARLY_WIDTH
+    return is_off and mean - interval(logs, LEVEL)[1] <= EARLY_WIDTH
 
 
 def answer(logs: Sequence[float]) -> Speed:
     """Returns the answer that the logarithms of all rounds' ratios give."""
-    _, low, high = robust_interval(logs, LEVEL)
+    _, low, high = interval(logs, LEVEL)
     if low > 0:
         return Speed.FASTER
     if high < 0:
@@ -238,7 +221,7 @@ def answer(logs: Sequence[float]) -> Speed:
 
 
 def _compared(logs: Sequence[float], rounds: Sequence[Round]) -> Compared:
-    mean, low, high = robust_interval(logs, LEVEL)
+    mean, low, high = interval(logs, LEVEL)
     return Compared(
         answer=answer(logs),
         ratio=math.exp(mean),

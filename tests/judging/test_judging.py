@@ -308,7 +308,7 @@ def test_nonsense_is_refused(words: tuple[str, ...], why: str):
 
 @pytest.mark.slow
 def test_a_faster_command_that_trains_otherwise():
-    asked = [f"{sys.executable} train.py 0.004", "--after", f"{sys.executable} train.py 0.002 0.05"]
+    asked = [f"{sys.executable} train.py 0.012", "--after", f"{sys.executable} train.py 0.002 0.05"]
     done = run("--minutes", "0.3", "--require", "not-slower", "--before", *asked)
     assert done.returncode == 1, done.stderr
     assert "faster" in done.stdout
