@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -240,3 +241,26 @@ def test_what_outlives_keeper_and_server_is_ended_all_the_same(own, tmp_path, wa
     os.kill(own.pid, signal.SIGKILL)
     assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
     assert leftovers(tmp_path) == []
+
+
+HOLES = """
+import ctypes, sys
+from sweeper.execution import server
+
+class Info(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Info
+server.Server.serve = lambda self: print(mallinfo().fordblks, file=sys.stderr)
+server.main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_the_servers_heap_has_no_holes_that_a_training_could_use():
+    """One in an interpreter of its own has none, and takes that memory from the kernel at each step."""
+    command = [sys.executable, "-c", HOLES, str(os.getpid())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stderr) < 3 << 20
