@@ -217,9 +217,9 @@ def main(warm: Callable[[], None] = warm) -> None:
     gc.disable()
     warm()
     look_for_probes()
-    # The objects made so far live forever: the collector need not touch (and so copy) their pages. What is
-    # garbage among them stays, too: it would leave holes in the heap, and a training would find memory there
-    # that it takes from the kernel at each step in an interpreter of its own.
+    # The objects made so far live forever, so the collector need not touch (and thereby copy) their pages.
+    # They are not collected first: freed garbage leaves holes in the heap, which trials would reuse. A
+    # training in a fresh interpreter has no such holes and gets its memory from the kernel at each step.
     gc.freeze()
     gc.enable()
     Server(source, answers).serve()

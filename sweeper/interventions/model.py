@@ -177,8 +177,8 @@ class Layout(Intervention):
 def _lay_out_state(torch: Any, late: set[int]) -> None:
     """Lays out the state of optimizers like its parameters, before the next step of those in `late`.
 
-    The first step made it, in the layout from before. Fused optimizers refuse it, or pass over elements in
-    the order of memory.
+    The first step created it in the old layout. A fused optimizer refuses that on a GPU, and mixes up
+    elements on a CPU, because it walks both in memory order.
     """
 
     def lay_out(optimizer: Any, *_: Any) -> None:

@@ -239,10 +239,10 @@ class Stepper:
     def _cannot_recompute(self) -> str:
         """Returns why activations cannot be computed again in a graph; empty if they can."""
         if torch.__version__ < "2.10":
-            return "needs torch 2.10 or newer, which reads the generator's state while it captures"
+            return "needs torch 2.10 or newer, to read the generator's state during a capture"
         if any(isinstance(each, nn.RNNBase) and each.dropout for each in self.model.modules()):
-            # To set the generator's state frees it, although graphs still read it.
-            return "a recurrent layer's dropout has a state of its own in cuDNN"
+            # Setting the generator's state frees it while graphs still use it.
+            return "cuDNN keeps a separate state for the dropout of recurrent layers"
         return ""
 
     def capturing(

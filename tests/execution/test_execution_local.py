@@ -260,7 +260,7 @@ server.main()
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_the_servers_heap_has_no_holes_that_a_training_could_use():
-    """One in an interpreter of its own has none, and takes that memory from the kernel at each step."""
+    """A fresh interpreter has none: there, a training gets its memory from the kernel at each step."""
     command = [sys.executable, "-c", HOLES, str(os.getpid())]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stderr) < 3 << 20

@@ -312,7 +312,7 @@ def test_recomputed_activations_are_captured_where_that_is_safe(make_job, monkey
             trained(make_job(again), 1, fake)
     _, stepper, _ = set_up(make_job(again), Silent())
     stepper.model.add_module("recurrent", torch.nn.LSTM(2, 2, num_layers=2, dropout=0.1))
-    with pytest.raises(TrialFailedError, match="a recurrent layer's dropout"):
+    with pytest.raises(TrialFailedError, match="the dropout of recurrent layers"):
         stepper.capture(SimpleNamespace(), Fake())
     # Without repeated blocks, nothing is computed again.
     monkeypatch.setattr(step, "repeated_blocks", lambda model: [])

@@ -1,4 +1,4 @@
-"""Allows one supervisor per sweep: the kernel releases its lock, and an epoch stops one that is stale."""
+"""Allows one supervisor per sweep. The kernel releases its lock, and an epoch number stops a stale one."""
 
 from __future__ import annotations
 
