@@ -35,12 +35,12 @@ test: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-check: $(READY) test docs
+check: $(READY) docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(PARALLEL) -m "(slow or browser or slurm) and not soak"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not soak"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

@@ -32,8 +32,10 @@ from common import RESULTS, Figure, chosen, device_folder, publish
 from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
-from sweeper.analysis.confirmation import interval, is_enough, log_ratios
+from sweeper.analysis.confirmation import is_enough
+from sweeper.analysis.intervals import interval
 from sweeper.analysis.projection import samples_to_loss
+from sweeper.analysis.rounds import log_ratios
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement, Report
 from sweeper.execution.local import LocalLauncher

@@ -27,7 +27,8 @@ import torch
 from common import Figure, chosen, publish, spread
 from verdicts import Bench
 
-from sweeper.analysis.confirmation import Round, interval, log_ratios
+from sweeper.analysis.intervals import interval
+from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement

@@ -38,9 +38,9 @@ from sweeper.judging.arms import Arm, commands
 from sweeper.judging.losses import Baseline
 from sweeper.judging.speed import (
     MIN_ROUNDS,
+    Compared,
     Round,
     Speed,
-    answer,
     compare,
     is_clear,
     log_ratio,
@@ -129,8 +129,8 @@ def _lines() -> list[Any]:
     return [json.loads(each) for each in text.splitlines()]
 
 
-def _answers(asked: Asked, planted: float) -> Iterator[Speed]:
-    """Yields the answers of runs on recorded rounds: who came first is drawn, as between equals it may be.
+def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
+    """Yields comparisons on recorded rounds: who came first is drawn, as between equals it may be.
 
     Args:
         planted: Logarithm of the ratio that the second version has.
@@ -141,7 +141,7 @@ def _answers(asked: Asked, planted: float) -> Iterator[Speed]:
             signs = (draw.choice((-1, 1)) for _ in line["logs"])
             whole = [sign * log + planted for sign, log in zip(signs, line["logs"], strict=True)]
             counts = range(MIN_ROUNDS, len(whole) + 1)
-            yield answer(whole[: next((n for n in counts if is_clear(whole[:n])), len(whole))])
+            yield Compared.of(whole[: next((n for n in counts if is_clear(whole[:n])), len(whole))])
 
 
 def _share(what: str, count: int, runs: int, bar: str) -> Figure:
@@ -151,19 +151,24 @@ def _share(what: str, count: int, runs: int, bar: str) -> Figure:
 
 def equals(asked: Asked) -> Iterator[Figure]:
     """Yields how often a script is told apart from itself."""
-    found = Counter(_answers(asked, 0.0))
+    compared = list(_compared(asked, 0.0))
+    found = Counter(each.answer for each in compared)
     runs, wrong = found.total(), found[Speed.FASTER] + found[Speed.SLOWER]
     yield _share("equals called faster or slower", wrong, runs, "<= 5")
     yield _share("equals called the same", found[Speed.SAME], runs, "")
+    yield _share("equals that are not slower", sum(e.is_not_slower for e in compared), runs, "")
 
 
 def differences(asked: Asked) -> Iterator[Figure]:
     """Yields how often planted differences are found, and with the wrong sign."""
     for percent, bar in ((10, ">= 90"), (3, ">= 50")):
-        found = Counter(_answers(asked, -math.log(1 + percent / 100)))
+        compared = list(_compared(asked, -math.log(1 + percent / 100)))
+        found = Counter(each.answer for each in compared)
         runs = found.total()
         yield _share(f"{percent}% slower, found", found[Speed.SLOWER], runs, bar)
         yield _share(f"{percent}% slower, called faster", found[Speed.FASTER], runs, "<= 0")
+        passed = sum(each.is_not_slower for each in compared)
+        yield _share(f"{percent}% slower, but not slower as required", passed, runs, "")
 
 
 def live(asked: Asked) -> Iterator[Figure]:

@@ -210,7 +210,15 @@ class StrictCuda:
     def _properties(self, device: int) -> SimpleNamespace:
         major, minor = CAPABILITY
         return SimpleNamespace(
-            name=NAME, major=major, minor=minor, total_memory=TOTAL_BYTES, uuid=UUID, multi_processor_count=72
+            name=NAME,
+            major=major,
+            minor=minor,
+            total_memory=TOTAL_BYTES,
+            uuid=UUID,
+            multi_processor_count=72,
+            pci_domain_id=0,
+            pci_bus_id=device,
+            pci_device_id=0,
         )
 
     def _memory_stats(self, device: int) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from gpu_day import bottlenecks
 from gpu_day.jobs import TOUCH
 from gpu_day.steps import Day, FailedError, count_of
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.confirmation import Round, interval, log_ratios
+from sweeper.analysis.intervals import interval
+from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.analysis.trial_card import trial_card
 from sweeper.core.job import PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report

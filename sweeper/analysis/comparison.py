@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sweeper.analysis.confirmation import LEVEL, Round, log_ratios, mean_of, variance_of
 from sweeper.analysis.decision import decide
+from sweeper.analysis.intervals import LEVEL, mean_of, variance_of
 from sweeper.analysis.labels import run_name
+from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord

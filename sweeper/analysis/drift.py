@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import Drift, Round, Variance, mean_of, share, variance_of
+from sweeper.analysis.intervals import Variance, mean_of, variance_of
+from sweeper.analysis.rounds import Round
 
 PRIOR_RATIO, PRIOR_SPEED = 0.034**2, 0.06**2
-"""Variances of the log of a ratio and of a speed between measurements, from 50 winners that were measured
+"""Variances of the log of a ratio and of a speed between measurements, from 54 winners that were measured
 again after 10 to 30 minutes on shared hosts."""
 
 PRIOR_FREEDOM = 26
@@ -25,6 +26,34 @@ LEAST = 0.1
 
 MIN_SHARE = 0.25
 """Share of the largest drift below which a ratio says nothing about it."""
+APART = 2.0
+"""Ratio of two speeds from which the configurations drift apart the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """The drift of a machine between two measurements.
+
+    Attributes:
+        ratio: Variance of the log of a ratio of `APART` or more.
+        speed: Variance of the log of a speed.
+    """
+
+    ratio: Variance
+    speed: Variance
+
+    def of(self, ratio: float) -> Variance:
+        """Returns the variance of a ratio of two trials, given as its log."""
+        return Variance(share(ratio) ** 2 * self.ratio.value, self.ratio.freedom)
+
+
+def share(ratio: float) -> float:
+    """Returns the share of the largest drift that a ratio, given as its log, may have.
+
+    Two configurations drift apart by what they do differently: much if one is twice as fast, next to
+    nothing if they are equally fast.
+    """
+    return min(1.0, abs(ratio) / math.log(APART))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +113,12 @@ def drift(blocks: Sequence[Block]) -> Drift:
 def _speeds(blocks: Sequence[Block]) -> Iterator[Return]:
     last: dict[str, tuple[float, float]] = {}
     for block in blocks:
+        known = last.keys() & block.speeds.keys()
         for name, now in block.speeds.items():
-            if name in last:
-                yield Return(now[0] - last[name][0], now[1] + last[name][1])
-            last[name] = now
+            if name in known:
+                # A slow hour slows all of a block.
+                yield Return(now[0] - last[name][0], now[1] + last[name][1], weight=1 / len(known))
+        last.update(block.speeds)
 
 
 def _ratios(blocks: Sequence[Block]) -> Iterator[Return]:

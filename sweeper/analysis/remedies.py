@@ -130,6 +130,11 @@ def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remed
 
 def _capacity(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     yield from _bf16(found, config)
+    if not config.activation_checkpointing:
+        yield Remedy(
+            "`activation_checkpointing: true`: less is stored per sample, so larger batches fit",
+            {"activation_checkpointing": True},
+        )
     yield Remedy(
         "memory is full: use a smaller model; `accumulate_steps` enlarges the batch, but is no faster"
     )

@@ -72,6 +72,7 @@ class Summary:
         unfit: Names of the trials that were faster, but beyond a limit in confirmation.
         unknown_metrics: Metrics of its objectives and constraints that are not installed here.
         to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
+        missed_loss: The baseline's loss, if the winner does not reach it within three times the samples.
         price_per_hour: Of one device; None if unknown.
     """
 
@@ -101,6 +102,7 @@ class Summary:
     unfit: tuple[str, ...] = ()
     unknown_metrics: tuple[str, ...] = ()
     to_loss: TimeToLoss | None = None
+    missed_loss: float | None = None
     price_per_hour: float | None = None
 
     def name_of(self, record: TrialRecord) -> str:
@@ -280,6 +282,8 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
         }
     if winner is not None and summary.winner is not None and (paid := summary.break_even(summary.winner)):
         winner["break_even_steps"] = paid[1]
+    if winner is not None and summary.missed_loss is not None:
+        winner["missed_loss"] = rounded(summary.missed_loss, 4)
     if winner is not None and summary.to_loss is not None:
         winner["to_loss"] = {
             name: rounded(getattr(summary.to_loss, name), 4) for name in ("loss", "ratio", "low", "high")

@@ -10,8 +10,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import LEVEL, Ratio
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.intervals import LEVEL
 from sweeper.analysis.projection import Curve, samples_to_loss
+
+MAX_SAMPLES = 3
+"""Largest multiple of the baseline's samples that the winner may need."""
+
+MIN_POINTS = 6
+"""Fewest points of a curve that show when it reaches a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

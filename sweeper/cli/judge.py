@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +20,16 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.judging.arms import Arm, commands, patched, since
 from sweeper.judging.speed import LEVEL, Speed
-from sweeper.judging.verdict import Required, Verdict, words
+from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
+from sweeper.spec.rules import leads_elsewhere
 
 NOT_MET = 1
+_COSTS = (
+    ("memory_gib", "Memory", "GiB"),
+    ("gpu_memory_gib", "GPU memory", "GiB"),
+    ("joules_per_sample", "Energy per sample", "J"),
+)
 
 
 def judge(
@@ -48,7 +54,10 @@ def judge(
         typer.Option("--patch", metavar="FILE", help="Compare the working tree with this patch applied."),
     ] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit for everything.")
+        float,
+        typer.Option(
+            "--minutes", metavar="M", min=0.1, help="Limit; seeded runs and four rounds are made in any case."
+        ),
     ] = 5.0,
     require: Annotated[
         Required | None,
@@ -69,14 +78,19 @@ def judge(
     """
     # Only the JSON goes to standard output.
     out = Console(file=sys.stderr, highlight=False) if as_json else console()
+    found, failure = None, ""
     with _arms(command or [], before, after, ref, patch) as arms, LiveScreen(out) as screen:
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")
         screen.line(f"{arms[1].name}: {shlex.join(arms[1].command)}")
         try:
             found = judge_change(arms, minutes, screen.line)
         except TrialFailedError as error:
-            screen.line(f"It cannot be judged: {error}.")
-            raise typer.Exit(NOT_MET) from None
+            failure = str(error)
+            screen.line(f"It cannot be judged: {failure}.")
+    if found is None:
+        if as_json:
+            print(json.dumps({"schema": SCHEMA, "error": failure}))
+        raise typer.Exit(NOT_MET)
     if as_json:
         is_met = {} if require is None else {"require": str(require), "met": found.meets(require)}
         print(json.dumps({**found.to_dict(), **is_met}, indent=1))
@@ -105,10 +119,11 @@ def _arms(
     if before is not None or after is not None:
         if not before or not after or command:
             raise UserError("`--before CMD` and `--after CMD` must both be given, without another command.")
-        yield commands(shlex.split(before), shlex.split(after), here)
+        yield commands(_words("--before", before), _words("--after", after), here)
         return
     if not command:
         raise UserError("a command must follow `--`, such as `-- python train.py`.")
+    _check_stays(command)
     if ref is not None:
         with since(ref, command, here) as arms:
             yield arms
@@ -120,6 +135,27 @@ def _arms(
         yield arms
 
 
+def _words(option: str, text: str) -> list[str]:
+    """Returns the words of a command line.
+
+    Raises:
+        UserError: It has none, or its quotes do not match.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"`{option}` must be a command line, but got {text!r}: {error}.") from None
+    if not words:
+        raise UserError(f"`{option}` must be a command line, but got {text!r}.")
+    _check_stays(words)
+    return words
+
+
+def _check_stays(command: Sequence[str]) -> None:
+    if reason := leads_elsewhere(command):
+        raise UserError(f"`sweeper judge` runs the command again and again, but {reason}.")
+
+
 def lines(found: Verdict, require: Required | None) -> Iterator[str]:
     """Yields the verdict in words."""
     speed = found.speed
@@ -128,9 +164,11 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
         f"{speed.answer}: {speed.ratio:.3g}x ({LEVEL:.0%} interval {interval(speed.low, speed.high)},"
         f" {len(speed.before)} rounds); losses {words(found.training)}."
     )
-    memory = [found.to_dict()[arm]["memory_gib"] for arm in ("before", "after")]
-    if None not in memory:
-        yield f"  Memory: {memory[0]:.3g} GiB before, {memory[1]:.3g} GiB after."
+    sides = found.to_dict()
+    for key, what, unit in _COSTS:
+        before, after = (sides[arm][key] for arm in ("before", "after"))
+        if before is not None and after is not None:
+            yield f"  {what}: {before:.3g} {unit} before, {after:.3g} {unit} after."
     if speed.answer is Speed.UNDECIDED:
         yield "  The interval includes 1: more time (--minutes) or a quieter machine would settle it."
     if require is not None:

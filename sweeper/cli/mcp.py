@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import json
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +17,19 @@ from typing import Annotated, Any
 import typer
 
 from sweeper.errors import UserError
+from sweeper.system.interpreter import python_module
 
 MAX_MINUTES = 10.0
 MAX_OUTPUT = 32_000
-"""Most characters of an answer; of a longer one, only the end is returned."""
+"""Most characters of an answer; of a longer one, the beginning is left out."""
+MAX_SUMMARY = 4_000_000
+"""Most characters of a summary with all of its trials, which the answer leaves out."""
 MAX_PATCH = 200_000
 """Most characters of a patch."""
-GRACE_SECONDS = 120.0
-"""Time beyond the requested minutes in which a run that has begun can be completed."""
-END_SECONDS = 20.0
-"""Time between SIGINT and SIGKILL."""
+GRACE_SECONDS = 600.0
+"""Time beyond the requested minutes for what is done in any case: the seeded runs and the fewest rounds."""
+END_SECONDS = 30.0
+"""Time between SIGINT and SIGKILL; an interrupted sweep needs up to 25 s to end in order."""
 
 Tool = Callable[..., Awaitable[str]]
 
@@ -42,9 +45,7 @@ def mcp(
         list[str],
         typer.Argument(metavar="-- COMMAND...", help="The only command that runs.", show_default=False),
     ],
-    folder: Annotated[
-        Path, typer.Option("--folder", help="Where it runs; nothing else is read or written.")
-    ] = Path(),
+    folder: Annotated[Path, typer.Option("--folder", help="Where it runs.")] = Path(),
     minutes: Annotated[
         float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit of one answer.")
     ] = MAX_MINUTES,
@@ -56,8 +57,10 @@ def mcp(
 
     Example: sweeper mcp --folder ~/project -- python train.py
     """
-    if importlib.util.find_spec("mcp") is None:
-        raise UserError("`sweeper mcp` needs the package mcp. Install it with `pip install 'sweeper[mcp]'`.")
+    if importlib.util.find_spec("mcp") is None or importlib.util.find_spec("mcp.server.mcpserver") is None:
+        raise UserError(
+            "`sweeper mcp` needs the package mcp, 2 or newer. Install it with `pip install 'sweeper[mcp]'`."
+        )
     if not folder.is_dir():
         raise UserError(f"`--folder` must be a folder, but got {str(folder)!r}.")
     server(Runner(folder=folder.resolve(), command=tuple(command), max_minutes=minutes)).run("stdio")
@@ -81,8 +84,11 @@ class Runner:
     max_minutes: float
     is_busy: bool = field(default=False, init=False)
 
-    async def run(self, words: Sequence[str], minutes: float) -> str:
+    async def run(self, words: Sequence[str], minutes: float, most: int = MAX_OUTPUT) -> str:
         """Returns what `sweeper WORDS` prints, and its exit code if that is not 0.
+
+        Args:
+            most: Most characters; of more, the beginning is left out.
 
         Raises:
             RefusedError: Another command is running, or the minutes are beyond the limit.
@@ -94,16 +100,16 @@ class Runner:
             raise RefusedError("another measurement runs, and would be disturbed: wait for its answer.")
         self.is_busy = True
         try:
-            return await self._run(words, 60 * minutes + GRACE_SECONDS)
+            return await self._run(words, 60 * minutes + GRACE_SECONDS, most)
         finally:
             self.is_busy = False
 
-    async def _run(self, words: Sequence[str], seconds: float) -> str:
+    async def _run(self, words: Sequence[str], seconds: float, most: int) -> str:
         import anyio
 
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             process = await anyio.open_process(
-                [sys.executable, "-m", "sweeper", *words],
+                python_module("sweeper", *words),
                 cwd=self.folder,
                 stdin=None,
                 stdout=output.fileno(),
@@ -118,8 +124,10 @@ class Runner:
             finally:
                 with anyio.CancelScope(shield=True):
                     await _ended(process)
-            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * MAX_OUTPUT))
-            text = output.read()[-MAX_OUTPUT:]
+            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * most))
+            text = output.read()
+        if len(text) > most:
+            text = f"(the beginning is left out)\n{text[-most:]}"
         if is_late:
             return f"{text}\n(stopped: it took longer than {seconds:.0f} s)"
         return text if not process.returncode else f"{text}\n(exit code {process.returncode})"
@@ -161,12 +169,16 @@ def server(runner: Runner) -> Any:
         """The training's speed, the parts of its step, and why it is not faster, as JSON. Takes a minute."""
         return await runner.run(["watch", "--json", *training], min(3.0, runner.max_minutes))
 
-    async def tune(minutes: float = 5.0) -> str:
+    async def tune(minutes: float = 5.0, new: bool = False) -> str:
         """Make the training faster with nothing edited, and prove that it trains the same.
 
         What won is in the sweep that the answer names; `show` prints it.
+
+        Args:
+            minutes: Limit of the search.
+            new: Whether to start over, if the training has changed since the last tune.
         """
-        return await runner.run(["tune", f"--minutes={minutes}", *training], minutes)
+        return await runner.run(["tune", f"--minutes={minutes}", *["--new"] * new, *training], minutes)
 
     async def judge(patch: str = "", ref: str = "", minutes: float = 5.0) -> str:
         """Whether a change is faster and trains the same, as JSON. Name one of `patch` and `ref`.
@@ -189,8 +201,14 @@ def server(runner: Runner) -> Any:
             return await runner.run([*asked, f"--patch={file.name}", *training], minutes)
 
     async def show(name: str) -> str:
-        """The summary of a sweep, such as a tune's, as JSON."""
-        return await runner.run(["show", "--json", "--", name], 1.0)
+        """The summary of a sweep, such as a tune's, without its single trials, as JSON."""
+        text = await runner.run(["show", "--json", "--", name], 1.0, MAX_SUMMARY)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return text[-MAX_OUTPUT:]
+        found.pop("trials", None)
+        return json.dumps(found, indent=1)
 
     for tool in (watch, tune, judge, show):
         made.tool()(refusing(tool))

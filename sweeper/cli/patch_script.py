@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
-from sweeper.analysis.formatting import interval
+from sweeper.analysis.formatting import interval, interval_of_later
 from sweeper.cli.screen import STDOUT, LiveScreen, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
@@ -17,16 +20,19 @@ from sweeper.core.template import arguments
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.loader import GATHERED, Loader
-from sweeper.judging.speed import LEVEL
+from sweeper.judging.arms import root_of
+from sweeper.judging.speed import LEVEL, Compared
 from sweeper.patching.edits import Made
 from sweeper.patching.patch import Patch, make
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
-from sweeper.tuning.steps import ONCE, Interval, rungs_of
+from sweeper.tuning.steps import rungs_of
 
-FILE = "best.patch"
-MINUTES = 3.0
+FILE, NOT_FASTER = "best.patch", "not-faster.patch"
+"""Files in the folder of the sweep: the patch, or the diff that is not shown to be faster."""
+MINUTES, MORE_MINUTES = 3.0, 15
+"""Minutes for the rounds of a patch, and minutes to suggest if they do not suffice."""
 
 
 def write_patch(home: Path, name: str, out: Path | None) -> None:
@@ -53,31 +59,67 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
             found = make(command, folder, made, MINUTES, live.line)
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
+    if found.speed is None:
+        raise NothingFeasibleError(f"`{name}` has no patch: nothing of it can be written down.")
     if not found.holds:
-        why = "nothing of it can be written down" if not found.text else "it is not shown to be faster"
-        raise NothingFeasibleError(f"`{name}` has no patch: {why}.")
+        unproved = sweep.journal.folder / NOT_FASTER
+        _write(unproved, found.text)
+        raise NothingFeasibleError(f"`{name}` has no patch: {not_faster(found, unproved, command, folder)}")
     if path == STDOUT:
         print(found.text, end="")
         return
+    _write(path, found.text)
+    for line in lines(found):
+        prose(screen, line)
+    # A command must stay in one line.
+    screen.print(Text(f"Apply for good: {applying(path, root_of(folder))}"), soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        write_atomic(path, found.text)
+        write_atomic(path, text)
     except OSError as error:
         raise cannot_write(error, path.parent) from error
-    for line in lines(found, path):
-        prose(screen, line)
 
 
-def lines(found: Patch, path: Path) -> Iterator[str]:
-    """Yields the speed and the training of a patch that holds, and the command that applies it."""
-    speed = found.speed
-    assert speed is not None
-    yield (
-        f"Without sweeper, patched: {speed.ratio:.3g}x ({LEVEL:.0%} interval"
-        f" {interval(speed.low, speed.high)}, {len(speed.before)} rounds)."
-    )
+def lines(found: Patch) -> Iterator[str]:
+    """Yields the speed and the training of a patch that holds."""
+    assert found.speed is not None
+    yield f"Without sweeper, patched: {_measured(found.speed)}."
     if found.training is not None:
         yield f"Its training is {found.training.answer} over {found.training.covers}."
-    yield f"Apply for good: git apply {path}"
+
+
+def _measured(speed: Compared) -> str:
+    sure = f"{LEVEL:.0%} interval {interval(speed.low, speed.high)}"
+    return f"{speed.ratio:.3g}x ({sure}, {len(speed.before)} rounds)"
+
+
+def not_faster(found: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
+    """Returns how fast a patch is that does not hold, and the command that judges it for longer.
+
+    Args:
+        path: File with the patch.
+        folder: Folder that the script's command runs in.
+    """
+    assert found.speed is not None
+    alone = ", or some of its hunks alone," if found.text.count("\n@@ ") > 1 else ""
+    judge = ["sweeper", "judge", f"--minutes={MORE_MINUTES}", f"--patch={path.resolve()}", "--", *command]
+    return (
+        f"it runs at {_measured(found.speed)}, which does not show it to be faster."
+        f" Judge it{alone} for longer, in {folder}: {shlex.join(judge)}"
+    )
+
+
+def applying(path: Path, root: Path) -> str:
+    """Returns the command that applies a patch, for the current folder.
+
+    Args:
+        root: Folder that the patch is relative to; git reads its paths from where it runs.
+    """
+    if Path.cwd() == root:
+        return shlex.join(["git", "apply", str(path)])
+    return shlex.join(["git", "-C", str(root), "apply", str(path.resolve())])
 
 
 def _made(sweep: LoadedSweep) -> list[Made]:
@@ -91,29 +133,39 @@ def _made(sweep: LoadedSweep) -> list[Made]:
     if proof["fault"] or not proof["made"]:
         raise NothingFeasibleError(f"`{sweep.journal.name}` has no winner to write down.")
     device = sweep.about["device"]
-    brought = {each.name: each.stacked or each.alone for each in rungs_of(sweep)}
-    ratio = sweep.summary.ratio
-    if len(proof["made"]) == 1 and ratio is not None:
-        brought[proof["made"][0]["name"]] = ratio.ratio, ratio.low, ratio.high
+    gains = _gains(sweep, [each["name"] for each in proof["made"]])
     return [
-        Made(comment=_comment(each, brought.get(each["name"]), device, len(proof["made"])), **_of(each))
+        Made(comment=_comment(each, gains.get(each["name"], ""), device), **_of(each))
         for each in proof["made"]
     ]
+
+
+def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
+    """Returns in words what each of some changes brought, as far as that is known."""
+    ratio = sweep.summary.ratio
+    if len(names) == 1:
+        if ratio is None:
+            return {}
+        # With a single round the upper end is infinite, which is null in a file.
+        has_interval = ratio.high and math.isfinite(ratio.high)
+        sure = f" ({interval_of_later(ratio.low, ratio.high)})" if has_interval else ""
+        return {names[0]: f"{ratio.ratio:.3g}x as fast{sure}"}
+    # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
+    return {
+        each.name: f"{found[0]:.3g}x as fast {'beside the other changes' if each.stacked else 'alone'}"
+        for each in rungs_of(sweep)
+        if (found := each.stacked or each.alone)
+    }
 
 
 def _of(each: dict[str, Any]) -> dict[str, str]:
     return {key: each[key] for key in ("name", "value", "own")}
 
 
-def _comment(each: dict[str, Any], brought: Interval | None, device: str, count: int) -> str:
+def _comment(each: dict[str, Any], gain: str, device: str) -> str:
     is_gathered = (each["name"], each["value"]) == (Loader.name, GATHERED)
     why = (
         "the dataset is loaded into memory once, and batches are indexed" if is_gathered else str(each["why"])
     )
     text = f"{why[:1].upper()}{why[1:]}"
-    if brought is None:
-        return f"{text}."
-    ratio, low, high = brought
-    sure = "" if (low, high) == ONCE else f" (95% interval {interval(low, high)})"
-    with_others = "" if count == 1 else " beside the other changes"
-    return f"{text}: {ratio:.3g}x as fast{sure}{with_others}, on {device}."
+    return f"{text}: {gain}, on {device}." if gain else f"{text}."

@@ -12,18 +12,20 @@ from rich.text import Text
 from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, decide
+from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import (
     figure,
     interval,
     interval_of_later,
     loss,
+    metric,
     seconds,
     tie_line,
     times,
 )
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
-from sweeper.analysis.time_to_loss import TimeToLoss
+from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.cli.screen import prose, rate
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
@@ -106,7 +108,7 @@ def decision(summary: Summary) -> list[str]:
         f"{ratio.ratio:.3g}x your baseline, confirmed "
         f"({interval_of_later(ratio.low, ratio.high)}, {len(ratio.rounds)} rounds)."
     )
-    sooner = _sooner(summary.to_loss) if summary.to_loss is not None else ""
+    sooner = _sooner(summary.to_loss) if summary.to_loss is not None else _aim(summary, best, base)
     lines = [
         f"{summary.name}: {sooner or speed}",
         *([f"  Samples per second: {speed}"] * bool(sooner)),
@@ -132,10 +134,22 @@ def decision(summary: Summary) -> list[str]:
 
 
 def _sooner(found: TimeToLoss) -> str:
+    ratio, low, high, how = found.ratio, found.low, found.high, "faster"
+    if ratio < 1:
+        ratio, low, high, how = 1 / ratio, 1 / high, 1 / low if low else math.inf, "slower"
     return (
-        f"{found.ratio:.3g}x faster to your baseline's loss of {loss(found.loss)} "
-        f"({interval_of_later(found.low, found.high)}, {len(found.samples)} seeds)."
+        f"{ratio:.3g}x {how} to your baseline's loss of {loss(found.loss)} "
+        f"({interval_of_later(low, high)}, {len(found.samples)} seeds)."
     )
+
+
+def _aim(summary: Summary, best: Side, base: Side) -> str:
+    """Returns what the search aimed at, if that is a single objective other than a speed; empty otherwise."""
+    goal, *others = summary.objectives or SPEEDS
+    if others or goal in SPEEDS:
+        return ""
+    found, before = (metric(goal, each.record.metric(goal)) for each in (best, base))
+    return f"{goal} {found}, baseline {before}, in a single trial each."
 
 
 def _assumption(summary: Summary) -> str:
@@ -145,6 +159,8 @@ def _assumption(summary: Summary) -> str:
     assert summary.winner is not None
     if summary.to_loss is not None:
         return ", to the loss that the baseline has then"
+    if summary.missed_loss is not None:
+        return ", if it needed as many samples, but it needs more"
     same = summary.winner.config.quality_key() == base.baseline.config.quality_key()
     return "" if same else ", if it needs as many samples"
 
@@ -171,7 +187,8 @@ def _undecided(found: Decision) -> str:
             )
         return (
             f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but its "
-            f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds"
+            f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds. More"
+            " (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it"
         )
     return f"nothing is better than your baseline ({_pace(found.baseline)})"
 
@@ -186,6 +203,11 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
             f"  {what} after the same {quality.samples:,} samples: {loss(best.loss)}, "
             f"baseline {loss(base.loss)}"
             + (f" (constant predictor {loss(constant)})." if constant is not None else ".")
+        )
+    if summary.missed_loss is not None:
+        lines.append(
+            f"  Within {MAX_SAMPLES} times the samples, it does not reach your baseline's loss of"
+            f" {loss(summary.missed_loss)}: it is faster, but learns less from each."
         )
     if not yardstick.loss_is_informative:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")

@@ -132,6 +132,12 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
     with _Screen(out) as screen:
         for name in want.changed:
             screen.line(f"`{name}` was changed, so no speed is promised.")
+        if not want.config.canonical().loader.in_order:
+            # A checkpoint knows how many batches were trained on, and these need not be the first ones.
+            screen.line(
+                "`loader.in_order` is false: a run that is interrupted within an epoch may skip some of its "
+                "samples and repeat others. `--set config.loader.in_order=true` prevents that."
+            )
         ran = production.train(home, want, tracker, screen, device=asked.device, new=asked.new)
     if asked.as_json:
         print(json.dumps(_as_json(ran), indent=1))

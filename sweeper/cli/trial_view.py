@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +13,13 @@ from sweeper.analysis.formatting import seconds
 from sweeper.analysis.summary import metrics_of
 from sweeper.analysis.trial_card import trial_card
 from sweeper.cli.screen import rate
-from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE, read_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import metric_row
 from sweeper.core.place import said
 from sweeper.core.record import TrialRecord
+from sweeper.errors import EnvironmentStopError
 from sweeper.system.files import read_json
 
 _CHARTED = (
@@ -49,6 +52,8 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
         yield f"  tried because: {record.origin}"
     if where := said(record.place):
         yield f"  ran on: {where}"
+    if _is_cold(Path(record.folder)):
+        yield "  cold cache: its data was read from the disk"
     for field, value in record.config.canonical().flatten().items():
         yield f"  {field}: {value}"
     if (Path(record.folder) / RECORD).exists():
@@ -75,7 +80,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
         if traced:
             yield "Most expensive operations (under the profiler, ms per step)"
             yield from (f"  {name:<60} {ms:8.3f}" for name, ms in traced["operations"].items())
-            yield from _arithmetic(measured, traced)
+            yield from _arithmetic(record.config, measured, traced)
             yield ""
         yield from _statistics(measured)
         yield from _charts(Path(record.folder) / SERIES)
@@ -86,13 +91,28 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
             yield f"  {file:<16} {what}"
 
 
-def _arithmetic(found: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the share of the device's arithmetic that a training uses (MFU); earlier traces lack it."""
+def _is_cold(folder: Path) -> bool:
+    # A file that is missing or damaged keeps nobody from the rest.
+    with contextlib.suppress(OSError, EnvironmentStopError):
+        return read_job(folder).cold_cache
+    return False
+
+
+def _arithmetic(config: TrialConfig, found: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the share of its devices' arithmetic that a training uses; earlier traces lack it.
+
+    The share is MFU, or HFU if activations are computed again: the trace counts those operations as well.
+    """
     if each := traced.get("flops_per_sample"):
-        here, most = each * found.throughput, traced["matmul_flops"]
+        # The trace runs on one device.
+        here, most = each * found.throughput, traced["matmul_flops"] * config.device.count
+        # `sweeper.trainer.flops` compares float8 with bf16.
+        precision = "bf16" if config.precision.amp == "fp8" else "its precision"
+        recomputes = config.activation_checkpointing and "activation_checkpointing" not in found.effective
         yield (
-            f"  {_flops(each)} a sample: {_flops(here)}/s of the {_flops(most)}/s that matrix products reach "
-            f"here in its precision (MFU {100 * here / most:.2g}%)"
+            f"  {_flops(each)} a sample{' with recomputation' if recomputes else ''}: {_flops(here)}/s of "
+            f"the {_flops(most)}/s that matrix products reach here in {precision} "
+            f"({'HFU' if recomputes else 'MFU'} {100 * here / most:.2g}%)"
         )
 
 

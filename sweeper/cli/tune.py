@@ -271,6 +271,7 @@ def _proofs(asked: Asked, watched: Measurement) -> Proofs:
         {},
         steps,
         on_gpu=watched.trains_on_gpu,
+        start_seconds=watched.startup_seconds + watched.first_step_seconds,
         file=asked.changes,
         cache=shared_cache(asked.home),
     )

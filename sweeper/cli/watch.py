@@ -20,8 +20,10 @@ from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.errors import UserError
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
+from sweeper.spec.rules import leads_elsewhere
 
 FAILED = 1
 LAST_LINES = 5
@@ -56,6 +58,8 @@ def watch(
 
     Example: sweeper watch -- python train.py --epochs 3
     """
+    if reason := leads_elsewhere(command):
+        raise UserError(f"`sweeper watch` runs the command twice, but {reason}.")
     out = console()
     # The script writes to standard output, which goes to a file meanwhile.
     out.file = sys.stdout

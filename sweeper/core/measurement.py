@@ -204,7 +204,8 @@ class Measurement:
         epoch_seconds: Time of one pass over `train_samples` at that throughput.
         compile_seconds: First step minus a steady one, where a compile mode was set.
         observed: The settings that a script's training used, as torch reports them.
-        effective: The settings that actually ran where they differ from the configuration, by field name.
+        effective: The settings that actually ran where they differ from the configuration, by field name: as
+            `VALUE: why`, or `without effect: why` or `refused by the device: why` if the default ran.
         gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
         host_mem_peak_gib: Peak resident set of the training process.
         diagnosis: The parts of a step, measured separately; None if not requested.

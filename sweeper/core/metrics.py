@@ -90,9 +90,9 @@ def joules_per_sample(m: Measurement, count: int = 1) -> float | None:
     A GPU that is not sampled does the same work as the first.
     """
     of_gpus = [each["gpu_power_w"].mean for each in by_rank(m.telemetry, count) if "gpu_power_w" in each]
-    if of_gpus:
+    if of_gpus and m.trains_on_gpu:
         power = statistics.fmean(of_gpus) * count
-    elif m.device.kind == "cpu" and "cpu_power_w" in m.telemetry:
+    elif not m.trains_on_gpu and "cpu_power_w" in m.telemetry:
         power = m.telemetry["cpu_power_w"].mean
     else:
         return None

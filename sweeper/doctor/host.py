@@ -73,8 +73,11 @@ def quiet_cores(isolated: str, stolen_pct: float) -> Check:
         isolated: Cores that the kernel keeps free (`isolcpus`, cpuset partitions), in its notation: `2-5`.
         stolen_pct: Share of the cores' time that a host gave to other machines.
     """
-    free = f"cores {isolated} are kept free of other processes, and are not used unless asked for"
-    text = free if isolated else "no core is kept free of other processes"
+    free = (
+        f"cores {isolated} are kept free of other processes, and are used only if asked for:"
+        f" `taskset -c {isolated} sweeper run ...`"
+    )
+    text = free if isolated else "no core is kept free of other processes (`isolcpus`, or a cpuset partition)"
     if stolen_pct >= STOLEN_PCT:
         text += f"; the host gave {stolen_pct:.0f}% of this machine's time to others"
     return judged("quiet cores", text, [])

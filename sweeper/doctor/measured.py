@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from sweeper.core.measurement import Failure, Report
 from sweeper.doctor import gpus as nvidia
 from sweeper.doctor.finding import Ceiling, Check, State
 from sweeper.execution.local import TRIAL_ENV
+from sweeper.system.interpreter import python_module
 from sweeper.telemetry.nvml.devices import GpuFacts
 
 TIMEOUT_SECONDS = 50.0
@@ -67,7 +67,7 @@ def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER
 def _worked(folder: Path, seconds: float) -> str:
     """Runs the job in `folder` for at most `seconds`; returns its keeper's output."""
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "sweeper.worker", str(folder)],
+        python_module("sweeper.worker", str(folder)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

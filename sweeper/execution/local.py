@@ -22,6 +22,7 @@ from sweeper.core.measurement import Outcome, Report
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import held_back_line, passed
+from sweeper.system.interpreter import python_module
 
 MARK = "SWEEPER_SWEEP"
 """Environment variable that marks every process of a sweep; its value is the sweep's folder."""
@@ -99,7 +100,7 @@ class LocalLauncher(Launcher):
         isolation: str = "fork",
         pass_env: Sequence[str] = (),
         environ: Mapping[str, str] = os.environ,
-        program: Sequence[str] = ("-m", "sweeper.execution.server"),
+        program: Sequence[str] = (),
     ) -> None:
         """Starts a server; if it is killed, the next submitted job starts another one.
 
@@ -107,7 +108,7 @@ class LocalLauncher(Launcher):
             pass_env: Environment variables that trials get in addition to the usual ones
                 (`sweeper.system.environment.passed`).
             environ: The environment they are taken from.
-            program: Python's arguments to run the server.
+            program: Python's arguments to run another server than the usual one.
         """
         self.capacity = capacity
         line = held_back_line(environ, pass_env)
@@ -132,8 +133,11 @@ class LocalLauncher(Launcher):
             )
         self._num_servers += 1
         self._has_ended = False
+        command = python_module("sweeper.execution.server", str(os.getpid()))
+        if self._program:
+            command = [sys.executable, *self._program, str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, *self._program, str(os.getpid())],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -3,8 +3,9 @@
     {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its process tree is gone
     {"cancel": DIR}                           ->  the keeper ends its process tree
 
-A fork takes as long as everything else a keeper does, so the next keeper is forked ahead and waits for a
-job. A job has ended once its keeper says that no process of it is left; the keeper exits after that.
+A fork takes as long as everything else a keeper does, so the next keeper is forked ahead, forks the
+trial's process and waits for a job. A job has ended once its keeper says that no process of it is left; the
+keeper exits after that.
 
 The server has one thread, runs no tensor operation and must never touch CUDA, so that forking is safe.
 When its input ends (the supervisor is gone), it ends all keepers and exits.
@@ -30,19 +31,8 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.system.process import children
 from sweeper.telemetry.probes import look_for_probes
-from sweeper.worker.keeper import (
-    Start,
-    adopt_orphans,
-    die_with_parent,
-    in_fresh_interpreter,
-    in_this_interpreter,
-    keep,
-)
-
-_START: dict[str, Start] = {
-    "fork": in_this_interpreter,
-    "exec": in_fresh_interpreter,
-}
+from sweeper.worker.keeper import abandon, adopt_orphans, keep
+from sweeper.worker.trial_process import TrialProcess, die_with_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +111,7 @@ class Server:
         self._spare = self._fork()
 
     def _fork(self) -> Spare:
-        """Returns a keeper that waits for its job."""
+        """Returns a keeper that waits for its job, as does the process of its trial."""
         waiting, request = os.pipe()
         server = os.getpid()
         pid = os.fork()
@@ -136,15 +126,24 @@ class Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # When the pipe of answers ends, the process that waits must be gone as well.
+            signal.signal(signal.SIGTERM, abandon)
             die_with_parent(signal.SIGTERM, server)
             for descriptor in (self.source, self._wake, self._wake_end, self._done):
                 os.close(descriptor)
+            # `answers` stays open until the keeper exits: the supervisor reads EOF when all are gone.
+            private = (self.answers, self._done_end)
+            trial = TrialProcess((waiting, *private))
             with open(waiting, "rb") as requests:
                 line = requests.readline()
-            if line:
+            if not line:
+                trial.end()
+            else:
+                if trial.has_died():
+                    trial.end()
+                    trial = TrialProcess(private)
                 request = json.loads(line)
-                # `answers` stays open until the keeper exits: the supervisor reads EOF when all are gone.
-                keep(Path(request["run"]), _START[request["isolation"]], (self.answers, self._done_end))
+                keep(Path(request["run"]), request["isolation"], trial)
                 os.write(self._done_end, f"{os.getpid()}\n".encode())
             status = 0
         except BaseException:

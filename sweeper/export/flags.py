@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
-from sweeper.core.config import FIELDS, Scalar, TrialConfig
+from sweeper.core.config import FIELDS, Scalar, TrialConfig, in_type
 from sweeper.core.loaders import traits
 from sweeper.core.template import shown
 from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import read_yaml
+from sweeper.spec.scalars import plain_scalar_or_text
 
 _OWN_NAMES = {
     "loader.kind": "--loader",
@@ -56,27 +57,45 @@ _OF_WORKERS = (
 )
 _OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
 
+_NOT_APPLIED = ("without effect", "refused by the device")
+"""How a note begins (`Measurement.effective`) if the default of the setting ran."""
+
 
 def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     """Returns the settings of an exported configuration that had an effect, by dotted name.
 
-    The learning rate is the one at the global batch. Settings that the device does not support
-    (TF32 on a CPU) have their defaults; settings of workers are absent without workers.
+    The learning rate is the one at the global batch. Settings that the device or the model refused
+    (TF32 on a CPU) have the values that ran; settings of workers are absent without workers.
     """
-    config = decode(TrialConfig, value["config"]).canonical()
+    config = decode(TrialConfig, value["config"])
+    asked, notes = config.flatten(), value["measured"]["effective"]
+    ran = {name: _ran(name, note, asked[name]) for name, note in notes.items() if name in asked}
+    config = config.replace(ran).canonical()
     found = config.flatten()
     found["optimizer.lr"] = float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
-    for name, what in value["measured"]["effective"].items():
-        if what.startswith("without effect"):
-            found[name] = FIELDS[name].default
     without = () if traits(config.loader.kind).has_workers else _OF_DATALOADER
     if not config.loader.num_workers:
         without = (*without, *_OF_WORKERS)
     return {name: each for name, each in found.items() if name not in without}
 
 
+def _ran(name: str, note: str, asked: Scalar) -> Scalar:
+    """Returns the value of a setting that ran, as a note of `Measurement.effective` begins."""
+    begin = note.partition(":")[0]
+    if begin in _NOT_APPLIED:
+        default: Scalar = FIELDS[name].default
+        return default
+    try:
+        return in_type(name, plain_scalar_or_text(begin))
+    except UserError:
+        # Such as `default in 3 pieces`, which is how the requested value ran.
+        return asked
+
+
 def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     """Returns an exported configuration as arguments; a boolean is a flag, present if true.
+
+    A boolean that is on by default and needs no flag has one if false: `--no-in-order`.
 
     Args:
         own: The script's own flags by dotted name, from `read_map`.
@@ -92,7 +111,9 @@ def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
         if name in own:
             found += _own(name, setting, own[name])
         elif name in usual and setting is not None and setting != _NOTHING_ASKED.get(name, None):
-            found += _words(usual[name], setting)
+            # These are on unless a script is told otherwise: leaving the flag out would not turn them off.
+            is_off = setting is False and _NOTHING_ASKED.get(name) is True
+            found += [f"--no-{usual[name].removeprefix('--')}"] if is_off else _words(usual[name], setting)
     return found
 
 

@@ -44,15 +44,16 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
     imports, loading = python_loading.loading(settings, on_gpu=on_gpu)
     return "\n".join(
         [
-            *_head(value),
+            *_head(value, settings),
             "",
-            *_imports(settings),
+            *_imports(settings, writer),
             *imports,
             "",
             *_process(settings, writer, on_gpu),
             *([] if on_gpu else ['device = torch.device("cpu")']),
             "",
             YOURS,
+            *(["# `BLOCKS` goes here, too."] if _has_blocks(settings) else []),
             "EPOCHS = 1",
             "",
             *writer.because("batch_size", "loader.kind", *_loader_names(settings)),
@@ -84,13 +85,15 @@ class _Writer:
         """Yields a comment for each of these settings that has a reason."""
         for name in names:
             what = _why(name, self._settings, self._measured)
-            said = [
-                each
-                for each in (what, self._measured["effective"].get(name), self._reasons.get(name))
-                if each
-            ]
+            said = [each for each in (what, self._note(name), self._reasons.get(name)) if each]
             if said:
                 yield from _comment(f"{name} {shown(self._settings[name])}: {'; '.join(said)}.")
+
+    def _note(self, name: str) -> str:
+        """Returns the note on what ran, without the value if the comment begins with it."""
+        note: str = self._measured["effective"].get(name, "")
+        ran, _, why = note.partition(": ")
+        return why if ran == shown(self._settings[name]) else note
 
 
 def _comment(text: str) -> list[str]:
@@ -149,10 +152,11 @@ _MODES: Mapping[str, str] = {
 }
 
 
-def _head(value: Mapping[str, Any]) -> Iterator[str]:
+def _head(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
+    blocks = "`BLOCKS` (the list of layers that it repeats), " if _has_blocks(settings) else ""
     said = [
         f"Lines for a plain PyTorch script that trains like {origin(value)}.",
-        "You supply a `dataset` (a TensorDataset where its `tensors` are used), a `model`, and "
+        f"You supply a `dataset` (a TensorDataset where its `tensors` are used), a `model`, {blocks}and "
         "`loss_of(model, batch)`, where a batch is a list of tensors.",
         f"Promised: {promise(value)}.",
         *([f"It is {verdict}."] if (verdict := value["measured"]["verdict"]) else []),
@@ -162,19 +166,29 @@ def _head(value: Mapping[str, Any]) -> Iterator[str]:
         yield from _comment(text)
 
 
-def _imports(settings: Mapping[str, Scalar]) -> Iterator[str]:
+def _has_blocks(settings: Mapping[str, Scalar]) -> bool:
+    """Returns whether the lines name the layers that the model repeats."""
+    return bool(settings["activation_checkpointing"] or settings["compile.regional"])
+
+
+def _imports(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     if settings["device.malloc"] == "retain":
         yield "import ctypes"
     if settings["activation_checkpointing"]:
         yield "import functools"
     if settings["accumulate_steps"] != 1:
         yield "import itertools"
-    if not settings["device.cpu_threads"] or settings["device.count"] != 1:
+    expands = settings["device.expandable_segments"]
+    if expands or not settings["device.cpu_threads"] or settings["device.count"] != 1:
         yield "import os"
     yield "import random"
     if settings["compile.mode"] == "graph" and settings["optimizer.name"] != "sgd":
         yield "import warnings"
     yield ""
+    if expands:
+        yield from writer.because("device.expandable_segments")
+        yield 'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")'
+        yield ""
     yield "import numpy"
     yield "import torch"
     if settings["activation_checkpointing"]:
@@ -212,9 +226,6 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
         yield 'torch.distributed.init_process_group("nccl")'
     if settings["device.memory_fraction"]:
         yield f"torch.cuda.set_per_process_memory_fraction({settings['device.memory_fraction']})"
-    if settings["device.expandable_segments"]:
-        yield from writer.because("device.expandable_segments")
-        yield 'torch.cuda.memory._set_allocator_settings("expandable_segments:True")'
     yield from _tf32(settings, writer)
     yield f"torch.backends.cudnn.benchmark = {settings['compile.cudnn_benchmark']}"
 
@@ -269,7 +280,7 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         yield ")"
     if settings["activation_checkpointing"]:
         yield from writer.because("activation_checkpointing")
-        yield "for block in BLOCKS:  # The list of layers that your model repeats."
+        yield "for block in BLOCKS:"
         yield "    block.forward = functools.partial("
         yield "        torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False"
         yield "    )"
@@ -282,6 +293,6 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     elif settings["compile.regional"]:
         yield from writer.because("compile.regional")
         yield "compiled = model"
-        yield f"for block in BLOCKS:  # The list of layers that your model repeats.\n    block.compile({how})"
+        yield f"for block in BLOCKS:\n    block.compile({how})"
     else:
         yield f"compiled = torch.compile(model, {how})"

@@ -14,6 +14,12 @@ MAX_LINES = 3
 if TYPE_CHECKING:
     Line = tuple[str, int]
 
+try:
+    _STARTED_IN = os.getcwd()
+except OSError:
+    # The folder has been removed.
+    _STARTED_IN = os.sep
+"""The working directory as torch was imported. The paths of a script that moves on may be relative to it."""
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_WRITTEN = ("-packages" + os.sep, "torchinductor_")
 """Parts of the paths of installed files, and of files that a compiler has generated."""
@@ -23,7 +29,7 @@ _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "pla
 def line_of(frame: Any) -> Line:
     """Returns the innermost line of the user's own code in a stack; ("", 0) if there is none."""
     while frame is not None:
-        path = os.path.abspath(frame.f_code.co_filename)
+        path = os.path.normpath(os.path.join(_STARTED_IN, frame.f_code.co_filename))
         is_library = any(each in path for each in _NOT_WRITTEN) or path.startswith((*_LIBRARIES, _OURS))
         if not is_library and not frame.f_code.co_filename.startswith("<"):
             return path, frame.f_lineno

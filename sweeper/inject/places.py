@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,7 @@ class Places:
                 original(made, *args, **kwargs)
                 try:
                     path, line = line_of(sys._getframe(1))
-                    self._lines[id(key(made))] = f"{os.path.relpath(path)}:{line}" if path else ""
+                    self._lines[id(key(made))] = f"{path}:{line}" if path else ""
                 except Exception:
                     # A loader of another kind has no place.
                     return
@@ -38,7 +37,7 @@ class Places:
         return make
 
     def take(self, sampler: Any, optimizer: Any) -> dict[str, str]:
-        """Stops noting, and returns the `file:line` of the loader and the optimizer, as far as known.
+        """Stops noting, and returns the absolute `file:line` of the loader and the optimizer, if known.
 
         Args:
             sampler: Sampler of the loader whose batches are trained on; None without one.

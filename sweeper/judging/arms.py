@@ -58,7 +58,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     Files that git does not track, such as data, are the same in both.
 
     Raises:
-        UserError: The folder is in no repository, or the repository has no such revision.
+        UserError: The folder is in no repository, the repository has no such revision, or git cannot read it.
     """
     root = _repository(folder)
     if root is None:
@@ -67,7 +67,11 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     if known is None:
         raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
     commit = known.decode().strip()
-    listed = _git(root, "diff", "--raw", "--no-renames", "-z", commit) or b""
+    listed = _git(root, "diff", "--raw", "--no-renames", "-z", commit)
+    if listed is None:
+        raise UserError(
+            f"git must be able to compare {revision!r} with the files of {str(root)!r}, but fails."
+        )
     words = listed.decode(errors="surrogateescape").split("\0")
     changed = [(each[1:].split()[:2], path) for each, path in zip(words[::2], words[1::2], strict=False)]
     for modes, path in changed:
@@ -82,7 +86,12 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
             _detach(target, mirror)
             if mode != ABSENT:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _write(target, _git(root, "show", f"{commit}:{path}") or b"", mode)
+                blob = _git(root, "show", f"{commit}:{path}")
+                if blob is None:
+                    raise UserError(
+                        f"git must be able to read {path!r} of {revision!r}, but fails. Fetch it first."
+                    )
+                _write(target, blob, mode)
         yield (
             _mirrored(revision, command, folder, root, mirror),
             Arm(name="working tree", command=tuple(command), folder=folder),

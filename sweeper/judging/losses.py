@@ -56,7 +56,15 @@ class Baseline:
 
     def __init__(self, arm: Arm, measured: Measurement) -> None:
         steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
-        self._proofs = Proofs(arm.command, arm.folder, arm.env, steps_per_s, on_gpu=measured.trains_on_gpu)
+        start = measured.startup_seconds + measured.first_step_seconds
+        self._proofs = Proofs(
+            arm.command,
+            arm.folder,
+            arm.env,
+            steps_per_s,
+            on_gpu=measured.trains_on_gpu,
+            start_seconds=start,
+        )
 
     def compare(
         self, arm: Arm, rounding: float, *, is_redrawn: bool = False, same_arithmetic: bool = False

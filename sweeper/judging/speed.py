@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sweeper.analysis.confirmation import interval
+from sweeper.analysis.intervals import interval
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent, TrialFailedError
@@ -74,6 +74,24 @@ class Compared:
     high: float
     before: Sequence[Measurement]
     after: Sequence[Measurement]
+
+    @classmethod
+    def of(cls, logs: Sequence[float], rounds: Sequence[Round] = ()) -> Compared:
+        """Returns the comparison that the logarithms of all rounds' ratios give."""
+        mean, low, high = interval(logs, LEVEL)
+        return cls(
+            answer=answer(logs),
+            ratio=math.exp(mean),
+            low=math.exp(low),
+            high=math.exp(high),
+            before=[each for each, _ in rounds],
+            after=[each for _, each in rounds],
+        )
+
+    @property
+    def is_not_slower(self) -> bool:
+        """Whether it is excluded that the second version is more than 3% slower; and it is not `SLOWER`."""
+        return self.answer is not Speed.SLOWER and self.low >= math.exp(-SAME)
 
 
 def measured(arm: Arm) -> Measurement:
@@ -158,7 +176,7 @@ def compare(
         logs = [log_ratio(each) for each in rounds]
         is_last = time.monotonic() + longest > deadline_s
         if (is_last and len(rounds) >= MIN_ROUNDS) or is_clear(logs):
-            return _compared(logs, rounds)
+            return Compared.of(logs, rounds)
 
 
 def slices_of_next(rounds: Sequence[Round]) -> int:
@@ -218,15 +236,3 @@ def answer(logs: Sequence[float]) -> Speed:
     if high < 0:
         return Speed.SLOWER
     return Speed.SAME if low >= -SAME and high <= SAME else Speed.UNDECIDED
-
-
-def _compared(logs: Sequence[float], rounds: Sequence[Round]) -> Compared:
-    mean, low, high = interval(logs, LEVEL)
-    return Compared(
-        answer=answer(logs),
-        ratio=math.exp(mean),
-        low=math.exp(low),
-        high=math.exp(high),
-        before=[each for each, _ in rounds],
-        after=[each for _, each in rounds],
-    )

@@ -36,12 +36,10 @@ class Verdict:
     training: Trained
 
     def meets(self, required: Required) -> bool:
-        """Returns whether the change is as fast as required, and trains the same.
-
-        It is not slower only if that is shown: it is faster, or the same within 3%.
-        """
-        fast = (Speed.FASTER,) if required is Required.FASTER else (Speed.FASTER, Speed.SAME)
-        return self.speed.answer in fast and self.training.is_same
+        """Returns whether the change is as fast as required, and trains the same."""
+        is_faster = self.speed.answer is Speed.FASTER
+        fast = is_faster if required is Required.FASTER else self.speed.is_not_slower
+        return fast and self.training.is_same
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdict as plain values (docs/judge.md)."""
@@ -107,6 +105,7 @@ def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _joules(found: Sequence[Measurement]) -> float | None:
-    """Returns the mean energy per sample, of the GPU or the processors; None if their power is unknown."""
-    known = [each for each in map(joules_per_sample, found) if each is not None]
+    """Returns the mean energy per sample, of the GPUs or the processors; None if their power is unknown."""
+    joules = (joules_per_sample(each, int(each.observed.get("ranks", 1))) for each in found)
+    known = [each for each in joules if each is not None]
     return statistics.fmean(known) if known else None

@@ -83,8 +83,8 @@ class Sources:
 
     Attributes:
         folder: Folder that the command runs in.
-        main: The script, relative to the folder.
-        places: `file:line` of the loader and the optimizer, relative to the folder.
+        main: The script, relative to the folder; empty if the command names none.
+        places: `file:line` of the loader and the optimizer, absolute or relative to the folder.
         threads: Number of threads that its operations use.
         workers: Number of workers of its loader; None if unknown.
         batch: The type of its batches if they contain only tensors: `list`, `tuple` or `dict`.
@@ -97,16 +97,32 @@ class Sources:
     workers: int | None = None
     batch: str = ""
 
-    def text(self, path: str) -> str:
-        """Returns the text of a file.
+    def exact_text(self, path: str) -> str:
+        """Returns the text of a file, with its own line ends.
 
         Raises:
-            CannotEditError: It cannot be read.
+            CannotEditError: There is none, it cannot be read, or its lines end in several ways.
         """
+        if not path:
+            raise CannotEditError(
+                "it belongs in the Python script, which was not found here; `sweeper exec` makes it"
+            )
         try:
-            return (self.folder / path).read_text(encoding="utf-8")
+            # `read_text` would replace the line ends.
+            text = (self.folder / path).read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
             raise CannotEditError(f"{path} cannot be read") from error
+        if set(re.findall(r"\r\n?|\n", text)) not in (set(), {"\n"}, {"\r\n"}):
+            raise CannotEditError(f"the lines of {path} must all end in \\n, or all in \\r\\n")
+        return text
+
+    def text(self, path: str) -> str:
+        r"""Returns the text of a file for edits: all lines end in `\n`.
+
+        Raises:
+            CannotEditError: As for `exact_text`.
+        """
+        return self.exact_text(path).replace("\r\n", "\n")
 
     def call(self, of: str) -> Place:
         """Returns the call that makes the loader or the optimizer.
@@ -117,7 +133,13 @@ class Sources:
         path, _, line = self.places.get(of, "").rpartition(":")
         if not path:
             raise CannotEditError(f"where its {of} is made is not known")
+        path = one_name(self.folder, path)
         return path, start_of_call(self.text(path), int(line), CALLS[of], or_any=of in BY_ANY_NAME)
+
+
+def one_name(folder: Path, path: str) -> str:
+    """Returns the one name of a file from a folder, however it is spelled. Links are followed."""
+    return os.path.relpath((folder / path).resolve(), folder.resolve())
 
 
 Place = tuple[str, int]

@@ -6,9 +6,10 @@ import difflib
 import random
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sweeper.interventions import INTERVENTIONS
 from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
@@ -17,9 +18,10 @@ from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, Trained
 from sweeper.judging.speed import Compared, Speed
-from sweeper.patching.edits import Made, Sources, written
-from sweeper.patching.source import CannotEditError, statements_by_line
+from sweeper.patching.edits import Made, Sources, one_name, written
+from sweeper.patching.source import CannotEditError, lines_of, statements_by_line
 from sweeper.script.command_line import parted
+from sweeper.sweep.store.fingerprint import files_named
 
 Say = Callable[[str], None]
 
@@ -58,24 +60,16 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
 
     Args:
         folder: Folder that the command runs in.
-        minutes: Minutes from now after which the comparison of speeds ends.
+        minutes: Limit for the comparison of speeds alone; the proofs before it take as long as they take.
         say: Called with a line for each finding.
 
     Raises:
         TrialFailedError: The script as it is cannot be measured.
         UserError: It cannot be started.
     """
-    deadline_s = time.monotonic() + 60 * minutes
     before = Arm(name="as it is", command=tuple(command), folder=folder)
     found = speed.measured(before)
-    sources = Sources(
-        folder=folder,
-        main=parted(shlex.join(command)).script,
-        places=found.observed.get("places", {}),
-        threads=int(found.observed.get("threads") or 1),
-        workers=found.observed.get("num_workers"),
-        batch=found.observed.get("batch") or "",
-    )
+    sources = _sources(command, folder, found.observed)
     left_out: dict[str, str] = {}
 
     def leave_out(each: Made, why: str) -> None:
@@ -98,8 +92,27 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
     if not text:
         return Patch(text="", made=(), left_out=left_out)
     with patched(text.encode(), "patched", command, folder) as (_, after):
+        deadline_s = time.monotonic() + 60 * minutes
         compared = speed.compare((before, after), deadline_s, say, random.Random(0))
     return Patch(text=text, made=tuple(kept), left_out=left_out, training=training, speed=compared)
+
+
+def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) -> Sources:
+    """Returns the files of a training.
+
+    Args:
+        observed: What the training uses (`sweeper.inject.facts`).
+    """
+    named = files_named(parted(shlex.join(command)).start, folder)
+    main = next((each for each in named if each.endswith(".py")), "")
+    return Sources(
+        folder=folder,
+        main=main and one_name(folder, main),
+        places=observed.get("places", {}),
+        threads=int(observed.get("threads") or 1),
+        workers=observed.get("num_workers"),
+        batch=observed.get("batch") or "",
+    )
 
 
 def _kind(made: Made) -> str:
@@ -167,10 +180,11 @@ def diff(sources: Sources, made: Sequence[Made]) -> str:
     for path, text in sorted(written(sources, made).items()):
         place = (sources.folder / path).resolve()
         if not place.is_relative_to(root):
-            raise CannotEditError(f"{path} is outside of {root}")
+            raise CannotEditError(f"{place} is outside of {root}")
         name = place.relative_to(root).as_posix()
-        was = place.read_text(encoding="utf-8")
-        hunks = [*_hunks(was.splitlines(keepends=True), text.splitlines(keepends=True))]
+        was = sources.exact_text(path)
+        new = text.replace("\n", "\r\n") if "\r\n" in was else text
+        hunks = [*_hunks(lines_of(was), lines_of(new))]
         if hunks:
             parts += [f"--- a/{name}\n+++ b/{name}\n", *hunks]
     return "".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -166,13 +167,22 @@ def without_arguments(call: cst.Call, names: Collection[str]) -> cst.Call:
     return call.with_changes(args=args)
 
 
+def lines_of(text: str) -> list[str]:
+    """Returns the lines of a text with their ends, as Python and libcst count them.
+
+    `str.splitlines` would also split at form feeds and the like.
+    """
+    return list(io.StringIO(text))
+
+
 def insert_before_statement(source: str, line: int, text: str) -> str:
     """Returns the source with lines put before a line's statement, with the statement's indentation."""
     start = statement_start(source, line)
-    lines = source.splitlines(keepends=True)
+    lines = lines_of(source)
     before = lines[start - 1]
     indent = before[: len(before) - len(before.lstrip())]
-    added = [f"{indent}{each}\n" if each else "\n" for each in text.splitlines()]
+    texts = (each.removesuffix("\n") for each in lines_of(text))
+    added = [f"{indent}{each}\n" if each else "\n" for each in texts]
     return "".join([*lines[: start - 1], *added, *lines[start - 1 :]])
 
 
@@ -231,7 +241,7 @@ def insert_definition(source: str, name: str, text: str, ours: Collection[str]) 
     Args:
         ours: Names of all inserted definitions: no two are adjacent, so that each can be taken alone.
     """
-    lines = source.splitlines(keepends=True)
+    lines = lines_of(source)
     used = re.compile(rf"\b{name}\b")
     statements = list(_statements(source))
     imported = max((end for each, (_, end) in statements if _is_import(each)), default=0)
@@ -262,7 +272,7 @@ def insert_at_top(source: str, text: str) -> str:
 
 
 def _inserted(source: str, after: int, text: str) -> str:
-    lines = source.splitlines(keepends=True)
+    lines = lines_of(source)
     return "".join([*lines[:after], text, *lines[after:]])
 
 

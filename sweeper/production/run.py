@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.drift import Block
+from sweeper.analysis.intervals import EARLY_NOISE
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.core.training import STOP
@@ -117,7 +118,8 @@ def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> Non
         # Code that has changed is no drift of the machine.
         return
     key = speed_key(sweep["fingerprint"], wanted.config)
-    speeds = {key: (math.log(judgement.reached), 0.0)}
+    # One process, not the mean of several.
+    speeds = {key: (math.log(judgement.reached), EARLY_NOISE / 2)}
     block = Block(at=time.time(), of=f"{name}/train", speeds=speeds)
     MachineRecord(home, sweep["about"]["device"]).add(block)
 

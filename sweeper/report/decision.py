@@ -20,6 +20,7 @@ from sweeper.analysis.formatting import (
     tie_line,
     times,
 )
+from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.report.before_after import TITLES, limits_in_words, value_at
@@ -88,6 +89,9 @@ def facts(m: ReportData) -> Iterator[Fact]:
     if (sooner := m.summary.to_loss) is not None:
         known = f"{interval_of_later(sooner.low, sooner.high)}, {_count(len(sooner.samples), 'seed')}"
         yield Fact("to your baseline's loss", times(sooner.ratio), known)
+    elif m.summary.missed_loss is not None:
+        known = f"within {MAX_SAMPLES} times its samples"
+        yield Fact("to your baseline's loss", "not reached", known)
     known = _interval(found.ratio) if found.ratio else "one measurement, no interval"
     yield Fact("vs your baseline", times(found.speedup), known)
     if base.epoch_seconds is not None and best.epoch_seconds is not None:

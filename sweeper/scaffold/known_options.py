@@ -15,9 +15,8 @@ from sweeper.core.script import OBSERVED, RETAIN
 from sweeper.core.template import shown
 from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
+from sweeper.system.environment import ALLOCATOR
 
-ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Environment variables of torch's allocator. Every release reads the first, older one."""
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BATCH = "batch_size"
 WORKERS = "loader.num_workers"

@@ -91,7 +91,7 @@ def _look(job: Job) -> FirstLook:
         with contextlib.suppress(TrialFailedError):
             has_loss = bool(listener.losses().losses or listener.losses().val_losses)
         return FirstLook(
-            facts=dict(listener.watched.facts),
+            facts=script.workspace.observed(listener.watched.facts),
             samples_per_s=sum(each.samples for each in late) / sum(each.seconds for each in late),
             startup_seconds=stretches[0].start_s - process.started_s,
             source=listener.source,

@@ -334,7 +334,7 @@ class _Trial:
             reported_by=self._listener.source,
             left_out=tuple(left_out(timeline.stretches, timed, num_warm, is_short=self._is_short)),
             effective=changed,
-            observed=dict(self._listener.watched.facts),
+            observed=self._workspace.observed(self._listener.watched.facts),
             finished_at=time.time(),
         )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.core.script import Script
@@ -41,6 +42,19 @@ class Workspace:
     def overwritten(self) -> list[Path]:
         """Returns the user's files that the script has changed through a link."""
         return [path for path, changed_ns in self.links.items() if _changed_ns(path) != changed_ns]
+
+    def observed(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the facts of a training, with places in the mirror relative to the folder that it runs in.
+
+        Args:
+            facts: What torch reports (`sweeper.inject.facts`); its places are absolute.
+        """
+        root, folder = (self.mirror_root or self.folder).resolve(), self.folder.resolve()
+        places = {
+            name: os.path.relpath(place, folder) if Path(place).is_relative_to(root) else place
+            for name, place in facts.get("places", {}).items()
+        }
+        return {**facts, "places": places} if places else dict(facts)
 
     def remove(self) -> None:
         """Removes the mirror; links are not followed."""

@@ -209,23 +209,32 @@ class MemoryModel:
         """Returns mean and standard deviation of the peak's logarithm."""
         middle, slope = self._linearised(self._theta, self._row(flat)[None], np.log([float(batch)]))
         variance = (slope @ self._covariance @ slope.T).item() + self._noise * self._spread(middle).item()
+        found = middle.item()
+        share = slope[0, sum(used.sum() for part, used in self._parts.items() if part < SAMPLE)].item()
         for name in flat.keys() | self._values.keys():
-            value = flat.get(name)
+            value, seen = flat.get(name), self._values.get(name, [None])
             known = name in self._numeric and _is_number(value)
-            if not known and value not in self._values.get(name, [None]):
-                variance += 2 * _effect(name, FIXED) ** 2
-        return middle.item(), math.sqrt(variance)
+            if known or value in seen:
+                continue
+            variance += 2 * _effect(name, FIXED) ** 2
+            if len(set(seen)) == 1:
+                # Of a name that has not varied, only the usual is known.
+                usual = (self._usual(name, each, SAMPLE) for each in (value, seen[0]))
+                found += share * (next(usual) - next(usual))
+        return found, math.sqrt(variance)
 
     def _spread(self, log_peak: Array) -> Array:
         """Returns the variance of the noise at a peak, relative to that at a large one."""
         spread: Array = 1 + (ROUGH * self._limit / np.exp(log_peak)) ** 2
         return spread
 
-    def _usual(self, name: str, level: Scalar, part: int) -> float:
+    def _usual(self, name: str, level: Scalar | None, part: int) -> float:
         """Returns the usual logarithm of a factor (exponent of a number), before any trial."""
         if name == "precision.amp" and part == SAMPLE:
             # Autocast stores about half of a step's tensors in half the bytes or less.
             return 0.5 if level == "fp32" else 0.0
+        if name == "activation_checkpointing" and part == SAMPLE:
+            return 0.0 if level else 0.5
         # Most numbers of a model are sizes: hidden_size, num_layers.
         return 0.5 if name in self._numeric and name.startswith("model.") else 0.0
 
@@ -234,7 +243,8 @@ def _effect(name: str, part: int) -> float:
     """Returns the usual size of a factor's logarithm, or of an exponent: large where memory is spent."""
     if name.startswith(OPEN) or (name == "loader.kind" and part == FIXED):
         return 0.85
-    return 0.5 if name in ("precision.amp", "compile.mode", "optimizer.name") else 0.15
+    halving = ("precision.amp", "compile.mode", "optimizer.name", "activation_checkpointing")
+    return 0.5 if name in halving else 0.15
 
 
 def _flat(config: TrialConfig, sweep: str = "") -> Flat:

@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sweeper.core.config import Scalar
 from sweeper.errors import EnvironmentStopError
 from sweeper.search.samplers import make
+from sweeper.system.interpreter import python_module
 
 TIMEOUT_SECONDS = 300.0
 
@@ -40,7 +41,7 @@ class Helper:
             "distributions": {key: distribution_to_json(each) for key, each in distributions.items()},
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sweeper.search.sampler_process"],
+            python_module("sweeper.search.sampler_process"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

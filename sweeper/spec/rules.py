@@ -23,6 +23,7 @@ from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.secrets import held_secrets
+from sweeper.spec.sections import LATEST, NONE
 from sweeper.spec.space import Parameter
 
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
@@ -51,8 +52,9 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
 def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each value that its registry does not know, such as a missing loader.
 
-    Also yields one for a command that starts work elsewhere without consent. A stored specification is not
-    checked by these rules, so that its sweep can still be used.
+    Also yields one for a command that starts work elsewhere without consent, and for each option of a sweep
+    that cannot have an effect. A stored specification is not checked by these rules, so that its sweep can
+    still be used.
     """
     words = [word for word in _list(tree.get("command")) if isinstance(word, str)]
     if (reason := leads_elsewhere(words)) and _mapping(tree.get("script")).get("elsewhere") is not True:
@@ -61,6 +63,24 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             " `script: {elsewhere: true}` if every trial may do that."
         )
         yield Mistake(("command",), text)
+    if "command" in tree and _mapping(tree.get("measure")).get("cold_cache") is True:
+        text = "`measure.cold_cache: true` is for pipelines, but got a `command`, which reads its own data."
+        yield Mistake(("measure", "cold_cache"), f"{text} Remove it.")
+    warm = _mapping(tree.get("search")).get("warm_start")
+    if _mapping(tree.get("confirm")).get("ladder") is True and warm not in (None, LATEST, NONE):
+        text = f"`search.warm_start: {warm}` has no effect with `confirm.ladder: true`. Remove one of them."
+        yield Mistake(("search", "warm_start"), text)
+    if _mapping(tree.get("confirm")).get("to_loss") is True:
+        text = ""
+        if "command" in tree:
+            text = "is for pipelines, but got a `command`, which decides itself when it ends. Remove it."
+        elif _mapping(tree.get("measure")).get("quality_samples") == 0:
+            text = (
+                "needs a quality pass, but `measure.quality_samples: 0` turns it off."
+                " Use `auto` or a number of samples."
+            )
+        if text:
+            yield Mistake(("confirm", "to_loss"), f"`confirm.to_loss: true` {text}")
     places: list[tuple[Path, str, Any]] = [
         (("space", name, "choices", i), name, choice)
         for name, parameter in _mapping(tree.get("space")).items()

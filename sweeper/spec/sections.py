@@ -216,7 +216,7 @@ class Measure(Section):
             window.
         trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
         cold_cache: Whether each trial reads its data from the disk, as the first epoch of a training does,
-            instead of from the kernel's page cache.
+            instead of from the kernel's page cache. For pipelines only.
     """
 
     window_seconds: Positive = 3.0

@@ -12,6 +12,9 @@ MIN_SECRET_LENGTH = 8
 """Minimum length of a value that is struck; shorter values may be common words."""
 MAX_SHOWN = 8
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Variables of torch's allocator: torch reads the first that is set. Every release reads the older one."""
+
 _PASSED = (
     # User, shell and locale.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "COLUMNS", "LINES", "NO_COLOR"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 from collections.abc import Mapping
@@ -48,18 +49,18 @@ def bind(node: int, among: Mapping[int, frozenset[int]]) -> None:
     """Binds this process, and those it starts, to a node's cores, and to its memory while some is free.
 
     Raises:
-        OSError: The kernel does not allow it, or this process may use none of the node's cores.
+        OSError: This process may use none of the node's cores.
     """
-    cores = among[node] & os.sched_getaffinity(0)
+    cores = among.get(node, frozenset()) & os.sched_getaffinity(0)
+    if not cores:
+        raise OSError(errno.EINVAL, f"this process may use no core of node {node}")
     os.sched_setaffinity(0, cores)
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return
     mask = ctypes.c_ulong(1 << node)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(number, _PREFERRED, ctypes.byref(mask), ctypes.c_ulong(8 * ctypes.sizeof(mask))):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+    # Containers may forbid this. By default, too, memory is of the node whose core asks for it first.
+    ctypes.CDLL(None).syscall(number, _PREFERRED, ctypes.byref(mask), ctypes.c_ulong(8 * ctypes.sizeof(mask)))
 
 
 def _numbers(text: str) -> frozenset[int]:

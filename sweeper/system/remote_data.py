@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.errors import UserError
-from sweeper.system.files import write_json
+from sweeper.system.files import read_json, write_json
 
 CACHE = "SWEEPER_DATA_CACHE"
 """Environment variable that names the folder of the copies."""
 CHUNK = 8 * 2**20
 AT_ONCE = 8
 ABOUT = "copied.json"
-MARKS = ("ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "mtime", "updated", "sha256")
+MARKS = (
+    *("ETag", "etag", "md5Hash", "crc32c", "blob_id", "LastModified", "last_modified", "Last-Modified"),
+    *("mtime", "updated", "sha256"),
+)
 """Fields by which file systems identify a file's content or change, the most specific first."""
+
+SAME_START_SECONDS = 60.0
+"""Time for which a list of files holds: a start asks several times, and the answers must be one."""
 
 Say = Callable[[str], None]
 
@@ -48,11 +56,31 @@ class Remote:
 
 @dataclass(frozen=True)
 class _Listing:
-    """The files at an address, with the file system that opens them."""
+    """The files at an address, with the file system that opens them.
+
+    Attributes:
+        note: A line for the user about where the list is from; empty if it is the address itself.
+    """
 
     system: Any
     is_file: bool
     files: list[Remote]
+    note: str = ""
+
+
+_known: dict[str, tuple[float, _Listing]] = {}
+"""The last list of each address, with its time by the monotonic clock."""
+
+
+class _UnreachableError(UserError):
+    """The files at an address cannot be listed; `why` is the cause in one line."""
+
+    def __init__(self, address: str, error: BaseException) -> None:
+        self.why = _shown(str(error).strip().partition("\n")[0]) or type(error).__name__
+        super().__init__(
+            f"`data.path` {_shown(address)!r} cannot be reached: {self.why}. Check the address, the network "
+            "and your credentials, or copy the data yourself and give its folder."
+        )
 
 
 def is_remote(given: str) -> bool:
@@ -61,27 +89,30 @@ def is_remote(given: str) -> bool:
 
 
 def digest(address: str) -> str:
-    """Returns a digest of the names, sizes and marks of the files at an address.
+    """Returns a digest of the names, sizes and marks of the files at an address, or of its latest copy.
 
     Raises:
-        UserError: The address has no files, or cannot be reached.
+        UserError: The address has no files, or it cannot be reached and there is no copy.
     """
-    return _digest(address, _listed(address).files)
+    return _digest(address, _found(address).files)
 
 
 def local_copy(address: str, say: Say) -> Path:
     """Returns the local copy of the data at an address, made on the first call.
 
     An interrupted copy resumes with the files that are missing. If a file changes at the address, the
-    data is copied again, to another folder.
+    data is copied again, to another folder. If the address cannot be reached, the latest copy serves.
 
     Args:
         say: Takes a line for the user.
 
     Raises:
-        UserError: The address has no files or cannot be reached, or the disk has too little room.
+        UserError: The address has no files, it cannot be reached and there is no copy, or the disk has
+            too little room.
     """
-    found = _listed(address)
+    found = _found(address)
+    if found.note:
+        say(found.note)
     folder = data_cache() / _digest(address, found.files)
     place = folder / "data"
     if not (folder / ABOUT).exists():
@@ -99,9 +130,62 @@ def data_cache() -> Path:
     return Path(given) if given else usual
 
 
+def check_room(folder: Path, needed: int, what: str) -> None:
+    """Checks that the disk of a folder in the data cache has room for `needed` more bytes.
+
+    Args:
+        what: What needs them, to begin the message.
+
+    Raises:
+        UserError: It has too little room.
+    """
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    if needed > free:
+        raise UserError(
+            f"{what} needs {_gib(needed)}, but {folder} has room for {_gib(free)}. "
+            f"Name another folder in ${CACHE}."
+        )
+
+
 def _shown(address: str) -> str:
     """Returns an address without the parts that may be secret."""
     return re.sub(r"(://)[^/\s]*@|\?.*", r"\1", address)
+
+
+def _found(address: str) -> _Listing:
+    """Returns the files at an address; if it cannot be reached, those of its latest copy."""
+    at_s, known = _known.get(address, (-math.inf, None))
+    if known is not None and time.monotonic() - at_s < SAME_START_SECONDS:
+        return known
+    try:
+        found = _listed(address)
+    except _UnreachableError as error:
+        if (kept := _latest_copy(address)) is None:
+            raise
+        listing, copied_at = kept
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(copied_at))
+        note = f"{_shown(address)} cannot be listed ({error.why}); using the copy of {when}."
+        found = dataclasses.replace(listing, note=note)
+    _known[address] = time.monotonic(), found
+    return found
+
+
+def _latest_copy(address: str) -> tuple[_Listing, float] | None:
+    """Returns the files of the latest complete copy of an address, and when it was made."""
+    found: list[tuple[float, _Listing]] = []
+    for path in data_cache().glob(f"*/{ABOUT}"):
+        # Another copy's file may be damaged, or be removed now.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            about = read_json(path)
+            files = [
+                Remote(each["path"], each["name"], each["size"], each["mark"]) for each in about["files"]
+            ]
+            # The folder's name is compared: the address in the file lacks what may be secret.
+            if path.parent.name == _digest(address, files):
+                found.append((path.stat().st_mtime, _Listing(None, about["is_file"], files)))
+    at, listing = max(found, key=lambda each: each[0], default=(0.0, None))
+    return None if listing is None else (listing, at)
 
 
 def _listed(address: str) -> _Listing:
@@ -119,7 +203,7 @@ def _listed(address: str) -> _Listing:
             system.info(root)
     except FileNotFoundError as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, FileNotFoundError):
-            raise _unreachable(address, error.__cause__) from error
+            raise _UnreachableError(address, error.__cause__) from error
         found = {}
     except ImportError as error:
         raise UserError(
@@ -132,7 +216,7 @@ def _listed(address: str) -> _Listing:
         ) from error
     except Exception as error:
         # The type of the error depends on the file system.
-        raise _unreachable(address, error) from error
+        raise _UnreachableError(address, error) from error
     files = [
         Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
         for path, info in sorted(found.items())
@@ -140,15 +224,12 @@ def _listed(address: str) -> _Listing:
     ]
     if not files:
         raise UserError(f"`data.path` must have data, but there is nothing at {_shown(address)!r}.")
+    if is_file and found[root].get("mimetype") == "text/html":
+        raise UserError(
+            f"`data.path` must name data, but {_shown(address)!r} is an HTML page. Name a file, use a "
+            "protocol that lists folders (s3://, hf://), or copy the data yourself and give its folder."
+        )
     return _Listing(system, is_file, files)
-
-
-def _unreachable(address: str, error: BaseException) -> UserError:
-    why = str(error).strip().partition("\n")[0] or type(error).__name__
-    return UserError(
-        f"`data.path` {_shown(address)!r} cannot be reached: {why}. Check the address, the network "
-        "and your credentials, or copy the data yourself and give its folder."
-    )
 
 
 def _name(path: str, root: str) -> str:
@@ -167,7 +248,7 @@ def _digest(address: str, files: list[Remote]) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Lets one process at a time copy into a folder; a process that dies frees the lock."""
     with open(folder / "lock", "w", encoding="ascii") as file:
@@ -181,7 +262,9 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
 
     files = found.files
     total = sum(file.size for file in files)
-    _check_room(place.parent, total, address)
+    # A copy that was cut off has left files, and parts of files that are written again in their place.
+    there = sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
+    check_room(place.parent, total - there, address)
     say(f"Copying {_gib(total)} in {len(files):,} file{'s'[: len(files) > 1]} from {address}, once.")
     began = time.monotonic()
     bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, leave=False, disable=None)
@@ -210,7 +293,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
             ) from error
     seconds = time.monotonic() - began
     about = [{**asdict(file), "sha256": each} for file, each in zip(files, digests, strict=True)]
-    write_json(place.parent / ABOUT, {"address": address, "files": about})
+    write_json(place.parent / ABOUT, {"address": address, "is_file": found.is_file, "files": about})
     say(f"Copied to {place} in {seconds:.0f} s.")
 
 
@@ -234,16 +317,6 @@ def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], obj
         raise OSError(f"{file.path} has {file.size:,} bytes, but {part.stat().st_size:,} came")
     os.replace(part, to)
     return found.hexdigest()
-
-
-def _check_room(folder: Path, needed: int, address: str) -> None:
-    space = os.statvfs(folder)
-    free = space.f_bavail * space.f_frsize
-    if needed > free:
-        raise UserError(
-            f"{address} has {_gib(needed)}, but {folder} has room for {_gib(free)}. "
-            f"Name another folder in ${CACHE}."
-        )
 
 
 def _gib(count: int) -> str:

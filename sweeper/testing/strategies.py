@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution
 from sweeper.core.config import Scalar
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
-from sweeper.search.distributions import combinations, distributions_of
+from sweeper.search.distributions import combinations, distributions_of, values
 from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
@@ -53,6 +53,10 @@ class Problem:
 
     def __init__(self, recording: Recording) -> None:
         self.spec, self.cells, self.noise = recording.spec, recording.cells, recording.noise
+        if not self.noise:
+            raise UserError(
+                f"A surface must have repeats, which show its noise, but `{self.spec.name}` has none."
+            )
         self.params = {key: each for key, each in combinations(self.spec).items() if key in self.cells}
         peaks = sorted(cell.peak_gib for key in self.params if not (cell := self.cells[key]).failure)
         self.limit_gib = peaks[int(FEASIBLE_SHARE * len(peaks))]
@@ -226,14 +230,39 @@ def asking(make: Callable[[Mapping[str, BaseDistribution], int], Sampler]) -> St
     """Returns a search by a sampler, without presets, screening or memory model; each trial runs in full."""
 
     def run(problem: Problem, seed: int) -> Iterator[Step]:
-        surface, sampler = problem.surface(seed), make(distributions_of(problem.spec), seed)
-        while (params := sampler.ask()) is not None:
-            key = problem.spec.config(params).key()
+        surface, space = problem.surface(seed), distributions_of(problem.spec)
+        sampler = make(space, seed)
+        while (params := _asked(sampler)) is not None:
+            key = problem.spec.config(_choices(params, space)).key()
             step = _measured(problem, surface, key, REPEATS * WINDOW_SECONDS)
             sampler.tell(params, step.throughput or None)
             yield step
 
     return run
+
+
+def _asked(sampler: Sampler) -> Mapping[str, Scalar] | None:
+    try:
+        return sampler.ask()
+    except StopIteration:
+        # A library may give up so; in a generator, it would end in an error.
+        return None
+
+
+def _choices(params: Mapping[str, Scalar], space: Mapping[str, BaseDistribution]) -> dict[str, Scalar]:
+    """Returns the values of a space that equal the suggested ones, which may be of numpy's types.
+
+    Raises:
+        UserError: A value is not in the space.
+    """
+    found: dict[str, Scalar] = {}
+    for name, value in params.items():
+        known = values(space[name]) if name in space else ()
+        equal = [each for each in known if each == value]
+        if not equal:
+            raise UserError(f"A search must suggest one of {list(known)} for `{name}`, but got {value!r}.")
+        found[name] = equal[0]
+    return found
 
 
 class OptunaSampler:

@@ -174,6 +174,17 @@ def written_into(page: str, text: str) -> str:
     return marks.sub(lambda _: f"{BEGIN}\n{text}\n{END}", page)
 
 
+def labelled(files: Sequence[Path]) -> dict[str, Problem]:
+    """Returns the surfaces by name; those of one name have their device's folder before it."""
+    problems = [Problem(read(path)) for path in files]
+    names = [each.name for each in problems]
+    labels = [
+        name if names.count(name) == 1 else f"{path.parent.name}/{name}"
+        for path, name in zip(files, names, strict=True)
+    ]
+    return dict(zip(labels, problems, strict=True))
+
+
 def main(
     files: Annotated[list[Path], typer.Argument(help="Recorded surfaces.")],
     strategies: Annotated[
@@ -185,14 +196,14 @@ def main(
     """Replays searches over recorded surfaces, and prints who is near the best soonest."""
     try:
         asked = {name: strategy_of(name) for name in strategies}
-        problems = [Problem(read(path)) for path in files]
+        problems = labelled(files)
         scores: dict[str, dict[str, list[Score]]] = {
-            name: {each.name: [] for each in problems} for name in asked
+            name: {label: [] for label in problems} for name in asked
         }
-        rounds = itertools.product(problems, range(seeds), asked.items())
+        rounds = itertools.product(problems.items(), range(seeds), asked.items())
         total = len(problems) * seeds * len(asked)
-        for problem, seed, (name, strategy) in track(rounds, "Replaying", total, transient=True):
-            scores[name][problem.name].append(score(strategy, problem, seed))
+        for (label, problem), seed, (name, strategy) in track(rounds, "Replaying", total, transient=True):
+            scores[name][label].append(score(strategy, problem, seed))
         found = table(scores)
         if into is not None:
             into.write_text(written_into(into.read_text(encoding="utf-8"), found), encoding="utf-8")

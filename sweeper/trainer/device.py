@@ -19,6 +19,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo
 from sweeper.system import numa
 from sweeper.system.cpu import cpu_name, usable_cpus
+from sweeper.system.environment import ALLOCATOR
 
 GIB = 1024**3
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -58,21 +59,24 @@ def apply(config: TrialConfig, device: torch.device) -> None:
     A setting that the device refuses stays unchanged, and `without_effect` reports it.
     """
     _refused.clear()
+    if device.type == "cuda":
+        # First and separately: an unusable device is not the same as a refused setting.
+        torch.cuda.init()
+    threads = usable_cpus() // config.device.count
     if config.device.numa == "near":
         _attempt("device.numa", lambda: _stay_near(device))
-    torch.set_num_threads(config.device.cpu_threads or max(1, usable_cpus() // config.device.count))
+        # Bound to their nodes, ranks share the cores only with those on the same node.
+        threads = min(threads, usable_cpus() // _num_near(device, config.device.count))
+    torch.set_num_threads(config.device.cpu_threads or max(1, threads))
     if config.device.malloc == "retain":
         retain_memory()
     if device.type != "cuda":
         return
-    # First and separately: an unusable device is not the same as a refused setting.
-    torch.cuda.init()
     fraction = config.device.memory_fraction
     if config.precision.tf32 != "default":
         _attempt("precision.tf32", lambda: _set_tf32(config.precision.tf32 is True))
     _attempt("compile.cudnn_benchmark", lambda: _set_cudnn_benchmark(config.compile.cudnn_benchmark))
-    if config.device.expandable_segments:
-        _attempt("device.expandable_segments", _expand_segments)
+    _attempt("device.expandable_segments", lambda: _expand_segments(config.device.expandable_segments))
     if fraction:
         _attempt(
             "device.memory_fraction", lambda: torch.cuda.set_per_process_memory_fraction(fraction, device)
@@ -92,15 +96,25 @@ def _stay_near(device: torch.device) -> None:
     among = numa.nodes()
     if len(among) < 2:
         raise OSError(0, "this machine has one node")
-    node = numa.own_node(among)
-    if device.type == "cuda":
-        about: Any = torch.cuda.get_device_properties(device)
-        bus = f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
-        found = numa.node_of_gpu(bus)
-        if found is None:
-            raise OSError(0, "the GPU's node is unknown")
-        node = found
+    node = _node_of(device) if device.type == "cuda" else numa.own_node(among)
+    if node is None:
+        raise OSError(0, "the GPU's node is unknown")
     numa.bind(node, among)
+
+
+def _node_of(gpu: torch.device) -> int | None:
+    """Returns the memory node that a GPU is attached to; None if unknown."""
+    about: Any = torch.cuda.get_device_properties(gpu)
+    return numa.node_of_gpu(f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0")
+
+
+def _num_near(device: torch.device, count: int) -> int:
+    """Returns how many of a trial's `count` ranks belong to the same memory node as that of `device`."""
+    if device.type != "cuda":
+        return count
+    # A check of a configuration may have fewer GPUs than it asks for.
+    nodes = [_node_of(torch.device("cuda", rank)) for rank in range(min(count, num_visible()))]
+    return nodes.count(nodes[device.index])
 
 
 def _set_tf32(on: bool) -> None:
@@ -117,9 +131,20 @@ def _set_cudnn_benchmark(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
-def _expand_segments() -> None:
-    # The environment's setting is read when torch is imported.
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+_SEGMENTS = re.compile(r"expandable_segments\s*:\s*(True|False)")
+
+
+def _expand_segments(asked: bool) -> None:
+    """Has the allocator's blocks grow if `asked`, unless the user's own variable decides that."""
+    variable = next((name for name in ALLOCATOR if name in os.environ), "")
+    given = os.environ.get(variable, "")
+    if decided := _SEGMENTS.findall(given):
+        if (decided[-1] == "True") != asked:
+            _refused["device.expandable_segments"] = f"{decided[-1].lower()}: {variable} sets it"
+    elif asked:
+        # torch reads the variable when it is imported. Each later call sets all options anew.
+        settings = ",".join(filter(None, [given, "expandable_segments:True"]))
+        torch.cuda.memory._set_allocator_settings(settings)
 
 
 # Names and numbers of mallopt(3).

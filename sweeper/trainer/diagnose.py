@@ -67,7 +67,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     found = dataclasses.replace(found, device_samples_s=handed.size / alone)
     # For a compiler, half a batch would be another shape.
     other = None
-    if stepper.compiled is stepper.model and stepper.captured is None:
+    if not stepper.compiles and stepper.captured is None:
         if handed.size > 1:
             other = _step_on(stepper, loader, _half_of(handed))
         elif _has_room_for_two(device, stepper.config.device.memory_fraction):
@@ -163,11 +163,10 @@ def _hand(loader: Loader) -> Handed:
 
 def _step_on(stepper: Stepper, loader: Loader, handed: Handed) -> Callable[[], None]:
     """Returns a function that trains on `handed` like the trial's steps, but without its loader."""
-    captured, whole = stepper.captured, handed.size == stepper.config.batch_size
-    if captured is not None and whole:
+    if stepper.captured is not None and handed.size == stepper.config.batch_size:
         return lambda: stepper.replay(handed)
     batch = loader.materialise(handed.batch, handed.length)
-    return lambda: stepper.train(batch, NoClock(), stepper.compiled if whole else stepper.model)
+    return lambda: stepper.train_on(batch, NoClock(), handed.size)
 
 
 def _half_of(handed: Handed) -> Handed:

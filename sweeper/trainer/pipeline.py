@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -88,8 +89,13 @@ class Source(Protocol):
     def read(self, index: Tensor) -> Batch:
         """Returns the samples `index` (int64, shape [batch]) on the host.
 
-        Called from loader workers or from one thread.
+        Called from loader workers or from one thread. Workers that are started by `spawn` or `forkserver`
+        get the source pickled.
         """
+
+
+def _read(source: Source, subset: Tensor | None, tensors: Mapping[str, Tensor], index: Tensor) -> Batch:
+    return source.read(index if subset is None else subset[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +126,13 @@ class Samples:
     @classmethod
     def of(cls, source: Source, subset: Tensor | None = None) -> Samples:
         """Returns the samples of `source`, or only those at `subset` (int64)."""
-
-        def gather(tensors: Mapping[str, Tensor], index: Tensor) -> Batch:
-            return source.read(index if subset is None else subset[index])
-
-        return cls(tensors={}, length=len(source if subset is None else subset), gather=gather, on_host=True)
+        return cls(
+            tensors={},
+            length=len(source if subset is None else subset),
+            # No closure: workers that are started by `spawn` get it pickled.
+            gather=partial(_read, source, subset),
+            on_host=True,
+        )
 
     @property
     def nbytes(self) -> int:

@@ -13,6 +13,7 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo, Report
 from sweeper.core.progress import Progress
+from sweeper.system import numa
 from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.conditions import canary_ms
@@ -51,6 +52,8 @@ def run(job: Job, progress: Progress) -> Report:
 def lacks(info: DeviceInfo) -> dict[str, str]:
     """Returns the choices that this device does not support: `field=value` and the reason."""
     found = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
+    if len(numa.nodes()) < 2:
+        found["device.numa=near"] = "this machine has one memory node"
     if why := lacks_compiler():
         for mode in ("default", "reduce-overhead", "max-autotune"):
             found[f"compile.mode={mode}"] = why
@@ -87,6 +90,7 @@ def _lacks_cpu() -> dict[str, str]:
         "compile.mode=reduce-overhead": "CUDA graphs need a GPU; without one it is the same as `default`",
         "compile.mode=graph": "CUDA graphs need a GPU",
         "precision.amp=fp8": lacks_fp8(""),
+        "device.expandable_segments=True": "it is about a GPU's memory",
     }
     if not flags & {"avx512_bf16", "amx_bf16"}:
         lacks["precision.amp=bf16"] = "this CPU has no bf16 arithmetic"

@@ -3,10 +3,11 @@
     resume ─► block │ block │ ... │ validation │ block ...   a block: some steps, timed like a window
                                   └ best       └ checkpoint when due
 
-A resumed run continues from a checkpoint exactly like an uninterrupted one: batches by their number,
-random numbers from the checkpoint, and the history cut to its length at the checkpoint. With several
-devices, a checkpoint has the first one's random numbers and accumulated gradients. The others continue with
-new random numbers, as does the dropout inside cuDNN's recurrent layers, whose state torch does not give out.
+A resumed run continues from a checkpoint exactly like an uninterrupted one, unless `loader.in_order` is
+false: batches by their number, random numbers from the checkpoint, and the history cut to its length at the
+checkpoint. With several devices, a checkpoint has the first one's random numbers and accumulated gradients.
+The others continue with new random numbers, as does the dropout inside cuDNN's recurrent layers, whose state
+torch does not give out.
 """
 
 from __future__ import annotations

@@ -64,8 +64,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
     part = num_samples / parts
     seen, due = 0, part if parts > 1 else math.inf
     for index, length in _order(samples, config).first(num_samples).batches():
-        whole = len(index) == config.batch_size
-        stepper.train(reader(index, length), clock, stepper.compiled if whole else stepper.model)
+        stepper.train_on(reader(index, length), clock, len(index))
         total += stepper.last_loss * len(index)
         seen += len(index)
         # Between optimiser steps only: accumulated gradients are not in the weights yet.
@@ -159,7 +158,8 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
 @contextlib.contextmanager
 def _evaluating(model: nn.Module, stepper: Stepper) -> Iterator[None]:
     model.eval()
-    with torch.no_grad(), stepper.autocast:
+    # Validation has other shapes, and in evaluation mode the model would be compiled once more.
+    with torch.no_grad(), stepper.autocast, stepper.eager():
         yield
     model.train()
 

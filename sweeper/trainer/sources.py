@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sweeper.errors import UserError
 from sweeper.system.files import read_json, write_json
-from sweeper.system.remote_data import data_cache
+from sweeper.system.remote_data import check_room, data_cache
 from sweeper.trainer.pipeline import Batch
 
 ROWS_AT_ONCE = 65_536
@@ -45,16 +45,28 @@ class ParquetSource:
             dtype: Type of the tensors, by numpy's name.
 
         Raises:
-            UserError: There is no parquet file, or it lacks a column.
+            UserError: There is no parquet file, it lacks a column or values, or the disk has too little room.
         """
         files = _files(Path(path), ".parquet")
         folder = data_cache() / _digest(files, [dict(columns), dtype])
         if not folder.exists():
             _write_rows(files, columns, dtype, folder)
+        self._map(folder, tuple(columns))
+
+    def _map(self, folder: Path, names: Sequence[str]) -> None:
+        self._folder = folder
         self._arrays = {
             name: torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False))
-            for name in columns
+            for name in names
         }
+
+    def __getstate__(self) -> tuple[Path, tuple[str, ...]]:
+        """Returns what a loader worker maps the rows from; torch would copy them to shared memory."""
+        return self._folder, tuple(self._arrays)
+
+    def __setstate__(self, state: tuple[Path, tuple[str, ...]]) -> None:
+        """Maps the rows again."""
+        self._map(*state)
 
     def __len__(self) -> int:
         """Returns the number of rows."""
@@ -122,7 +134,9 @@ class ShardSource:
 def _files(path: Path, kind: str) -> list[Path]:
     found = sorted(path.rglob(f"*{kind}")) if path.is_dir() else [path]
     if not found or not found[0].exists():
-        raise UserError(f"`data.path` must have {kind} files, but got {str(path)!r}.")
+        packed = any(path.rglob(f"*{kind}.gz"))
+        remedy = f", which has {kind}.gz files. Unpack them with `gunzip`" if packed else ""
+        raise UserError(f"`data.path` must have {kind} files, but got {str(path)!r}{remedy}.")
     return found
 
 
@@ -148,6 +162,9 @@ def _write_rows(
             if lacking := [name for name in wanted if name not in file.schema_arrow.names]:
                 raise UserError(f"{path} must have the column {lacking[0]!r}, but it has none of this name.")
         count = sum(file.metadata.num_rows for file in opened)
+        size = count * sum(map(len, columns.values())) * np.dtype(dtype).itemsize
+        # A mapped file that the disk has no room for would end the trial by SIGBUS.
+        check_room(folder.parent, size, "an uncompressed copy of `data.path`")
         arrays = {
             name: np.lib.format.open_memmap(
                 temporary / f"{name}.npy", mode="w+", dtype=dtype, shape=(count, len(names))
@@ -155,8 +172,13 @@ def _write_rows(
             for name, names in columns.items()
         }
         row = 0
-        for file in opened:
+        for path, file in zip(files, opened, strict=True):
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=wanted):
+                if lacking := [name for name in wanted if batch.column(name).null_count]:
+                    raise UserError(
+                        f"{path} must have a value in each row of the column {lacking[0]!r}, but has nulls. "
+                        "Fill them, or drop their rows."
+                    )
                 for name, names in columns.items():
                     for place, column in enumerate(names):
                         values = batch.column(column).to_numpy(zero_copy_only=False)
@@ -165,6 +187,8 @@ def _write_rows(
         for array in arrays.values():
             array.flush()
         os.rename(temporary, folder)
+    except UserError:
+        raise
     except (ArrowException, ValueError) as error:
         raise UserError(f"`data.path` must have parquet files of numbers, but {error}.") from error
     except OSError:

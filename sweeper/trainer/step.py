@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -90,6 +90,7 @@ class Stepper:
 
     Attributes:
         model: The model as it was built; steps call `compiled`.
+        compiles: Whether torch.compile compiles the model, or blocks of it in place.
         last_loss: The last micro-batch's loss, on the device.
         schedule: The learning rate as a share of its peak, by optimiser step, including warm-up;
             None for warm-up only.
@@ -113,6 +114,7 @@ class Stepper:
             self._use_fp8()
         if config.activation_checkpointing:
             self._checkpoint()
+        self._in_place = False
         self.compiled = self._compile(self.model)
         dtype = _AMP.get(config.precision.amp)
         self.autocast: contextlib.AbstractContextManager[Any] = (
@@ -125,7 +127,7 @@ class Stepper:
         }
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.peak_lr = config.optimizer.lr_at(config.global_batch)
-        self._compiles = config.compile.mode not in ("eager", "graph")
+        self.compiles = config.compile.mode not in ("eager", "graph")
         self._runs: dict[tuple[torch.Size, ...], int] = {}
         self.reset()
 
@@ -165,11 +167,18 @@ class Stepper:
         if self.config.compile.regional and (blocks := repeated_blocks(model)):
             for block in blocks:
                 block.compile(**options)
+            self._in_place = True
             return model
         if self.config.compile.regional:
             self.refused["compile.regional"] = "false: no block of the model is repeated"
         compiled: nn.Module = torch.compile(model, **options)  # type: ignore[assignment]
         return compiled
+
+    @contextlib.contextmanager
+    def eager(self) -> Iterator[None]:
+        """Runs `model` uncompiled in this context, even if its blocks were compiled in place."""
+        with torch.compiler.set_stance("force_eager") if self._in_place else _NOTHING:
+            yield
 
     def join(self, rank: int) -> None:
         """Averages gradients with the other ranks, which must be connected."""
@@ -263,19 +272,11 @@ class Stepper:
         clock.mark(DATA)
         batch = loader.to_device(batch)
         clock.mark(H2D)
-        # A ragged batch is not worth a separate compilation or capture.
-        whole = size == self.config.batch_size
-        if self.captured is not None and whole:
+        if self.captured is not None and size == self.config.batch_size:
             self.captured(batch, length, self._next())
             clock.mark(GRAPH)
             return size
-        batch = loader.materialise(batch, length)
-        if whole or not self._compiles:
-            self.train(batch, clock, self.compiled)
-            return size
-        # Regional compilation compiles blocks in place, so `self.model` would run them compiled.
-        with torch.compiler.set_stance("force_eager"):
-            self._run(batch, clock, self.model, self._next())
+        self.train_on(loader.materialise(batch, length), clock, size)
         return size
 
     def replay(self, handed: Handed) -> None:
@@ -289,11 +290,20 @@ class Stepper:
             kinds = 2 if self.config.accumulate_steps > 1 else 1
             return self.captured.num_graphs >= kinds * num_shapes
         least = RECORDED_AT.get(self.config.compile.mode, 1)
-        return not self._compiles or sum(runs >= least for runs in self._runs.values()) >= num_shapes
+        return not self.compiles or sum(runs >= least for runs in self._runs.values()) >= num_shapes
+
+    def train_on(self, batch: Batch, clock: Clock, size: int) -> None:
+        """Trains on a batch of `size` samples (on the device); a ragged one runs eagerly."""
+        # It is not worth a separate compilation or capture.
+        if size == self.config.batch_size or not self.compiles:
+            self.train(batch, clock, self.compiled)
+            return
+        with self.eager():
+            self._run(batch, clock, self.model, self._next())
 
     def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""
-        if self._compiles and model is self.compiled:
+        if self.compiles and model is self.compiled:
             shape = tuple(tensor.shape for tensor in batch.values())
             self._runs[shape] = self._runs.get(shape, 0) + 1
             if self._runs[shape] == 1:

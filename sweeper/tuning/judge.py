@@ -99,9 +99,9 @@ def close(
     return _missing(one, baseline)
 
 
-def crossed(recorded: Recorded) -> str:
-    """Returns the extent of a record in words: its steps, ends of epochs and evaluations."""
-    events = next(iter(recorded.events.values()), ())
+def crossed(*records: Recorded) -> str:
+    """Returns the extent of the shortest record in words: its steps, ends of epochs and evaluations."""
+    events = min((next(iter(each.events.values()), ()) for each in records), key=len)
     steps = sum("step" in each for each in events)
     ends = sum(bool(each.get("trains")) for each in events if "pass" in each)
     checks = sum(not each["trains"] for each in events if "pass" in each)

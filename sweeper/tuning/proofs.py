@@ -12,7 +12,7 @@ from pathlib import Path
 from sweeper.interventions import INTERVENTIONS
 from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
-from sweeper.script.proof import Recorded, Terms, record
+from sweeper.script.proof import LIMIT_SECONDS, Recorded, Terms, record
 from sweeper.tuning.changes import Change, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
@@ -45,9 +45,22 @@ class Proofs:
         on_gpu: bool,
         file: Path | None = None,
         cache: Path | None = None,
+        start_seconds: float = 0.0,
     ) -> None:
+        """Runs the command twice, to see whether it repeats itself.
+
+        Args:
+            env: Its additional environment variables.
+            steps_per_s: Its speed.
+            on_gpu: Whether it trains on a GPU.
+            file: File with changes of the user's own.
+            cache: Folder that the runs share.
+            start_seconds: Seconds until its first step, for which a run may take longer.
+        """
         self._command, self._folder, self._env, self._file = command, folder, dict(env), file
         self._cache = cache
+        # Two runs share the cores.
+        self._limit = LIMIT_SECONDS + 2 * start_seconds
         batches = int(max(MIN_BATCHES, min(MAX_BATCHES, PASS_SECONDS * steps_per_s)))
         self._terms = Terms(batches=batches)
         # A GPU may not have room for two runs.
@@ -70,7 +83,7 @@ class Proofs:
                 self.unproved = first.failure or second.failure
                 return first
             fault = equal(first, second)
-            self.covers = crossed(first)
+            self.covers = crossed(first, second)
             if not fault:
                 return first
         self._baseline, self._repeats = first, False
@@ -92,7 +105,8 @@ class Proofs:
             env, shift = each
             terms = dataclasses.replace(self._terms, shift=shift)
             own = {**self._env, **env}
-            return record(command or self._command, folder or self._folder, own, terms, self._cache)
+            where = folder or self._folder
+            return record(command or self._command, where, own, terms, self._cache, self._limit)
 
         # The script's output is of no use here.
         with (
@@ -194,6 +208,7 @@ class Proofs:
         (run,) = self._runs([(env, 0)], command, folder)
         if run.failure:
             return "", run.failure
+        self.covers = crossed(run, self._baseline)
         if not equal(run, self._baseline):
             return EXACT, ""
         rounding = RACE if self.races else rounding

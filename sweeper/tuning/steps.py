@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import changes, log_ratios, versus
+from sweeper.analysis.confirmation import changes
+from sweeper.analysis.rounds import log_ratios, versus
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE, SearchResult
 from sweeper.search.halves import Effect, Halves, halves_of

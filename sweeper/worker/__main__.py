@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweeper.core.codec import encode
 from sweeper.core.job import PROBE_RUNNER, Job, MeasurePlan, read_outcome, write_job
-from sweeper.worker.keeper import in_fresh_interpreter, keep
+from sweeper.worker.keeper import keep
 
 
 def main(arguments: list[str]) -> int:
@@ -18,12 +18,12 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m sweeper.worker DIR | --probe", file=sys.stderr)
         return 2
     if arguments[0] != "--probe":
-        keep(Path(arguments[0]), in_fresh_interpreter)
+        keep(Path(arguments[0]))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         plan = MeasurePlan(repeats=0)
         write_job(Path(folder), Job(uid="probe", runner=PROBE_RUNNER, device="auto", plan=plan))
-        keep(Path(folder), in_fresh_interpreter)
+        keep(Path(folder))
         print(json.dumps(encode(read_outcome(Path(folder))), indent=1))
     return 0
 

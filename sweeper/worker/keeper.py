@@ -1,8 +1,6 @@
-"""Runs one job as its keeper: starts it, listens, samples telemetry, kills its process tree.
+"""Runs one job as its keeper: starts the trial, listens, samples telemetry, kills its process tree.
 
     keeper ──fork──► trial ──► loader workers, compilers, daemons, ...
-       ▲  ◄──socket──► stage, device, windows, result; and back: what disturbed a window
-       │  ◄──output pipe── worker.log, bounded
        └─ subreaper: orphans of the trial become the keeper's children and are killed
 
 The keeper dies with the server that forked it, and the trial with the keeper. GPUs are locked
@@ -18,16 +16,12 @@ import itertools
 import json
 import math
 import os
-import resource
 import select
 import signal
-import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from sweeper.core.codec import decode
 from sweeper.core.contamination import of_gpu
@@ -63,30 +57,11 @@ from sweeper.worker import failures, stacks
 from sweeper.worker.deadlines import Finding, Overdue
 from sweeper.worker.locks import DeviceBusyError, lock_devices
 from sweeper.worker.log import BoundedLog, last_lines
-from sweeper.worker.step_counter import SharedSteps, make_counter
+from sweeper.worker.trial_process import TrialProcess
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECES = 64
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-Start = Callable[[Path, int, int], NoReturn]
-"""Becomes the trial in the forked child: `(folder, report descriptor, counter's descriptor)`."""
-
-
-def in_this_interpreter(folder: Path, descriptor: int, steps: int) -> NoReturn:
-    """Runs the trial in the forked process, with its parent's imports (`isolation: fork`)."""
-    from sweeper.worker.trial import main
-
-    main(folder, descriptor, steps)
-
-
-def in_fresh_interpreter(folder: Path, descriptor: int, steps: int) -> NoReturn:
-    """Runs the trial in a new Python (`isolation: exec`)."""
-    for each in (descriptor, steps):
-        os.set_inheritable(each, True)
-    arguments = ["-m", "sweeper.worker.trial", str(folder), str(descriptor), str(steps)]
-    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def adopt_orphans() -> None:
@@ -94,34 +69,32 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(number: int, parent: int) -> None:
-    """Asks the kernel to send this process the signal `number` when its parent dies."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), number)
-
-
-def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
+def keep(folder: Path, isolation: str = "exec", trial: TrialProcess | None = None) -> None:
     """Runs the job in `folder` until its outcome.json is written and all its processes are gone.
 
     On SIGTERM it kills the trial and leaves no outcome: the attempt is lost.
 
     Args:
-        private: Descriptors that the trial must not inherit.
+        isolation: A key of `sweeper.worker.trial_process.STARTS`.
+        trial: The process that becomes the trial; a new one by default.
     """
+    signal.signal(signal.SIGTERM, abandon)
     folder = folder.resolve()
     adopt_orphans()
+    trial = trial or TrialProcess()
     job = read_job(folder)
-    keeper = _Keeper(folder, job, private)
-    signal.signal(signal.SIGTERM, keeper.abandon)
+    keeper = _Keeper(folder, job, trial)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     held: list[int] = []
     try:
-        # Every process with the descriptors holds the locks: this one and all of the trial's.
+        # Both processes have the descriptors and hold the locks, as do all that the trial starts.
         held = lock_devices(folder, job, keeper.say)
-        outcome = keeper.run(start)
+        outcome = keeper.run(isolation, held)
     except DeviceBusyError as error:
         outcome = keeper.busy(str(error))
+    except BaseException:
+        end_tree(os.getpid())
+        raise
     failpoint("ended")
     write_outcome(folder, outcome, keeper.secrets)
     failpoint("committed")
@@ -131,9 +104,15 @@ def keep(folder: Path, start: Start, private: Sequence[int] = ()) -> None:
         os.close(each)
 
 
+def abandon(number: int, frame: Any) -> None:
+    """Kills what this process has started and exits without an outcome; a handler for SIGTERM."""
+    end_tree(os.getpid())
+    os._exit(128 + number)
+
+
 class _Keeper:
-    def __init__(self, folder: Path, job: Job, private: Sequence[int]) -> None:
-        self.folder, self.job, self.private = folder, job, private
+    def __init__(self, folder: Path, job: Job, trial: TrialProcess) -> None:
+        self.folder, self.job, self.trial = folder, job, trial
         self.secrets = secrets({**os.environ, **job.env})
         self.log = BoundedLog(folder / LOG, self.secrets)
         self.others = _other_gpus(job)
@@ -143,12 +122,6 @@ class _Keeper:
         self.device_uuid = ""
         self.result: Outcome | Report | None = None
         self._partial = b""
-        self.pid = 0
-
-    def abandon(self, number: int, frame: Any) -> None:
-        """Kills the tree and exits without an outcome."""
-        end_tree(os.getpid())
-        os._exit(128 + number)
 
     def say(self, line: str) -> None:
         """Writes a line to the trial's log."""
@@ -156,6 +129,7 @@ class _Keeper:
 
     def busy(self, message: str) -> Failure:
         """Returns the failure of a job whose device stayed busy."""
+        self.trial.end()
         self.log.close()
         return Failure(
             kind=FailureKind.DEVICE_BUSY,
@@ -165,24 +139,19 @@ class _Keeper:
             finished_at=time.time(),
         )
 
-    def run(self, start: Start) -> Outcome | Report:
+    def run(self, isolation: str, held: Sequence[int]) -> Outcome | Report:
+        """Has the trial begin; returns its outcome once no process of it is left.
+
+        Args:
+            held: Descriptors of locks for the trial to hold.
+        """
         began = time.perf_counter()
         job = self.job
         self.overdue = Overdue(job.timeout_seconds, job.stage_seconds, job.stall_seconds, began)
         kills_before = failures.oom_kills()
-        reports, report_end = (end.detach() for end in socket.socketpair())
-        output, output_end = os.pipe()
-        counter = make_counter()
-        self.steps = SharedSteps(counter)
-        me = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become_trial(start, report_end, output_end, counter, (reports, output, *self.private), me)
-        for descriptor in (report_end, output_end, counter):
-            os.close(descriptor)
-        for descriptor in (reports, output):
-            os.set_blocking(descriptor, False)
-        process = os.pidfd_open(self.pid)
+        self.trial.begin(self.folder, isolation, held)
+        reports, output, steps = self.trial.reports, self.trial.output, self.trial.steps
+        process = os.pidfd_open(self.trial.pid)
         found: Finding | None = None
         poller = select.poll()
         for descriptor in (reports, output, process):
@@ -195,20 +164,20 @@ class _Keeper:
                 poller.unregister(output)
             if process in events:
                 break
-            found = self.overdue.look(time.perf_counter(), self.steps.count, self.steps.is_paused)
+            found = self.overdue.look(time.perf_counter(), steps.count, steps.is_paused)
             if found is not None:
                 self._save_stacks(output)
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.trial.pid, signal.SIGKILL)
                 break
-        _, status = os.waitpid(self.pid, 0)
-        end_tree(me)
+        _, status = os.waitpid(self.trial.pid, 0)
+        end_tree(os.getpid())
         self._drain(reports, lambda data: self._listen(data, None))
         self._drain(output, self.log.write)
+        if self.result is None:
+            self._save_telemetry()
         self.log.close()
-        self.sampler.stop()
-        self.steps.close()
-        for descriptor in (reports, output, process):
-            os.close(descriptor)
+        self.trial.close()
+        os.close(process)
         return self._conclude(status, found, time.perf_counter() - began, failures.oom_kills() - kills_before)
 
     def _save_stacks(self, output: int) -> None:
@@ -217,42 +186,7 @@ class _Keeper:
             self._drain(output, self.log.write)
 
         listen(0.0)
-        stacks.save(self.pid, listen, self.log.write)
-
-    def _become_trial(
-        self,
-        start: Start,
-        report_end: int,
-        output_end: int,
-        counter: int,
-        others: tuple[int, ...],
-        keeper: int,
-    ) -> NoReturn:
-        try:
-            os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            die_with_parent(signal.SIGKILL, keeper)
-            for descriptor in others:
-                os.close(descriptor)
-            self.steps.close()
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)
-            os.dup2(output_end, 1)
-            os.dup2(output_end, 2)
-            os.close(nothing)
-            os.close(output_end)
-            os.environ.update(self.job.env)
-            raise_open_files()
-            with contextlib.suppress(OSError):
-                Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-            if self.job.cpus:
-                os.sched_setaffinity(0, self.job.cpus)
-            start(self.folder, report_end, counter)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(70)
+        stacks.save(self.trial.pid, listen, self.log.write)
 
     @staticmethod
     def _drain(descriptor: int, take: Callable[[bytes], None]) -> bool:
@@ -279,14 +213,14 @@ class _Keeper:
             message = json.loads(line)
             if "stage" in message:
                 self.stage = message["stage"]
-                self.overdue.stage(self.stage, time.perf_counter(), self.steps.count)
+                self.overdue.stage(self.stage, time.perf_counter(), self.trial.steps.count)
                 if self.stage == "window" and self.device_uuid:
                     self.sampler.look_around()
             elif "device" in message:
                 info = decode(DeviceInfo, message["device"])
                 self.device_uuid = info.uuid
                 if self.job.plan.repeats:
-                    self.sampler.start(self.pid, info.uuid)
+                    self.sampler.start(self.trial.pid, info.uuid)
             elif "window" in message:
                 self.overdue.heard_from(time.perf_counter())
                 if answer is not None:
@@ -295,7 +229,8 @@ class _Keeper:
                     with contextlib.suppress(OSError):
                         os.write(answer, line)
             else:
-                self.result = decode_outcome(message["result"])
+                # The trial exits meanwhile.
+                self.result = self._with_telemetry(decode_outcome(message["result"]))
 
     def _disturbed(self, window: Window) -> tuple[str, ...]:
         """Returns what disturbed a window on a GPU; the trial itself watches the host."""
@@ -311,28 +246,39 @@ class _Keeper:
             return {}
         return {"other_gpus": f"only the first of {count} GPUs is sampled"}
 
-    def _conclude(
-        self, status: int, found: Finding | None, seconds: float, oom_kills: int
-    ) -> Outcome | Report:
-        tail = last_lines(self.folder / LOG)
+    def _save_telemetry(self) -> dict[str, list[float]]:
+        """Ends sampling; saves and returns the series."""
+        self.sampler.stop()
         columns = self.sampler.columns()
         save(columns, self.folder / SERIES)
         write_log(columns, self.folder / TELEMETRY_LOG)
+        return columns
+
+    def _with_telemetry(self, result: Outcome | Report) -> Outcome | Report:
+        """Saves the telemetry; returns the result with its summary."""
+        columns = self._save_telemetry()
+        if not isinstance(result, Measurement):
+            return result
+        peak = result.gpu_mem_peak_gib
+        if peak is None:
+            # A script reports no peak; use the memory in use on the device.
+            read = (each for each in columns.get("gpu_mem_used_gib", ()) if not math.isnan(each))
+            peak = max(read, default=None)
+        return dataclasses.replace(
+            result,
+            gpu_mem_peak_gib=peak,
+            telemetry=summarise(columns, result.windows),
+            telemetry_missing={**self.sampler.missing(), **self._unsampled_gpus()},
+        )
+
+    def _conclude(
+        self, status: int, found: Finding | None, seconds: float, oom_kills: int
+    ) -> Outcome | Report:
         if isinstance(self.result, Measurement):
-            peak = self.result.gpu_mem_peak_gib
-            if peak is None:
-                # A script reports no peak; use the memory in use on the device.
-                read = (each for each in columns.get("gpu_mem_used_gib", ()) if not math.isnan(each))
-                peak = max(read, default=None)
-            return dataclasses.replace(
-                self.result,
-                gpu_mem_peak_gib=peak,
-                seconds=seconds,
-                telemetry=summarise(columns, self.result.windows),
-                telemetry_missing={**self.sampler.missing(), **self._unsampled_gpus()},
-            )
+            return dataclasses.replace(self.result, seconds=seconds)
         if isinstance(self.result, Report):
             return self.result
+        tail = last_lines(self.folder / LOG)
         if isinstance(self.result, Failure):
             kind = failures.with_oom_kills(self.result.kind, oom_kills)
             return dataclasses.replace(self.result, kind=kind, detail=tail, log=LOG, seconds=seconds)
@@ -361,13 +307,6 @@ def _other_gpus(job: Job) -> list[str]:
 
 def _line(answer: Any) -> bytes:
     return json.dumps(answer).encode() + b"\n"
-
-
-def raise_open_files() -> None:
-    """Raises the limit of open files to its maximum: loader workers pass batches as descriptors."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def end_tree(root: int) -> None:

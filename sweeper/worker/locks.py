@@ -69,8 +69,6 @@ def lock_devices(folder: Path, job: Job, say: Callable[[str], None]) -> list[int
                     f"{uuid} must be free, but was held for {job.timeout_seconds:g} s by {lock.holder}. "
                     "Wait until it has finished, or run on another GPU (`execution.gpus`)"
                 ) from None
-        # The trial may be another program (`isolation: exec`).
-        os.set_inheritable(descriptor, True)
         held.append(descriptor)
     return held
 

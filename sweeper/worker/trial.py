@@ -150,8 +150,8 @@ def _frames(error: BaseException) -> Iterator[tuple[str, str]]:
         yield error.filename, str(error.lineno)
 
 
-def main(folder: Path, descriptor: int, steps: int) -> NoReturn:
-    """Runs the job in `folder`, sends its result, and exits immediately.
+def main(job: Job, descriptor: int, steps: int) -> NoReturn:
+    """Runs the job, sends its result, and exits immediately.
 
     Exit handlers of compilers and loaders are skipped: nothing after the result matters.
     """
@@ -161,7 +161,7 @@ def main(folder: Path, descriptor: int, steps: int) -> NoReturn:
         progress = PipeProgress(descriptor, SharedSteps(steps))
         # The counter is mapped; processes that the trial starts do not need it.
         os.close(steps)
-        result = run(read_job(folder), progress)
+        result = run(job, progress)
         progress.send(result={"type": type(result).__name__.lower(), **encode(result)})
         status = 0
     except BaseException:
@@ -173,4 +173,4 @@ def main(folder: Path, descriptor: int, steps: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(read_job(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))

@@ -12,17 +12,14 @@ from scipy import stats
 
 from sweeper.analysis.confirmation import (
     Chosen,
-    Drift,
-    Variance,
     choose_winner,
     contenders,
-    interval,
     is_enough,
-    log_ratios,
-    one_more,
     ratios,
-    versus,
 )
+from sweeper.analysis.drift import Drift
+from sweeper.analysis.intervals import Variance, interval
+from sweeper.analysis.rounds import log_ratios, one_more, versus
 from sweeper.core.config import TrialConfig
 
 EAGER = TrialConfig(batch_size=512)

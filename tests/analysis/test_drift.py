@@ -9,16 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from sweeper.analysis.confirmation import Drift, Round, Variance, choose_winner, ratios, share
+from sweeper.analysis.confirmation import choose_winner, ratios
 from sweeper.analysis.drift import (
     LEAST,
     PRIOR_FREEDOM,
     PRIOR_RATIO,
     PRIOR_SPEED,
     Block,
+    Drift,
     block_of,
     drift,
+    share,
 )
+from sweeper.analysis.intervals import Variance
+from sweeper.analysis.rounds import Round
 from sweeper.core.config import TrialConfig
 
 NAMES = {0: "baseline", 1: "winner"}
@@ -46,7 +50,7 @@ def test_without_a_record_the_drift_is_the_usual_one():
 
 @pytest.mark.parametrize("sd", [0.02, 0.15])
 def test_it_is_learned_from_what_was_measured_again(sd: float):
-    found = drift([block for _, block in blocks(random.Random(0), 200, sd)])
+    found = drift([block for _, block in blocks(random.Random(0), 400, sd)])
     assert found.speed.value == pytest.approx(sd**2, rel=0.4, abs=LEAST * PRIOR_SPEED)
     # Both speeds of a ratio drift.
     assert found.ratio.value == pytest.approx(2 * sd**2, rel=0.4)
@@ -75,7 +79,7 @@ def test_noisy_measurements_tell_little():
 def test_equals_tell_nothing_of_the_drift_between_what_differs():
     found = drift([block for _, block in blocks(random.Random(0), 20, 0.1, gain=0.0)])
     assert found.ratio.freedom < PRIOR_FREEDOM + 10
-    assert found.speed.freedom > PRIOR_FREEDOM + 20
+    assert found.speed.freedom > PRIOR_FREEDOM + 15
 
 
 def test_of_three_speeds_two_ratios_are_independent():
@@ -86,7 +90,10 @@ def test_of_three_speeds_two_ratios_are_independent():
             at=at, of=str(at), speeds={name: (draw.gauss(3 * n, 0.1), 1e-6) for n, name in enumerate("abc")}
         )
 
-    assert drift([block(0.0), block(1.0)]).ratio.freedom == pytest.approx(PRIOR_FREEDOM + 2, abs=0.1)
+    found = drift([block(0.0), block(1.0)])
+    assert found.ratio.freedom == pytest.approx(PRIOR_FREEDOM + 2, abs=0.1)
+    # All of them may have changed together.
+    assert found.speed.freedom == pytest.approx(PRIOR_FREEDOM + 1, abs=0.1)
 
 
 def test_equals_hardly_drift_apart():

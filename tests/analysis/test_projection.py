@@ -205,7 +205,11 @@ def test_energy_per_sample_is_that_of_all_gpus():
     record = trial()
     assert record.metric("joules_per_sample") is None
     power = Stats(mean=300.0, p50=300.0, p95=310.0)
-    measured = dataclasses.replace(record.measurement, telemetry={"gpu_power_w": power})
+    measured = dataclasses.replace(
+        record.measurement,
+        device=dataclasses.replace(record.measurement.device, kind="cuda"),
+        telemetry={"gpu_power_w": power},
+    )
     throughput = measured.throughput
     record = dataclasses.replace(record, outcome=measured)
     assert record.metric("joules_per_sample") == pytest.approx(300 / throughput)
@@ -230,3 +234,16 @@ def test_energy_per_sample_is_that_of_the_processors_on_a_cpu(kind, joules):
     )
     found = dataclasses.replace(record, outcome=measured).metric("joules_per_sample")
     assert found == (joules and pytest.approx(joules / measured.throughput))
+
+
+def test_a_training_on_the_processors_has_no_energy_of_the_gpu_beside_them():
+    record = trial()
+    power = Stats(mean=300.0, p50=300.0, p95=310.0)
+    measured = dataclasses.replace(
+        record.measurement,
+        device=dataclasses.replace(record.measurement.device, kind="cuda"),
+        observed={"device": "cpu"},
+        telemetry={"gpu_power_w": power, "cpu_power_w": Stats(mean=90.0, p50=90.0, p95=95.0)},
+    )
+    found = dataclasses.replace(record, outcome=measured).metric("joules_per_sample")
+    assert found == pytest.approx(90 / measured.throughput)

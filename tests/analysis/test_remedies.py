@@ -165,7 +165,8 @@ def test_a_full_device_makes_room():
     full = {**SMALL, "memory": 0.95}
     assert next_of(Bottleneck.CAPACITY, **full, native_bf16=True).changes == {"precision.amp": "bf16"}
     for native in (False, None):
-        assert next_of(Bottleneck.CAPACITY, **full, native_bf16=native).changes == {}
+        found = next_of(Bottleneck.CAPACITY, **full, native_bf16=native)
+        assert found.changes == {"activation_checkpointing": True}
 
 
 PLAIN = {"device.malloc": "default"}
@@ -264,7 +265,13 @@ def test_what_is_named_is_another_configuration_that_can_be_run(grid: list[Case]
     # Only a script's own loop is held up by what it does between its steps.
     assert set(told) == set(KINDS) - {Bottleneck.HOST}
     every = {"loader.kind", "loader.num_workers", "optimizer.fused", "compile.mode", "batch_size"}
-    every |= {"device.malloc", "precision.amp", "precision.tf32", "device.cpu_threads"}
+    every |= {
+        "device.malloc",
+        "precision.amp",
+        "precision.tf32",
+        "device.cpu_threads",
+        "activation_checkpointing",
+    }
     assert set().union(*told.values()) == every
 
 

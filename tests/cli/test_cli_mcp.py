@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from sweeper.cli.mcp import Runner
+
 if importlib.util.find_spec("mcp") is None:
     pytest.skip("mcp is not installed (`make services`)", allow_module_level=True)
 
@@ -142,6 +144,15 @@ def test_a_tune_is_shown(folder: Path) -> None:
     found = json.loads(shown)
     assert found["name"] == "tune-train"
     assert "baseline" in json.dumps(found)
+    assert "trials" not in found
+
+
+def test_of_a_long_answer_the_beginning_is_left_out(folder: Path) -> None:
+    runner = Runner(folder=folder, command=("true",), max_minutes=1.0)
+    text = asyncio.run(runner.run(["--help"], 0.5, most=100))
+    first, _, rest = text.partition("\n")
+    assert first == "(the beginning is left out)"
+    assert len(rest) == 100
 
 
 @pytest.mark.slow

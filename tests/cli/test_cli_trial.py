@@ -12,6 +12,8 @@ from measurements import measurement, record_of
 
 from sweeper.cli.screen import trial_line
 from sweeper.cli.trial_view import trial_lines
+from sweeper.core.config import Scalar
+from sweeper.core.job import Job, write_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Quality, Stats
 from sweeper.core.record import TrialRecord
 
@@ -115,10 +117,39 @@ def test_operations_of_a_traced_trial(tmp_path: Path):
     (title,) = (line for line in lines if line.startswith("Most expensive operations"))
     assert [line.split() for line in after(lines, title)] == [["aten::mm", "1.250"], ["aten::add_", "0.500"]]
     assert not any(line.startswith("Most expensive operations") for line in shown(a_trial(), tmp_path))
-    counted = {"flops_per_sample": 2e6, "matmul_flops": 1e10}
-    (line,) = (each for each in shown(a_trial(), tmp_path, operations=operations, **counted) if "MFU" in each)
-    assert line.startswith("  2 MFLOP a sample: ")
-    assert "of the 10 GFLOP/s that matrix products reach here in its precision (MFU " in line
+
+
+AGAIN = {"activation_checkpointing": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "effective", "how", "most", "precision", "share"),
+    [
+        ({}, {}, "", "100", "its precision", "MFU 13%"),
+        # The throughput is that of both devices; the trace ran on one.
+        ({"device__count": 2}, {}, "", "200", "its precision", "MFU 6.4%"),
+        ({"precision__amp": "fp8"}, {}, "", "100", "bf16", "MFU 13%"),
+        (AGAIN, {}, " with recomputation", "100", "its precision", "HFU 13%"),
+        (AGAIN, {"activation_checkpointing": "false: x"}, "", "100", "its precision", "MFU 13%"),
+    ],
+)
+def test_a_traced_trial_has_its_share_of_the_devices_arithmetic(
+    changes: dict[str, Scalar], effective: dict[str, str], how: str, most: str, precision: str, share: str
+):
+    record = record_of(dataclasses.replace(a_trial(), effective=effective), **changes)
+    traced = {"operations": {}, "flops_per_sample": 2e6, "matmul_flops": 1e11}
+    (line,) = (e for e in trial_lines(record, "007 rows", "search", traced) if "FLOP a sample" in e)
+    assert line == (
+        f"  2 MFLOP a sample{how}: 12.8 GFLOP/s of the {most} GFLOP/s that matrix products reach here in "
+        f"{precision} ({share})"
+    )
+
+
+def test_a_cold_cache_is_said(tmp_path: Path):
+    said = "  cold cache: its data was read from the disk"
+    for is_cold in (True, False):
+        write_job(tmp_path, Job(uid="t", cold_cache=is_cold))
+        assert (said in shown(a_trial(), tmp_path)) == is_cold
 
 
 def test_a_chart_is_of_the_whole_trial_a_block_of_time_a_character(tmp_path: Path):

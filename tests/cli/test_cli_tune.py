@@ -41,7 +41,7 @@ for epoch in range({epochs}):
 def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(epochs=1000))
-    command = ("tune", "--minutes", "2", "--", sys.executable, "train.py")
+    command = ("tune", "--minutes", "1", "--", sys.executable, "train.py")
     done = sweeper(*command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "input-bound" in done.stdout

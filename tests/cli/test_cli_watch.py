@@ -79,3 +79,9 @@ def test_a_program_that_is_not_there_is_named(sweeper, tmp_path):
     done = sweeper("watch", "--", "no-such-program")
     assert done.returncode == 2
     assert "no-such-program" in done.stderr
+
+
+def test_a_command_that_submits_is_refused(sweeper):
+    done = sweeper("watch", "--", "sbatch", "job.sh")
+    assert done.returncode == 2
+    assert "`sbatch` starts it elsewhere" in done.stderr

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from execution.quick_node import QUICK
+from services.processes import busy
 
 from sweeper.core.job import LOG, OUTCOME, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
@@ -25,15 +25,9 @@ from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 def keeper_of(launcher: LocalLauncher, wait_for) -> int:
     """Waits for the one job under way to have its three `sleep`s or itself started; returns its keeper."""
-    assert wait_for(lambda: without_spare(launcher, children(launcher.pid)))
-    (keeper,) = without_spare(launcher, children(launcher.pid))
+    assert wait_for(lambda: busy(launcher, children(launcher.pid)))
+    (keeper,) = busy(launcher, children(launcher.pid))
     return keeper
-
-
-def without_spare(launcher: LocalLauncher, pids: Iterable[int]) -> list[int]:
-    """All but the keeper that waits for the next job, and those that exit: they have no trial."""
-    spare = [pid for pid in children(launcher.pid) if not any(True for _ in children(pid))]
-    return sorted({*pids} - {*spare})
 
 
 def names(pids) -> list[str]:
@@ -110,7 +104,7 @@ def test_cancel_ends_the_whole_tree_daemons_too(own, tmp_path, wait_for):
     handle = sleeping(own, tmp_path / "a", wait_for)
     handle.cancel()
     assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
-    assert without_spare(own, tree(own.pid)) == [own.pid]
+    assert busy(own, tree(own.pid)) == [own.pid]
 
 
 def test_a_killed_keeper_is_lost_and_takes_its_tree_along(own, tmp_path, wait_for):
@@ -120,7 +114,7 @@ def test_a_killed_keeper_is_lost_and_takes_its_tree_along(own, tmp_path, wait_fo
     assert outcome.kind is FailureKind.LOST
     assert outcome.message == "the worker ended and left no outcome"
     # All of it is gone by the time the attempt is said to be lost: the next one begins on a free device.
-    assert without_spare(own, leftovers(tmp_path)) == [own.pid]
+    assert busy(own, leftovers(tmp_path)) == [own.pid]
     assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
 
 
@@ -198,6 +192,28 @@ def test_a_spare_keeper_that_was_killed_costs_one_attempt_at_most(own, tmp_path,
     os.kill(spare, signal.SIGKILL)
     assert handle.result(timeout=WAIT_SECONDS).kind is FailureKind.LOST
     assert isinstance(own.submit(fault_job(tmp_path / "d")).result(timeout=WAIT_SECONDS), Measurement)
+
+
+def test_a_waiting_process_that_was_killed_costs_nothing(own, tmp_path, wait_for):
+    assert isinstance(own.submit(fault_job(tmp_path / "a")).result(timeout=WAIT_SECONDS), Measurement)
+    assert wait_for(lambda: len([*children(own.pid)]) == 1)
+    (spare,) = children(own.pid)
+    assert wait_for(lambda: [*children(spare)])
+    (waiting,) = children(spare)
+    os.kill(waiting, signal.SIGKILL)
+    assert wait_for(lambda: Path(f"/proc/{waiting}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
+
+
+@pytest.mark.slow
+def test_files_in_the_current_folder_stand_in_for_no_module(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise ImportError('not the queue of the standard library')")
+    (tmp_path / "sweeper").mkdir()
+    monkeypatch.chdir(tmp_path)
+    launcher = LocalLauncher(tmp_path, isolation="exec")
+    outcome = launcher.submit(fault_job(tmp_path / "a")).result(timeout=WAIT_SECONDS)
+    launcher.close()
+    assert isinstance(outcome, Measurement), outcome
 
 
 SUPERVISOR = """

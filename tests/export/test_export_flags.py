@@ -176,3 +176,53 @@ def test_a_scripts_command_line_is_what_ran():
         rendered(value, "args", Options(flags={"batch_size": "--bs"}))
     with pytest.raises(UserError, match=r"`--format python` is for pipelines"):
         rendered(value, "python")
+
+
+OTHERS: dict[str, Any] = {
+    "loader.kind": "workers",
+    "loader.num_workers": 2,
+    "loader.in_order": False,
+    "loader.start_method": "spawn",
+    "precision.amp": "fp8",
+    "compile.mode": "default",
+    "compile.dynamic": "auto",
+    "compile.regional": True,
+    "activation_checkpointing": True,
+    "device.count": 2,
+    "device.expandable_segments": True,
+    "device.numa": "near",
+    "ddp.static_graph": True,
+    "ddp.gradient_as_bucket_view": True,
+    "ddp.broadcast_buffers": False,
+}
+"""The less common parameters (docs/pipelines.md), and what they need to have an effect."""
+
+
+def test_less_common_parameters_have_flags_where_they_are_asked_for():
+    line = f" {' '.join(words(OTHERS))} "
+    asked = (
+        *("--no-in-order", "--start-method spawn", "--amp fp8", "--compile default", "--dynamic auto"),
+        *("--regional", "--activation-checkpointing", "--expandable-segments", "--numa near"),
+        *("--static-graph", "--gradient-as-bucket-view", "--no-broadcast-buffers"),
+    )
+    plain = f" {' '.join(words({name: OTHERS[name] for name in ('loader.kind', 'loader.num_workers')}))} "
+    for flag in asked:
+        assert f" {flag} " in line, flag
+        assert f" {flag} " not in plain, flag
+    for flag in ("in-order", "buffers", "tf32"):
+        assert flag not in plain
+
+
+def test_less_common_parameters_have_lines():
+    text = rendered(export_of(OTHERS, device=A10), "python")
+    compile(text, "lines", "exec")
+    for line in (
+        *("    in_order=False,\n", '    multiprocessing_context="spawn",\n', "convert_to_float8_training(\n"),
+        *("    block.compile(dynamic=None)\n", "    block.forward = functools.partial(\n"),
+        'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")\n',
+    ):
+        assert line in text, line
+    said = " ".join(line.removeprefix("# ") for line in text.splitlines())
+    assert "numactl --cpunodebind=NODE" in said
+    options = "static_graph=True, gradient_as_bucket_view=True, broadcast_buffers=False"
+    assert f"DistributedDataParallel(model, {options})" in said

@@ -14,6 +14,7 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
 from sweeper.export import SCHEMA, Options, read, rendered
+from sweeper.export.python_lines import YOURS
 
 HOSTILE = "$(touch /tmp/x) `id` ; rm -rf '\"\\ #%\n!& é"
 CONFIGS: list[dict[str, Any]] = [
@@ -144,6 +145,52 @@ def test_lines_have_their_reasons():
 def test_what_had_no_effect_is_off_where_it_is_pasted():
     note = {"precision.tf32": "without effect: no GPU", "compile.mode": "eager: recurrent layers"}
     value = export_of({"precision.tf32": True, "compile.mode": "default"}, effective=note)
-    assert "--tf32" not in rendered(value, "args")
-    assert "--compile default" in rendered(value, "args")
-    assert "eager: recurrent layers" in rendered(value, "python")
+    assert "tf32" not in rendered(value, "args")
+    assert "--compile eager" in rendered(value, "args")
+    text = rendered(value, "python")
+    assert "# compile.mode eager: recurrent layers.\n" in text
+    assert "compiled = model\n" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "note", "absent"),
+    [
+        ({"activation_checkpointing": True}, "false: no block of the model is repeated", "BLOCKS"),
+        (
+            {"compile.regional": True, "compile.mode": "default"},
+            "false: no block of the model is repeated",
+            "BLOCKS",
+        ),
+        ({"memory_format": "channels_last"}, "contiguous: required rank 4 tensor", "channels_last"),
+        ({"precision.amp": "fp8"}, "bf16: no linear layer has such sizes", "float8"),
+        ({"precision.tf32": True}, "refused by the device: not here", "tf32"),
+        ({"device.malloc": "retain"}, "default: glibc only", "mallopt"),
+    ],
+)
+def test_what_the_trial_refused_is_not_pasted(settings: dict[str, Any], note: str, absent: str):
+    name = next(iter(settings))
+    refused = export_of(settings, device=A10, effective={name: note})
+    asked = export_of(settings, device=A10)
+    assert absent in rendered(asked, "python")
+    assert absent not in rendered(refused, "python")
+    # No script has a flag for the C library.
+    assert (rendered(refused, "args") == rendered(asked, "args")) == (name == "device.malloc")
+
+
+def test_what_ran_in_another_way_is_pasted_as_asked():
+    note = {"compile.mode": "max-autotune in 3 pieces: recurrent or dynamic parts run eagerly"}
+    text = rendered(export_of({"compile.mode": "max-autotune"}, effective=note), "python")
+    assert 'mode="max-autotune"' in text
+    assert "search; max-autotune in 3 pieces" in text.replace("\n# ", " ")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"activation_checkpointing": True}, {"compile.regional": True, "compile.mode": "default"}]
+)
+def test_the_layers_that_a_model_repeats_are_the_users_to_name(settings: dict[str, Any]):
+    text = rendered(export_of(settings), "python")
+    head, _, rest = text.partition("\n\n")
+    assert "`BLOCKS` (the list of layers that it repeats)" in head.replace("\n# ", " ")
+    assert f"{YOURS}\n# `BLOCKS` goes here, too.\n" in rest
+    assert "for block in BLOCKS:\n" in rest
+    assert "BLOCKS" not in rendered(export_of({}), "python")

@@ -138,6 +138,34 @@ def test_where_the_loader_and_the_optimizer_are_made_is_known():
         assert text in lines[int(number) - 1]
 
 
+MOVES = """
+import os, torch
+from torch.utils.data import DataLoader, TensorDataset
+os.chdir("/")
+loader = DataLoader(TensorDataset(torch.randn(64, 2)), batch_size=4)
+layer = torch.nn.Linear(2, 1)
+for (x,) in loader:
+    layer.zero_grad()
+    layer(x).sum().backward()
+    for each in layer.parameters():
+        each.data.add_(each.grad, alpha=-0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("train.py",), ("-c", "import runpy, torch; runpy.run_path('train.py')")],
+    ids=["absolute", "relative"],
+)
+def test_a_place_is_known_although_the_script_moves_on(tmp_path, words):
+    """A script that is run by path has a relative name, as every script had before Python 3.9."""
+    (tmp_path / "train.py").write_text(MOVES)
+    found = run([sys.executable, *words], folder=tmp_path)
+    assert found.status == 0, found.errors
+    number = next(i for i, line in enumerate(MOVES.splitlines(), 1) if line.startswith("loader"))
+    assert found.last["facts"]["places"] == {"loader": f"{tmp_path / 'train.py'}:{number}"}
+
+
 @pytest.mark.slow
 def test_without_a_loader_a_compiled_model_is_left_alone():
     found = training("compiled_step")

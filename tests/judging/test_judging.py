@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import random
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.measurement import Measurement
+from sweeper.cli.judge import lines
+from sweeper.core.measurement import Measurement, Stats
 from sweeper.errors import UserError
 from sweeper.judging import losses, speed
 from sweeper.judging.arms import INSTEAD_OF, Arm, patched, since
@@ -100,21 +102,22 @@ def test_wild_rounds_do_not_make_a_difference():
 
 
 @pytest.mark.parametrize(
-    ("speed", "losses", "met"),
+    ("speed", "low", "losses", "met"),
     [
-        (Speed.FASTER, Losses.EQUAL, (True, True)),
-        (Speed.FASTER, Losses.CLOSE, (True, True)),
-        (Speed.SAME, Losses.EQUAL, (False, True)),
-        (Speed.UNDECIDED, Losses.EQUAL, (False, False)),
-        (Speed.SLOWER, Losses.EQUAL, (False, False)),
-        (Speed.FASTER, Losses.DIFFERENT, (False, False)),
-        (Speed.FASTER, Losses.UNKNOWN, (False, False)),
+        (Speed.FASTER, 1.01, Losses.EQUAL, (True, True)),
+        (Speed.FASTER, 1.01, Losses.CLOSE, (True, True)),
+        (Speed.SAME, 0.98, Losses.EQUAL, (False, True)),
+        (Speed.UNDECIDED, 0.98, Losses.EQUAL, (False, True)),
+        (Speed.UNDECIDED, 0.96, Losses.EQUAL, (False, False)),
+        (Speed.SLOWER, 0.98, Losses.EQUAL, (False, False)),
+        (Speed.FASTER, 1.01, Losses.DIFFERENT, (False, False)),
+        (Speed.FASTER, 1.01, Losses.UNKNOWN, (False, False)),
     ],
 )
 def test_what_is_required_is_speed_and_the_same_training(
-    speed: Speed, losses: Losses, met: tuple[bool, bool]
+    speed: Speed, low: float, losses: Losses, met: tuple[bool, bool]
 ):
-    found = Compared(answer=speed, ratio=1.0, low=1.0, high=1.0, before=(), after=())
+    found = Compared(answer=speed, ratio=1.0, low=low, high=1.1, before=(), after=())
     arm = Arm(name="", command=(), folder=HERE)
     verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=losses))
     assert (verdict.meets(Required.FASTER), verdict.meets(Required.NOT_SLOWER)) == met
@@ -281,6 +284,18 @@ def test_a_revision_must_exist_and_be_in_a_repository(folder: Path, tmp_path: Pa
         pass
 
 
+def test_a_revision_must_be_readable(folder: Path):
+    (folder / "helper.py").unlink()
+    words = ["git", "rev-parse", "HEAD:helper.py"]
+    blob = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    (folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with (
+        pytest.raises(UserError, match=r"read 'helper\.py' of 'HEAD', but fails"),
+        since("HEAD", TRAIN, folder),
+    ):
+        pass
+
+
 # -- the command ------------------------------------------------------------------------------------
 
 
@@ -298,6 +313,9 @@ def run(*words: str, folder: Path = HERE) -> subprocess.CompletedProcess[str]:
         (("--ref", "HEAD"), "a command must follow"),
         (("--ref", "HEAD", "--patch", "x.diff", "--", "python"), "must have one way"),
         (("--patch", "no.diff", "--", "python", "train.py"), "must be a file"),
+        (("--before", "python 'train.py", "--after", "python train.py"), "No closing quotation"),
+        (("--before", " ", "--after", "python train.py"), "`--before` must be a command line"),
+        (("--ref", "HEAD", "--", "sbatch", "job.sh"), "`sbatch` starts it elsewhere"),
     ],
 )
 def test_nonsense_is_refused(words: tuple[str, ...], why: str):
@@ -319,6 +337,22 @@ def test_a_faster_command_that_trains_otherwise():
 @pytest.mark.slow
 def test_a_version_that_fails_is_named():
     asked = [f"{sys.executable} train.py", "--after", f"{sys.executable} train.py nonsense"]
-    done = run("--minutes", "0.3", "--before", *asked)
+    done = run("--json", "--minutes", "0.3", "--before", *asked)
     assert done.returncode == 1
-    assert "It cannot be judged: after: " in done.stdout
+    assert "It cannot be judged: after: " in done.stderr
+    assert json.loads(done.stdout)["error"].startswith("after: ")
+
+
+def test_what_both_versions_cost_is_said():
+    def stats(value: float) -> Stats:
+        return Stats(mean=value, p50=value, p95=value)
+
+    telemetry = {"tree_mem_gib": stats(2.0), "cpu_power_w": stats(50.0)}
+    found = dataclasses.replace(made_up(100.0), telemetry=telemetry)
+    arm = Arm(name="", command=(), folder=HERE)
+    compared = Compared.of([0.1, 0.11, 0.09, 0.1], [(found, found)] * 4)
+    verdict = Verdict(arms=(arm, arm), speed=compared, training=Trained(answer=Losses.EQUAL))
+    said = "\n".join(lines(verdict, None))
+    assert "Memory: 2 GiB before, 2 GiB after." in said
+    assert "Energy per sample: 0.5 J before, 0.5 J after." in said
+    assert "GPU memory" not in said

@@ -50,7 +50,7 @@ PLACES = {"loader": "train.py:14", "optimizer": "train.py:22"}
 
 
 def sources(folder: Path, text: str = TRAIN, places: dict[str, str] = PLACES) -> Sources:
-    (folder / "train.py").write_text(text)
+    (folder / "train.py").write_bytes(text.encode())
     return Sources(folder=folder, main="train.py", places=places, threads=4)
 
 
@@ -297,10 +297,10 @@ def test_changes_with_a_line_between_them_are_one_hunk(tmp_path: Path):
 
 def apply(folder: Path, patch: str, text: str) -> str:
     """Returns the script with a patch applied by git."""
-    (folder / "train.py").write_text(text)
+    (folder / "train.py").write_bytes(text.encode())
     command = ["git", "apply", "--unsafe-paths", "--directory", str(folder), "-"]
-    subprocess.run(command, input=patch, text=True, check=True, cwd=folder)
-    return (folder / "train.py").read_text()
+    subprocess.run(command, input=patch.encode(), check=True, cwd=folder)
+    return (folder / "train.py").read_bytes().decode()
 
 
 def test_a_file_without_a_last_newline_is_patched(tmp_path: Path):
@@ -308,6 +308,49 @@ def test_a_file_without_a_last_newline_is_patched(tmp_path: Path):
     made = [Made(name="optimizer", value="fused", comment="One call.")]
     found = diff(sources(tmp_path, text), made)
     assert "fused=True" in apply(tmp_path, found, text)
+
+
+ALL_PLACES = [
+    Made(name="loader", value="gathered", comment="Gathered."),
+    Made(name="optimizer", value="fused", comment="One call."),
+    Made(name="threads", value="one", comment="One thread."),
+    Made(name="spinning", value="short", comment="Shorter."),
+]
+"""Changes whose lines are inserted at every kind of place."""
+
+
+def test_lines_keep_their_ends(tmp_path: Path):
+    text = TRAIN.replace("\n", "\r\n")
+    new = apply(tmp_path, diff(sources(tmp_path, text), ALL_PLACES), text)
+    assert new.count("\n") == new.count("\r\n") > text.count("\n")
+    (plain,) = written(sources(tmp_path), ALL_PLACES).values()
+    assert new.replace("\r\n", "\n") == plain
+
+
+@pytest.mark.parametrize("text", [TRAIN.replace("\n", "\r\n", 3), TRAIN.replace("\n", "\r")])
+def test_a_file_whose_lines_end_in_several_ways_is_not_edited(tmp_path: Path, text: str):
+    with pytest.raises(CannotEditError, match="must all end in"):
+        diff(sources(tmp_path, text), ALL_PLACES)
+
+
+def test_what_ends_a_line_of_text_but_none_of_python(tmp_path: Path):
+    page = "from data import Rows\n\x0c\n# a\x0cb\x85c\u2028d\n"
+    text = TRAIN.replace("from data import Rows\n", page)
+    places = {"loader": "train.py:16", "optimizer": "train.py:24"}
+    new = apply(tmp_path, diff(sources(tmp_path, text, places), ALL_PLACES), text)
+    (plain,) = written(sources(tmp_path), ALL_PLACES).values()
+    added = page.removeprefix("from data import Rows\n")
+    assert new.count(added) == 1
+    assert new.replace(added, "") == plain
+
+
+def test_a_file_is_edited_once_however_it_is_named(tmp_path: Path):
+    (tmp_path / "linked.py").symlink_to("train.py")
+    places = {"loader": f"{tmp_path}/train.py:14", "optimizer": "./linked.py:22"}
+    found = diff(sources(tmp_path, TRAIN, places), ALL_PLACES)
+    assert found.count("--- ") == 1
+    (plain,) = written(sources(tmp_path), ALL_PLACES).values()
+    assert apply(tmp_path, found, TRAIN) == plain
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,23 @@ def test_what_is_written_through_a_link_is_noticed(source: Path):
     assert place.overwritten() == [source / "large.bin"]
 
 
+def test_places_in_a_mirror_are_given_from_its_folder(source: Path):
+    place = made(source)
+    assert place.mirror_root is not None
+    root, installed = place.mirror_root.resolve(), str(source / "sub" / "helper.py:4")
+    facts = {
+        "threads": 2,
+        "places": {
+            "loader": f"{root}/source/sub/data.py:3",
+            "optimizer": f"{root}/common.py:9",
+            "x": installed,
+        },
+    }
+    places = {"loader": "sub/data.py:3", "optimizer": "../common.py:9", "x": installed}
+    assert place.observed(facts) == {"threads": 2, "places": places}
+    assert place.observed({"threads": 2}) == {"threads": 2}
+
+
 def test_removing_a_mirror_leaves_the_users_files(source: Path):
     place = made(source)
     place.remove()

@@ -7,13 +7,14 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from sweeper.core.job import LOG
 from sweeper.execution.local import LocalLauncher, leftovers
-from sweeper.system.process import children
+from sweeper.system.process import children, tree
 
 
 class UnavailableError(Exception):
@@ -111,15 +112,33 @@ def _lives(process: psutil.Process) -> bool:
     return False
 
 
+def idle_keepers(launcher: LocalLauncher) -> list[int]:
+    """Returns the keepers without a job: the one that waits for the next job, and those that exit."""
+    return [pid for pid in children(launcher.pid) if not _has_log(pid)]
+
+
+def _has_log(keeper: int) -> bool:
+    with contextlib.suppress(OSError):
+        links = [os.readlink(each) for each in Path(f"/proc/{keeper}/fd").iterdir()]
+        return any(each.endswith(f"/{LOG}") for each in links)
+    return False
+
+
+def busy(launcher: LocalLauncher, pids: Iterable[int]) -> list[int]:
+    """Returns those of `pids` that are not idle keepers or below them."""
+    found = {*pids}
+    idle = [pid for keeper in idle_keepers(launcher) for pid in tree(keeper)]
+    return sorted(found - {*idle})
+
+
 def await_idle(launcher: LocalLauncher, home: Path, seconds: float = 5.0) -> None:
-    """Returns once a launcher has no other processes than its server and keepers without a trial.
+    """Returns once a launcher has no other processes than its server and idle keepers.
 
     Raises:
         TimeoutError: A trial has left a process behind.
     """
 
     def left() -> list[int]:
-        idle = [pid for pid in children(launcher.pid) if not any(True for _ in children(pid))]
-        return sorted({*leftovers(home)} - {launcher.pid, *idle})
+        return [pid for pid in busy(launcher, leftovers(home)) if pid != launcher.pid]
 
     wait_for(lambda: not left(), seconds, lambda: f"left behind: {left()}")

@@ -80,3 +80,13 @@ def test_the_place_in_the_file_is_said(whole):
     with pytest.raises(UserError) as caught:
         load(whole)
     assert str(caught.value) == f"whole.yaml:16:25: {NO_HOURS}"
+
+
+def test_time_to_loss_needs_a_loss(whole):
+    with pytest.raises(UserError, match=r"`confirm.to_loss: true` needs a quality pass, but"):
+        load(whole, ["confirm.to_loss=true", "measure.quality_samples=0"])
+
+
+def test_a_ladder_starts_from_no_earlier_sweep(whole):
+    with pytest.raises(UserError, match=r"`search\.warm_start: other` has no effect with `confirm\.ladder"):
+        load(whole, ["confirm.ladder=true", "search.warm_start=other"])

@@ -136,3 +136,16 @@ def test_a_parameter_that_only_a_template_could_use_is_looked_for_there(tmp_path
     spec = spec_of(script={"files": {"c.yaml": {"template": "t"}}}, fix={"epochs": 3})
     with pytest.raises(UserError, match="`epochs` is not used"):
         spec.script_in(tmp_path)
+
+
+def test_a_script_trains_to_no_loss():
+    with pytest.raises(UserError, match=r"`confirm\.to_loss: true` is for pipelines, but got a `command`"):
+        spec_of(confirm={"to_loss": True})
+
+
+def test_a_scripts_data_cannot_be_dropped_from_memory():
+    changes = {"measure": {"cold_cache": True}}
+    with pytest.raises(UserError, match=r"`measure\.cold_cache: true` is for pipelines, but got a `command`"):
+        spec_of(**changes)
+    # A sweep that was made before there was such a rule can still be read.
+    assert SweepSpec.from_dict({**TREE, **changes}, is_stored=True).measure.cold_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import re
 
 import pytest
 from replays import Bench, spec_of, throughput
@@ -188,3 +189,14 @@ def test_an_eager_winner_has_nothing_to_pay_for(bench):
     assert summary.winner.config.compile.mode == "eager"
     assert not any("Compiling" in line for line in decision(summary))
     assert "break_even_steps" not in to_json(summary, sweep.stages())["winner"]
+
+
+def test_the_decision_begins_with_what_was_asked_for(bench):
+    spec = spec_of(
+        objectives=[{"minimize": "projected_hours"}],
+        production={"samples": 3.6e6},
+        confirm={"to_loss": False},
+    )
+    first, second, *_ = decision(bench.run(spec).sweep.summary)
+    assert re.fullmatch(r"toy: projected_hours .+, baseline .+, in a single trial each\.", first)
+    assert second.startswith("  Samples per second: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from sweeper.testing.strategies import (
     Step,
     strategy_of,
 )
-from sweeper.testing.tournament import BEGIN, END, Score, score, table, written_into
+from sweeper.testing.tournament import BEGIN, END, Score, labelled, score, table, written_into
 
 SIZES, KINDS, LEVELS = [64, 128, 256, 512, 1024, 2048, 4096], ["rows", "resident"], ["fp32", "bf16"]
 SPEC = SweepSpec.from_dict(
@@ -46,6 +47,27 @@ class Worst:
 
     def tell(self, params, throughput):
         assert throughput
+"""
+
+
+OF_NUMPY = """
+import numpy as np
+
+class Numpy:
+    def __init__(self, space, seed):
+        self.left = [{name: np.asarray(each.choices)[0] for name, each in space.items()}]
+
+    def ask(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop()
+
+    def tell(self, params, throughput):
+        assert throughput
+
+class Elsewhere(Numpy):
+    def ask(self):
+        return {"batch_size": 65}
 """
 
 
@@ -131,6 +153,23 @@ def test_another_search_takes_part(problem: Problem, tmp_path: Path):
             strategy_of(wrong)
 
 
+def test_values_of_numpy_and_a_search_that_gives_up_are_understood(problem: Problem, tmp_path: Path):
+    file = tmp_path / "numpy_like.py"
+    file.write_text(OF_NUMPY)
+    assert len(list(strategy_of(f"{file}:Numpy")(problem, 0))) == 1
+    with pytest.raises(UserError, match=r"must suggest one of \[64, .*\] for `batch_size`, but got 65"):
+        list(strategy_of(f"{file}:Elsewhere")(problem, 0))
+
+
+def test_a_surface_without_repeats_is_refused(tmp_path: Path):
+    file = tmp_path / "toy.jsonl"
+    begin(file, Head(name="toy", device="none", space=SPEC.to_dict()))
+    params = {"batch_size": 64, "loader.kind": "rows", "precision.amp": "fp32"}
+    add(file, Process(configuration=params, round=0, throughput=(1.0,), startup_seconds=1.0))
+    with pytest.raises(UserError, match="must have repeats"):
+        Problem(read(file))
+
+
 def test_the_table_has_the_soonest_first(problem: Problem):
     scores = {
         name: {"toy": [score(STRATEGIES[name], problem, seed) for seed in range(3)]}
@@ -159,3 +198,12 @@ def test_it_is_a_command(path: Path, tmp_path: Path):
     done = subprocess.run([*command, "--with", "nobody"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "A strategy must be one of ours, grid" in done.stderr
+
+
+def test_surfaces_of_one_name_are_told_apart_by_their_device(path: Path, tmp_path: Path):
+    files = [tmp_path / device / "toy.jsonl" for device in ("a10", "h100")]
+    for each in files:
+        each.parent.mkdir()
+        shutil.copy(path, each)
+    assert list(labelled(files)) == ["a10/toy", "h100/toy"]
+    assert list(labelled([path])) == ["toy"]

@@ -50,6 +50,7 @@ def test_a_process_stays_on_the_cores_of_its_node():
     assert done.stdout.strip() == str(mine[:1])
 
 
-def test_without_a_usable_core_it_is_refused():
-    with pytest.raises(OSError):  # noqa: PT011
-        bind(0, {0: frozenset([100_000])})
+@pytest.mark.parametrize("node", [0, 1], ids=["of others", "without cores"])
+def test_without_a_usable_core_it_is_refused(node: int):
+    with pytest.raises(OSError, match=f"this process may use no core of node {node}"):
+        bind(node, {0: frozenset([100_000])})

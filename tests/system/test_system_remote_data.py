@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,8 @@ ROWS = b"a,b\n1,2\n"
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEPER_DATA_CACHE", str(tmp_path / "copies"))
+    # Each call of a test is a start.
+    monkeypatch.setattr(remote_data, "SAME_START_SECONDS", -1.0)
     return tmp_path / "copies"
 
 
@@ -85,6 +89,28 @@ def test_what_was_copied_before_a_cut_is_kept(bucket: str, monkeypatch: pytest.M
     assert all(len(each["sha256"]) == 64 for each in about["files"])
 
 
+def test_what_a_cut_has_left_needs_no_room_again(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    whole = remote_data._copy_file
+
+    def cut(system: object, file: remote_data.Remote, to: Path, *others: object) -> str:
+        if file.name == "a.csv":
+            return whole(system, file, to, *others)  # type: ignore[arg-type]
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.with_name(".b.csv.part").write_bytes(100 * ROWS)
+        raise OSError("the line went dead")
+
+    class Disk:
+        f_bavail, f_frsize = 900 * len(ROWS), 1
+
+    monkeypatch.setattr(remote_data, "_copy_file", cut)
+    with pytest.raises(UserError, match="the line went dead"):
+        local_copy(bucket, lambda line: None)
+    monkeypatch.setattr(remote_data, "_copy_file", whole)
+    monkeypatch.setattr(remote_data.os, "statvfs", lambda folder: Disk)
+    place = local_copy(bucket, lambda line: None)
+    assert (place / "deep" / "b.csv").read_bytes() == 1000 * ROWS
+
+
 def test_an_error_of_the_file_systems_own_kind_is_said(bucket: str, monkeypatch: pytest.MonkeyPatch):
     class DisconnectedError(Exception):
         """As aiohttp's, which is no OSError."""
@@ -140,6 +166,51 @@ def test_what_has_changed_is_copied_again(bucket: str):
     assert (second / "a.csv").read_bytes() == ROWS + ROWS
 
 
+def test_a_change_of_equal_size_is_copied_from_hugging_face(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    memory = type(fsspec.filesystem("memory"))
+    listed = memory.find
+    blob = "one"
+
+    def of_hub(self: object, path: str, **options: object) -> object:
+        """Lists a file as `hf://` does: neither with a date nor with an ETag."""
+        found = listed(self, path, **options)
+        if not options.get("detail"):
+            return found
+        return {name: {**info, "blob_id": blob} for name, info in found.items()}
+
+    monkeypatch.setattr(memory, "find", of_hub)
+    before = digest(bucket)
+    assert digest(bucket) == before
+    blob = "other"
+    assert digest(bucket) != before
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_what_cannot_be_listed_is_as_it_was_copied(
+    is_file: bool, bucket: str, monkeypatch: pytest.MonkeyPatch
+):
+    address = f"{bucket}/a.csv" if is_file else bucket
+    local_copy(address, lambda line: None)
+    fsspec.filesystem("memory").pipe("/bucket/rows/a.csv", ROWS + ROWS)
+    place, before = local_copy(address, lambda line: None), digest(address)
+    os.utime(place.parents[1 if is_file else 0] / "copied.json", (2e9, 2e9))
+
+    def cut_off(address: str) -> object:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", cut_off)
+    said: list[str] = []
+    assert local_copy(address, said.append) == place
+    assert digest(address) == before
+    (line,) = said
+    assert re.fullmatch(
+        rf"{address} cannot be listed \(no route to host\); using the copy of 2033-05-1\d \d\d:\d\d\.", line
+    )
+    # It may be other data, though the file beside the copy does not say so.
+    with pytest.raises(UserError, match="cannot be reached: no route to host"):
+        local_copy(f"{address}?part=2", said.append)
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [
@@ -152,6 +223,21 @@ def test_what_cannot_be_had_is_said_with_a_remedy(address: str, said: str):
     with pytest.raises(UserError, match=said) as raised:
         local_copy(address, lambda line: None)
     assert "secret" not in str(raised.value)
+
+
+def test_one_start_gets_one_answer(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote_data, "SAME_START_SECONDS", 60.0)
+    monkeypatch.setattr(remote_data, "_known", {})
+    before = digest(bucket)
+    fsspec.filesystem("memory").pipe("/bucket/rows/a.csv", ROWS + ROWS)
+    assert digest(bucket) == before
+    monkeypatch.setattr(remote_data, "_known", {})
+    assert digest(bucket) != before
+
+
+def test_a_page_that_lists_files_is_no_data(served: str):
+    with pytest.raises(UserError, match=r"'http://[^']*/' is an HTML page\. Name a file"):
+        local_copy(served.removesuffix("rows.csv"), lambda line: None)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):

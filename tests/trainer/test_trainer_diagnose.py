@@ -309,12 +309,19 @@ def test_of_shapes_that_differ_one_batch_says_nothing():
     assert found.loader_samples_s > 0
 
 
-@pytest.mark.parametrize("why", ["compiled", "one sample, no memory for two"])
+COMPILERS = {
+    "compiled": lambda model, **options: nn.Sequential(model),
+    "compiled in place": lambda model, **options: model,
+}
+
+
+@pytest.mark.parametrize("why", [*COMPILERS, "one sample, no memory for two"])
 def test_what_cannot_be_halved_is_not(monkeypatch, why: str):
-    timing, samples = training({} if why == "compiled" else {"batch_size": 1})
-    if why == "compiled":
-        timing.stepper.compiled = nn.Sequential(timing.stepper.model)
+    if why in COMPILERS:
+        monkeypatch.setattr(torch, "compile", COMPILERS[why])
+        timing, samples = training({"compile.mode": "default"})
     else:
+        timing, samples = training({"batch_size": 1})
         monkeypatch.setattr(
             under_test.psutil, "virtual_memory", lambda: SimpleNamespace(available=1, total=2**34)
         )
@@ -423,9 +430,9 @@ class Gpu(FakeCuda):
 
     def timing(self, **more: Any) -> Timing:
         config = TrialConfig().replace({"accumulate_steps": 2})
-        options = {"config": config, "captured": None, "compiled": None, "model": None, **more}
+        options = {"config": config, "captured": None, "compiles": False, **more}
         stepper = SimpleNamespace(
-            device=CUDA, step=self.step, train=self.train, replay=self.replay, **options
+            device=CUDA, step=self.step, train_on=self.train, replay=self.replay, **options
         )
         batch = {"x": torch.zeros(BATCH, 1)}
 
@@ -465,9 +472,9 @@ def test_the_devices_time_and_the_hosts_are_told_apart(monkeypatch, host: float,
 
 @pytest.mark.usefixtures("no_places")
 def test_a_compiled_or_captured_step_is_not_halved_on_a_gpu_either(monkeypatch):
-    for kind in ("compiled", "captured"):
+    for kind in ({"compiles": True}, {"captured": object()}):
         cuda = Gpu(monkeypatch, 1e-3, 3e-3)
-        found = diagnose(cuda.timing(**{kind: object()}), SAMPLES, 1e-3)
+        found = diagnose(cuda.timing(**kind), SAMPLES, 1e-3)
         assert found.busy_s == pytest.approx(3e-3)
         assert found.half_step_s is None
 

@@ -29,7 +29,18 @@ class Recurrent(nn.Module):
         return found
 
 
-def counted(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x))
+
+
+def counted(
+    model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> dict[str, Any]:
     monkeypatch.setitem(flops.SIDES, "cpu", 64)
     samples = Samples(tensors={"x": x}, length=len(x))
 
@@ -38,7 +49,7 @@ def counted(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) 
         return found
 
     pipeline = Pipeline(model=model, train=samples, val=samples, loss=loss)
-    stepper = Stepper(pipeline, TrialConfig(), CPU)
+    stepper = Stepper(pipeline, TrialConfig().replace(changes), CPU)
     config = LoaderConfig(kind="workers", num_workers=0)
     loader = WorkerLoader(samples, Order(len(x), 8, 0, drop_last=True), config, CPU)
     loader.start()
@@ -71,3 +82,11 @@ def test_without_a_matrix_product_there_are_none(monkeypatch: pytest.MonkeyPatch
             return self.by * x
 
     assert counted(Scaled(), torch.randn(64, 2), monkeypatch)["flops_per_sample"] is None
+
+
+def test_those_of_activations_that_are_computed_again_count(monkeypatch: pytest.MonkeyPatch):
+    kept, again = (
+        counted(nn.Sequential(Block(), Block()), torch.randn(64, 6), monkeypatch, **changes)
+        for changes in ({}, {"activation_checkpointing": True})
+    )
+    assert again["flops_per_sample"] > kept["flops_per_sample"]

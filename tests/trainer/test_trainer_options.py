@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +12,11 @@ import torch
 from torch import nn
 
 from sweeper.core.config import LATER, DdpConfig, LoaderConfig, TrialConfig
+from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer import device as devices
-from sweeper.trainer import fp8
+from sweeper.trainer import fp8, quality
 from sweeper.trainer import step as steps
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.workers import WorkerLoader
@@ -93,6 +96,17 @@ def test_a_data_set_that_cannot_be_sent_is_no_fault_of_the_users():
     assert raised.value.kind == FailureKind.UNSUPPORTED
 
 
+def test_an_error_of_the_users_own_is_none_of_pickling():
+    def row(index: int) -> dict[str, torch.Tensor]:
+        raise TypeError("a row of the user's own")
+
+    failing = Samples(tensors=SAMPLES.tensors, length=64, row=row)
+    config = LoaderConfig(kind="rows", num_workers=0, start_method="spawn")
+    found = WorkerLoader(failing, Order(64, 8, 0, drop_last=True), config, CPU)
+    with pytest.raises(TypeError, match="a row of the user's own"):
+        found.start()
+
+
 def test_the_repeated_block_is_found():
     model = Repeating()
     assert repeated_blocks(model) == list(model.blocks)
@@ -114,6 +128,40 @@ def test_a_model_without_a_repeated_block_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     found = stepper(nn.Linear(1, 1), **{"compile.mode": "default", "compile.regional": True})
     assert found.refused["compile.regional"].startswith("false: ")
+
+
+@pytest.fixture
+def compiled_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Has blocks be compiled to what they are; returns a list with an entry for each compiled call."""
+    calls: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        def call(*inputs: Any) -> Any:
+            calls.append("block")
+            return graph(*inputs)
+
+        return call
+
+    monkeypatch.setattr(Block, "compile", lambda self, **options: nn.Module.compile(self, backend=backend))
+    torch._dynamo.reset()
+    yield calls
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_with_compiled_blocks_a_ragged_batch_and_validation_run_uncompiled(compiled_calls: list[str]):
+    found = stepper(Repeating(), **{"compile.mode": "default", "compile.regional": True, "batch_size": 48})
+
+    def evaluate(model: nn.Module, batches: Any) -> dict[str, float]:
+        return {"mean": sum(model(batch["x"]).mean().item() for batch in batches)}
+
+    pipeline = dataclasses.replace(found.pipeline, evaluate=evaluate)
+    # Batches of 48 and of 16 samples, a validation of 64, and `evaluate`.
+    result = quality.measure(pipeline, found, MeasurePlan(quality_samples=64))
+    assert result.samples == 64
+    assert "mean" in result.metrics
+    assert len(compiled_calls) == len(repeated_blocks(found.model))
 
 
 @pytest.mark.parametrize(("dynamic", "expected"), [(False, False), (True, True), ("auto", None)])

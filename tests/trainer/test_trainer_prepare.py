@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ import torch
 from sweeper.core.job import Job
 from sweeper.core.progress import Silent
 from sweeper.errors import UserError
+from sweeper.system import page_cache
 from sweeper.trainer import prepare, probe
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 
@@ -263,3 +266,58 @@ def test_a_kernel_without_the_advice_is_no_matter(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(prepare, "_MADV_POPULATE_READ", 12345)
     loaded = prepare.load(job)
     assert loaded.arrays["a"].sum() + loaded.arrays["b"].sum() == 8
+
+
+# -- a cold cache ---------------------------------------------------------------------------------------
+
+SIZE = 16 * 2**20
+
+
+def cold_job(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A cold job whose data is prepared, from the file `rows`; copies of remote data are in `copies`."""
+    monkeypatch.setenv("SWEEPER_DATA_CACHE", str(folder / "copies"))
+    job = write_pipeline(folder, name, f"Prepared(arrays={{'a': np.ones({SIZE}, np.uint8)}})")
+    (folder / "rows").write_bytes(b"1" * SIZE)
+    job = dataclasses.replace(job, data={**job.data, "path": str(folder / "rows")}, cold_cache=True)
+    prepare.run(job, Silent())
+    return job
+
+
+def test_a_cold_trial_drops_all_its_data_and_faults_in_none(tmp_path: Path, monkeypatch):
+    job = cold_job(tmp_path, "mine_cold", monkeypatch)
+    dropped: list[Path] = []
+    faulted: list[np.memmap] = []
+    monkeypatch.setattr(prepare.page_cache, "forget", dropped.append)
+    monkeypatch.setattr(prepare, "_fault_in", faulted.append)
+    prepare.load(job)
+    assert dropped == [Path(job.prepared), tmp_path / "copies", tmp_path / "rows"]
+    assert faulted == []
+    dropped.clear()
+    prepare.load(dataclasses.replace(job, cold_cache=False))
+    assert (dropped, len(faulted)) == ([], 1)
+
+
+def in_memory(path: Path) -> int:
+    """How many bytes of a file the kernel has in memory."""
+    found = subprocess.run(["fincore", "-b", "-n", "-o", "RES", path], capture_output=True, text=True)
+    return int(found.stdout)
+
+
+@pytest.mark.skipif(shutil.which("fincore") is None, reason="needs fincore")
+def test_a_cold_trials_data_is_not_in_memory(monkeypatch):
+    # The tests' own folders are in memory.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        job = cold_job(folder, "mine_colder", monkeypatch)
+        array, rows = Path(job.prepared) / "a.npy", folder / "rows"
+        (folder / "other").write_bytes(b"1" * SIZE)
+        os.sync()
+        page_cache.forget(folder / "other")
+        if in_memory(folder / "other"):
+            pytest.skip("this file system is memory")
+        assert min(in_memory(array), in_memory(rows)) >= SIZE
+        loaded = prepare.load(job)
+        assert in_memory(rows) == 0
+        # The kernel reads ahead from the array's header.
+        assert in_memory(array) < SIZE / 4
+        assert loaded.arrays["a"].sum() == SIZE

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +15,10 @@ import torch
 from torch import Tensor
 
 from sweeper import ParquetSource, Samples, ShardSource, Source, UserError
+from sweeper.core.config import LoaderConfig
+from sweeper.system import remote_data
+from sweeper.trainer.data.order import Order
+from sweeper.trainer.data.workers import WorkerLoader
 
 COLUMNS = {"x": ["a", "b"], "y": ["c"]}
 
@@ -70,7 +76,7 @@ def test_rows_are_written_once_until_the_files_change(tables: Path, cache: Path)
 
 
 def test_a_column_that_is_not_there_is_named(tables: Path, cache: Path):
-    with pytest.raises(UserError, match=r"0.parquet must have the column 'z', but it has none"):
+    with pytest.raises(UserError, match=r"^/\S*0\.parquet must have the column 'z', but it has none"):
         ParquetSource(tables, {"x": ["z"]})
     assert list(cache.iterdir()) == []
 
@@ -79,6 +85,26 @@ def test_words_are_no_numbers(tmp_path: Path):
     pd.DataFrame({"a": ["one"]}).to_parquet(tmp_path / "words.parquet")
     with pytest.raises(UserError, match="must have parquet files of numbers, but"):
         ParquetSource(tmp_path / "words.parquet", {"x": ["a"]})
+
+
+def test_nulls_are_refused_with_a_remedy(tables: Path, cache: Path):
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [1.0, None], "c": [1.0, 2.0]})
+    frame.to_parquet(tables / "2.parquet")
+    said = r"^/\S*2\.parquet must have a value in each row of the column 'b', but has nulls\. Fill them"
+    with pytest.raises(UserError, match=said):
+        ParquetSource(tables, COLUMNS)
+    assert list(cache.iterdir()) == []
+
+
+def test_rows_need_room(tables: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
+    class Disk:
+        f_bavail, f_frsize = 200 * 3 * 4, 1
+
+    monkeypatch.setattr(remote_data.os, "statvfs", lambda folder: Disk)
+    ParquetSource(tables, COLUMNS)
+    with pytest.raises(UserError, match=r"needs 0.0 MiB, but .* Name another folder in \$SWEEPER_DATA_CACHE"):
+        ParquetSource(tables, COLUMNS, "float64")
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_samples_of_several_tar_files_are_read_in_any_order(shards: Path):
@@ -102,10 +128,47 @@ def test_workers_read_from_tar_files_of_their_own(shards: Path):
     assert [batch["y"].tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
+def test_a_source_reaches_a_worker_as_the_files_that_it_maps(tables: Path):
+    """As a worker that is spawned gets it: rows in shared memory would be a copy of all data."""
+    source = ParquetSource(tables, COLUMNS)
+    sent = ForkingPickler.dumps(Samples.of(source))
+    assert not any(array.is_shared() for array in source._arrays.values())
+    samples = ForkingPickler.loads(sent)
+    assert samples.length == 200
+    found = samples.read(samples.tensors, torch.tensor([150, 3]), 0)
+    assert found["x"].tolist() == [[150.0, -150.0], [3.0, -3.0]]
+
+
+def five_batches(source: Source, method: Any) -> list[list[float]]:
+    samples = Samples.of(source, torch.arange(len(source)))
+    order = Order(samples.length, samples.length // 5, 0)
+    config = LoaderConfig(kind="workers", num_workers=1, start_method=method)
+    loader = WorkerLoader(samples, order, config, torch.device("cpu"))
+    loader.start()
+    found = [loader.next().batch["y"].flatten().tolist() for _ in range(5)]
+    loader.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_that_are_spawned_read_the_same_batches(tables: Path, shards: Path):
+    for source in (ParquetSource(tables, COLUMNS), ShardSource(shards, decode)):
+        spawned = five_batches(source, "spawn")
+        assert spawned == five_batches(source, "fork")
+        assert len({value for batch in spawned for value in batch}) == len(source)
+
+
 def test_a_compressed_tar_file_is_refused_with_a_remedy(tmp_path: Path):
     with tarfile.open(tmp_path / "a.tar", "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("x"))
     with pytest.raises(UserError, match="must be a tar file that is not compressed"):
+        ShardSource(tmp_path, decode)
+
+
+def test_a_folder_of_compressed_tar_files_is_refused_with_a_remedy(tmp_path: Path):
+    (tmp_path / "a.tar.gz").touch()
+    with pytest.raises(UserError, match=r"must have \.tar files, but got .*has \.tar\.gz files.*`gunzip`"):
         ShardSource(tmp_path, decode)
 
 

@@ -24,6 +24,7 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import Training
+from sweeper.system.environment import ALLOCATOR
 from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing
@@ -350,6 +351,74 @@ def test_a_setting_that_the_device_refuses_is_told_and_no_failure(
     cuda.refuses["memory_fraction"] = "not with this allocator\nand more lines"
     result = measure.run(on_gpu({"device.memory_fraction": 0.5}), Silent())
     assert result.effective == {"device.memory_fraction": "refused by the device: not with this allocator"}
+
+
+OLD, NEW = ALLOCATOR
+LARGEST = "max_split_size_mb:64"
+GROW = "expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked", "set_to", "note"),
+    [
+        ({}, False, [], None),
+        ({}, True, [GROW], None),
+        # torch sets all options anew with each call.
+        ({OLD: LARGEST}, True, [f"{LARGEST},{GROW}"], None),
+        ({NEW: LARGEST}, True, [f"{LARGEST},{GROW}"], None),
+        ({OLD: LARGEST}, False, [], None),
+        ({OLD: f"{GROW},{LARGEST}"}, False, [], f"true: {OLD} sets it"),
+        ({NEW: "expandable_segments: False"}, True, [], f"false: {NEW} sets it"),
+        ({OLD: GROW}, True, [], None),
+        # torch reads one of the two.
+        ({OLD: LARGEST, NEW: GROW}, False, [], None),
+    ],
+)
+def test_the_users_options_of_the_allocator_stay(
+    cuda: StrictCuda, monkeypatch, variables: dict[str, str], asked: bool, set_to: list[str], note: str | None
+):
+    for name in ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    seen: list[str] = []
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", seen.append)
+    config = TrialConfig().replace({"device.expandable_segments": asked, "device.cpu_threads": 1})
+    devices.apply(config, GPU)
+    assert seen == set_to
+    assert devices.without_effect(config, GPU).get("device.expandable_segments") == note
+
+
+@pytest.mark.parametrize(
+    ("nodes", "quota", "threads"),
+    [((0, 1), 16, 8), ((1, 1), 16, 4), ((0, 1), 4, 2)],
+    ids=["a node each", "one node", "a quota for both"],
+)
+def test_ranks_share_the_cores_of_their_node(monkeypatch, nodes: tuple[int, int], quota: int, threads: int):
+    among = {0: frozenset(range(8)), 1: frozenset(range(8, 16))}
+    mine, asked = set(range(16)), []
+    monkeypatch.setattr(devices.numa, "nodes", lambda: among)
+    monkeypatch.setattr(devices.numa, "node_of_gpu", lambda bus_id: nodes[int(bus_id.split(":")[1], 16)])
+    monkeypatch.setattr(devices.numa, "bind", lambda node, among: mine.intersection_update(among[node]))
+    monkeypatch.setattr(devices, "usable_cpus", lambda: min(quota, len(mine)))
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    config = TrialConfig().replace({"device.numa": "near", "device.count": 2})
+    with StrictCuda(num_devices=2):
+        devices.apply(config, torch.device("cuda", 1))
+    assert mine == among[nodes[1]]
+    assert asked == [threads]
+
+
+@pytest.mark.parametrize("node", [1, 2], ids=["cores of others", "no cores"])
+def test_a_gpu_whose_node_has_no_usable_core_says_so(cuda: StrictCuda, monkeypatch, node: int):
+    here = frozenset(os.sched_getaffinity(0))
+    monkeypatch.setattr(devices.numa, "nodes", lambda: {0: here, 1: frozenset([100_000])})
+    monkeypatch.setattr(devices.numa, "node_of_gpu", lambda bus_id: node)
+    config = TrialConfig().replace({"device.numa": "near", "device.cpu_threads": 1})
+    devices.apply(config, GPU)
+    found = devices.without_effect(config, GPU)
+    assert found["device.numa"] == f"without effect: this process may use no core of node {node}"
+    assert os.sched_getaffinity(0) == here
 
 
 def test_a_device_that_is_gone_is_no_refused_setting(cuda: StrictCuda, monkeypatch):

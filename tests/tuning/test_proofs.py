@@ -249,6 +249,19 @@ def test_fewer_steps_are_not_equal() -> None:
 
 def test_what_is_covered_is_said() -> None:
     assert crossed(run(LOSSES)) == "40 steps"
+    assert crossed(run(LOSSES), run(LOSSES[:30])) == "30 steps"
+
+
+def test_a_script_that_starts_slowly_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def recorded(*asked: object) -> Recorded:
+        limits.append(asked[-1])
+        return Recorded(failure="seen enough")
+
+    monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
+    Proofs(["python", "train.py"], HERE, {}, 1.0, on_gpu=False, start_seconds=100.0)
+    assert set(limits) == {260.0}
 
 
 def two_parameters(second: tuple[float, float]) -> Recorded:

@@ -146,8 +146,8 @@ def test_no_core_file_is_left(tmp_path):
         "import resource, sys; from pathlib import Path\n"
         "hard = resource.getrlimit(resource.RLIMIT_CORE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))\n"
-        "from sweeper.worker.keeper import keep, in_fresh_interpreter\n"
-        "keep(Path(sys.argv[1]), in_fresh_interpreter)"
+        "from sweeper.worker.keeper import keep\n"
+        "keep(Path(sys.argv[1]))"
     )
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
     command = [sys.executable, "-c", code, str(tmp_path / "job")]

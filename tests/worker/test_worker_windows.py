@@ -94,7 +94,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
         pid = os.fork()
         if pid == 0:
             try:
-                keeper.keep(tmp_path / name, keeper.in_this_interpreter)
+                keeper.keep(tmp_path / name, "fork")
             finally:
                 os._exit(0)
         pids.append(pid)

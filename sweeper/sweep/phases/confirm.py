@@ -63,11 +63,11 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
         return found
     try:
         winner = trials.table.records[speed.number]
-        sooner = to_loss(context, trials, winner, speed, rounds.throughputs())
+        sooner, missed = to_loss(context, trials, winner, speed, rounds.throughputs())
     except StopAskedError:
         trials.jobs.cancel()
         return found
-    return dataclasses.replace(found, to_loss=sooner)
+    return dataclasses.replace(found, to_loss=sooner, missed_loss=missed)
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from sweeper.analysis.confirmation import Round
 from sweeper.analysis.finalists import is_speed
+from sweeper.analysis.rounds import Round
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
 from sweeper.sweep.context import SweepContext

@@ -101,8 +101,8 @@ def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
 
 
 def looks_at_loss(spec: SweepSpec) -> bool:
-    """Returns whether an objective or a constraint needs the loss, and therefore a quality pass."""
-    return any(metric_row(name).rests_on_loss for name in spec.metrics())
+    """Returns whether an objective, a constraint or the confirmation needs the loss of a quality pass."""
+    return spec.confirm.to_loss is True or any(metric_row(name).rests_on_loss for name in spec.metrics())
 
 
 def trained_samples(baseline: Measurement, seconds: float) -> int:

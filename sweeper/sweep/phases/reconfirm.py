@@ -98,7 +98,8 @@ def reconfirm(
     document = journal.read()
     spec = SweepSpec.from_dict(document["spec"], is_stored=True)
     marks = fingerprint(spec, setup.device_model(spec.execution))
-    for changed in differences(document["fingerprint"], marks):
+    changes = list(differences(document["fingerprint"], marks))
+    for changed in changes:
         observer.line(f"Changed since the sweep: {changed}.")
     unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
     lock = SweepLock(journal.folder)
@@ -112,7 +113,9 @@ def reconfirm(
             place = f"{FOLDER}/{1 + _count(journal):04d}"
             rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
             rounds.run([number])
-            rounds.record()
+            if not changes:
+                # Code or libraries that have changed are no drift of the machine.
+                rounds.record()
             found = rounds.result(())
             soak = None
             if soak_seconds and not context.stopping.asked:

@@ -12,7 +12,6 @@ from sweeper.analysis.confirmation import (
     MIN_ROUNDS,
     Chosen,
     Ratio,
-    Round,
     choose_winner,
     contenders,
     is_enough,
@@ -20,6 +19,7 @@ from sweeper.analysis.confirmation import (
 )
 from sweeper.analysis.drift import block_of
 from sweeper.analysis.finalists import is_speed
+from sweeper.analysis.rounds import Round
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement

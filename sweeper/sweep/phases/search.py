@@ -15,9 +15,10 @@ from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.core.samplers import AUTO, CLIMB
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
-from sweeper.search.guidance import ACCUMULATION
+from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
 from sweeper.search.halves import Halves
 from sweeper.spec import SweepSpec
+from sweeper.spec.space import acts
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
@@ -25,6 +26,7 @@ from sweeper.sweep.phases.confirm import confirm_seconds
 from sweeper.sweep.phases.early_rounds import EarlyRounds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.phases.idle_values import Idle, idle_values
+from sweeper.sweep.phases.refused_values import RefusedValues
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import CONFIRM, Entry
 from sweeper.sweep.trial_runner import TrialRunner
@@ -73,8 +75,10 @@ class Search:
         self._table = trials.table
         self._whole = self._spec = spec
         self._failing = FailingValues(self._whole.space, passed)
+        self._refused = RefusedValues(self._whole.space)
         for record in self._table.finished():
             self._failing.add(record)
+            self._refused.add(record)
             self._fix_result(record)
         self._left: Idle = {}
         self._idle: Idle = {}
@@ -106,9 +110,10 @@ class Search:
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
     def _idle_values(self) -> Idle:
+        gone = self._failing.left()
         if not self._whole.command:
-            return {}
-        return idle_values(self._table.finished(), self._whole, self._failing.left())
+            return self._refused.left(gone)
+        return idle_values(self._table.finished(), self._whole, gone)
 
     @staticmethod
     def _left_values(left: Idle) -> Iterator[tuple[str, Scalar]]:
@@ -163,6 +168,7 @@ class Search:
             record = trials.finish(number, job, outcome)
             self._tell(number)
             self._failing.add(record)
+            self._refused.add(record)
             if self._failing.left() != self._left or self._idle_values() != self._idle:
                 self._searcher.close()
                 self._searcher = self._new_searcher()
@@ -187,8 +193,8 @@ class Search:
         number = table.last + 1
         start = self._next_start()
         if start is not None:
-            why = f"{ACCUMULATION}: trial {table.last} was expected not to fit"
-            trials.start(number, "search", start, {}, why)
+            config, how = start
+            trials.start(number, "search", config, {}, f"{how}: trial {table.last} was expected not to fit")
             return ""
         if risk is not None:
             why = f"{UNLIKELY}: nothing else promises more"
@@ -311,8 +317,8 @@ class Search:
         """Returns how many configurations were passed over since the last trial."""
         return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
 
-    def _next_start(self) -> TrialConfig | None:
-        """Returns the last configuration, if it was passed over, with a smaller, accumulated batch."""
+    def _next_start(self) -> tuple[TrialConfig, str] | None:
+        """Returns the last configuration, if it was passed over, in a form with less memory; and how."""
         table = self._table
         last = table.records[table.last]
         if not is_passed_over(last) or table.num_passed_over > MAX_OFFERS:
@@ -320,8 +326,23 @@ class Search:
         if self._context.past is not None:
             # The earlier sweep shows what fits, and the searcher asks for that next.
             return None
-        smaller = self._capacity.smaller(last.config)
-        return smaller if smaller is not None and smaller.key() not in self._taken else None
+        leaner = {
+            RECOMPUTATION: self._recomputed(last.config),
+            ACCUMULATION: self._capacity.smaller(last.config),
+        }
+        for how, config in leaner.items():
+            if config is not None and config.key() not in self._taken:
+                return config, how
+        return None
+
+    def _recomputed(self, config: TrialConfig) -> TrialConfig | None:
+        """Returns a configuration with recomputed activations; None if that is no choice, or may not fit."""
+        name, space = "activation_checkpointing", self._spec.space
+        is_choice = name in space and space[name].contains(True) and acts(name, space, config.flatten())
+        if config.activation_checkpointing or not is_choice:
+            return None
+        found = config.replace({name: True})
+        return found if self._capacity.objection(found) is None else None
 
     def _tell(self, number: int) -> None:
         if number in self._table.results:

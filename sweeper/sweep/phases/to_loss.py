@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from sweeper.analysis.confirmation import Ratio, Round, one_more
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.projection import Curve
-from sweeper.analysis.time_to_loss import TimeToLoss, target, time_to_loss
+from sweeper.analysis.rounds import Round, one_more
+from sweeper.analysis.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
@@ -18,8 +19,6 @@ from sweeper.sweep.store.load import NUM_SEEDS, quality_of
 from sweeper.sweep.trial_runner import TrialRunner
 
 SEEDS = 5
-MAX_SAMPLES = 3
-"""Largest multiple of the baseline's samples that the winner may need."""
 
 USUAL_SHARE = 1.5
 """Multiple of the baseline's samples that the winner is expected to need at most."""
@@ -30,8 +29,10 @@ MAX_SECONDS = 300.0
 
 def to_loss(
     context: SweepContext, trials: TrialRunner, winner: TrialRecord, speed: Ratio, rounds: Sequence[Round]
-) -> TimeToLoss | None:
-    """Returns how much sooner the winner reaches the baseline's loss; None if that is not measured.
+) -> tuple[TimeToLoss | None, float | None]:
+    """Returns how much sooner the winner reaches the baseline's loss, or that loss if it does not reach it.
+
+    Both are None if that is not measured, and one of them is otherwise.
 
     A winner with the baseline's numerics learns the same from the same samples, so there is nothing to
     measure. A script is left out, since it decides itself when it ends.
@@ -40,18 +41,25 @@ def to_loss(
     baseline = table.records[BASELINE]
     wanted, samples = spec.confirm.to_loss, table.quality_samples
     if wanted is False or spec.command or not samples:
-        return None
+        return None, None
     if winner.config.quality_key() == baseline.config.quality_key():
-        return None
+        return None, None
     seconds, left = _seconds(trials, winner), trials.budget.seconds_left
     if wanted is None and seconds > (MAX_SECONDS if left is None else left):
-        return None
+        return None, None
     trials.progress.begin("training to the loss", 2 * SEEDS)
     curves: list[Curve] = []
     for number in range(SEEDS):
         curve = _curve(context, trials, baseline.config, f"to-loss-baseline-{number}", number, samples)
         if curve is None:
-            return None
+            return None, None
+        if len(curve) < MIN_POINTS:
+            context.observer.line(
+                "The time to the baseline's loss is not measured: validating takes too long beside training"
+                f" on {samples:,} samples. More (`measure.quality_samples`) or fewer validation samples"
+                " make it possible."
+            )
+            return None, None
         curves.append(curve)
         trials.progress.reached(len(curves))
     loss, found = target(curves), []
@@ -59,7 +67,7 @@ def to_loss(
         name = f"to-loss-{winner.number}-{number}"
         curve = _curve(context, trials, winner.config, name, number, MAX_SAMPLES * samples, loss)
         if curve is None:
-            return None
+            return None, None
         found.append(curve)
         trials.progress.reached(SEEDS + len(found))
     result = time_to_loss(loss, curves, found, speed, one_more(rounds, winner.number, BASELINE))
@@ -68,7 +76,7 @@ def to_loss(
             f"{context.name(winner)} does not reach the baseline's loss of {loss:.4g} within"
             f" {MAX_SAMPLES} times its {samples:,} samples, with one seed at least."
         )
-    return result
+    return result, None if result else loss
 
 
 def _seconds(trials: TrialRunner, winner: TrialRecord) -> float:

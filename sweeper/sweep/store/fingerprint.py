@@ -70,7 +70,7 @@ def digest_of_files_named(command: Sequence[str]) -> str:
         UserError: A file is called `.py`, but is not Python.
     """
     found: dict[str, str] = {}
-    for item in _files_named(command):
+    for item in files_named(command):
         path = Path(item)
         if path.suffix == ".py":
             found.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
@@ -81,17 +81,22 @@ def digest_of_files_named(command: Sequence[str]) -> str:
 
 def digest_of_scripts(command: Sequence[str]) -> str:
     """Returns a digest of the Python scripts that a command line names, without its options."""
-    return _sha(digest_of_files_named([item for item in _files_named(command) if item.endswith(".py")]))
+    return _sha(digest_of_files_named([item for item in files_named(command) if item.endswith(".py")]))
 
 
-def _files_named(command: Sequence[str]) -> Iterator[str]:
-    """Yields the files that a command line names, also as modules: `-m package.train`."""
+def files_named(command: Sequence[str], folder: Path | str = "") -> Iterator[str]:
+    """Yields the files that a command line names, also as modules: `-m package.train`.
+
+    Args:
+        folder: Folder that the command runs in; the current one by default.
+    """
     for before, item in itertools.pairwise(["", *command]):
         names = [item]
         if before == "-m":
             base = item.replace(".", os.sep)
             names = [f"{base}.py", os.path.join(base, "__main__.py")]
-        yield from itertools.islice(filter(os.path.isfile, names), 1)
+        found = (name for name in names if os.path.isfile(os.path.join(folder, name)))
+        yield from itertools.islice(found, 1)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

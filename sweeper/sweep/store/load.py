@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.confirmation import Ratio, mean_of
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.finalists import beyond_production
+from sweeper.analysis.intervals import mean_of
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.sensitivity import Sensitivity, sensitivity
@@ -242,6 +243,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         reason=sweep.result.reason if sweep.result else "",
         synthetic=sweep.about["synthetic"],
         to_loss=found.to_loss,
+        missed_loss=found.missed_loss,
         price_per_hour=sweep.spec.production.price_per_hour if sweep.spec.production else None,
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.confirmation import Drift
-from sweeper.analysis.drift import Block, drift
+from sweeper.analysis.drift import Block, Drift, drift
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.system.files import write_json
@@ -20,16 +19,18 @@ from sweeper.system.files import write_json
 FOLDER = "machines"
 MAX_BLOCKS = 500
 """Number of latest blocks that are stored; earlier ones are out of date."""
+OF_SEARCH = frozenset({"space", "fix", "baseline", "also_try", "objectives", "constraints", "seed"})
+"""Parts of a fingerprint that do not decide how fast a configuration is."""
 
 
 def speed_key(fingerprint: Mapping[str, Any], config: TrialConfig) -> str:
-    """Returns the key of a speed in the record: a digest of code, data and configuration.
+    """Returns the key of a speed in the record: a digest of all that decides it, but for the machine.
 
     Args:
-        fingerprint: The sweep's, which covers its code and data.
+        fingerprint: The sweep's, whose parts on the search do not count.
         config: The configuration that has the speed.
     """
-    parts = [fingerprint, config.key()]
+    parts = [{name: part for name, part in fingerprint.items() if name not in OF_SEARCH}, config.key()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.analysis.confirmation import Ratio, Round
+from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.rounds import Round
 from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.core.codec import decode, encode
 
@@ -29,6 +30,7 @@ class ConfirmationResult:
         rounds_ended: Why no further round was run; empty if there were no rounds.
         disturbed: Number of disturbed rounds by trial number.
         to_loss: Comparison of the times to the baseline's loss; None if they were not measured.
+        missed_loss: The baseline's loss, if the winner did not reach it within three times its samples.
     """
 
     winner: int | None
@@ -41,6 +43,7 @@ class ConfirmationResult:
     rounds_ended: str = ""
     disturbed: Mapping[int, int] = field(default_factory=dict)
     to_loss: TimeToLoss | None = None
+    missed_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,8 @@ def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
     # Files of earlier versions do not have these keys.
     if found.to_loss is None:
         del tree["to_loss"]
+    if found.missed_loss is None:
+        del tree["missed_loss"]
     if not found.early:
         del tree["early"]
     for ratio in tree["ratios"]:

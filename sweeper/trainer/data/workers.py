@@ -101,22 +101,23 @@ class WorkerLoader:
         self._stream = self._handed()
 
     def _handed(self) -> Iterator[Handed]:
-        assert self._loader is not None
         for epoch in itertools.count(self.order.first_epoch):
             self._random.manual_seed(epoch_seed(self.order.seed, epoch))
             # Kept so that `close` stops its workers even if an exception's traceback holds it, too.
-            self._epoch = iter(self._loader)
+            self._epoch = self._begun()
             for batch in self._epoch:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 
-    def start(self) -> None:
-        """Starts the workers and waits for the first batch.
+    def _begun(self) -> Iterator[Batch]:
+        """Returns the batches of an epoch, whose workers are started.
 
         Raises:
             TrialFailedError: The data set cannot be sent to workers that are started this way.
         """
+        assert self._loader is not None
         try:
-            first = next(self._stream)
+            # The data set is pickled here. Its own code runs later, for the first batch.
+            return iter(self._loader)
         except Exception as error:
             if self._start_method not in ("forkserver", "spawn") or not _is_of_pickling(error):
                 raise
@@ -125,7 +126,14 @@ class WorkerLoader:
                 f"`loader.start_method: {self._start_method}` needs a data set that can be pickled, but "
                 f"{error}",
             ) from error
-        self._stream = itertools.chain([first], self._stream)
+
+    def start(self) -> None:
+        """Starts the workers and waits for the first batch.
+
+        Raises:
+            TrialFailedError: The data set cannot be sent to workers that are started this way.
+        """
+        self._stream = itertools.chain([next(self._stream)], self._stream)
 
     def next(self) -> Handed:
         """Returns the next batch, on the host."""

@@ -241,6 +241,18 @@ def test_confirm_repeats_it_any_day_and_leaves_the_result_alone(bench):
     assert numbers == {0, found.number}
 
 
+def test_of_changed_code_the_machines_record_learns_nothing(bench):
+    bench.run()
+    (path,) = (bench.home / "machines").glob("*.json")
+    again(bench)
+    assert "toy/again/0001" in path.read_text()
+    code = Path("toy_pipeline.py")
+    code.write_text(code.read_text().replace("return None", "return 1"))
+    again(bench)
+    assert any(line.startswith("Changed since the sweep: code") for line in bench.watcher.lines)
+    assert "toy/again/0002" not in path.read_text()
+
+
 def test_a_winner_that_has_lost_its_lead_does_not_hold(bench):
     bench.run()
     assert not again(bench, lambda config: made_up(100.0)).holds

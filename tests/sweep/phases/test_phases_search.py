@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -10,6 +11,7 @@ from replays import Bench, spec_of, throughput
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
 from sweeper.search import Hints
+from sweeper.search.guidance import RECOMPUTATION
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.search import hints_of
@@ -45,7 +47,7 @@ def on_a_gpu(config: TrialConfig) -> Measurement | Failure:
     if peak(config) > GPU.memory_gib:
         return Failure(kind=FailureKind.OOM, message="CUDA out of memory")
     measured = made_up(config.batch_size**0.5 * (1.1 if config.precision.amp == "bf16" else 1.0))
-    return __import__("dataclasses").replace(measured, gpu_mem_peak_gib=peak(config), device=GPU)
+    return dataclasses.replace(measured, gpu_mem_peak_gib=peak(config), device=GPU)
 
 
 # -- fidelity -------------------------------------------------------------------------------------------
@@ -122,6 +124,31 @@ def test_half_of_a_batch_that_does_not_fit_is_run_in_its_place(bench):
         # A batch that cannot be halved evenly loses a sample.
         assert 0 <= refused.global_batch - run.global_batch < run.accumulate_steps
         assert peak(run) <= GPU.memory_gib
+
+
+def test_what_does_not_fit_is_run_with_recomputed_activations(bench):
+    space = {**WIDE, "activation_checkpointing": {"type": "categorical", "choices": [False, True]}}
+
+    def lean(config: TrialConfig) -> Measurement | Failure:
+        """Recomputed activations take two thirds of each sample's memory, and a quarter more time."""
+        is_lean = config.activation_checkpointing
+        stored = config.replace({"batch_size": config.batch_size // 3}) if is_lean else config
+        found = on_a_gpu(stored)
+        if isinstance(found, Failure):
+            return found
+        return dataclasses.replace(found, throughput=config.batch_size**0.5 * (0.8 if is_lean else 1.0))
+
+    spec = spec_of(space=space, search={"trials": 24, "seed": 3}, constraints={}, also_try=[])
+    bench.run(spec, lean, devices=[GPU])
+    entries = entries_of(bench)
+    offered = [
+        (one.job.config, other.job.config)
+        for one, other in itertools.pairwise(entries)
+        if other.job.origin.startswith(RECOMPUTATION)
+    ]
+    assert offered
+    for refused, run in offered:
+        assert run == refused.replace({"activation_checkpointing": True})
 
 
 def test_a_limit_on_memory_is_a_limit_for_the_model(bench):

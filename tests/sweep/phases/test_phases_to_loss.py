@@ -9,11 +9,14 @@ import pytest
 from replays import Bench, spec_of
 
 from sweeper.analysis.formatting import seconds
+from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.sweep.phases.to_loss import MAX_SAMPLES, SEEDS
+from sweeper.sweep.phases.to_loss import SEEDS
 from sweeper.sweep.store.load import NUM_SEEDS
+from sweeper.testing.noop import made_up
 from sweeper.testing.replay import FALL
 
 LIMIT = {"val_loss": {"max_ratio_to_baseline": 2.0}}
@@ -60,6 +63,23 @@ def test_a_winner_that_does_not_get_there_is_said(bench: Bench) -> None:
     assert ran.sweep.confirmation.winner is not None
     assert ran.sweep.confirmation.to_loss is None
     assert any(f"within {MAX_SAMPLES} times" in line for line in bench.watcher.lines)
+    assert ran.sweep.confirmation.missed_loss == pytest.approx(1.0)
+    said = decision(ran.sweep.summary)
+    assert any(
+        "it does not reach your baseline's loss of 1: it is faster, but learns" in line for line in said
+    )
+
+
+def test_a_winner_that_takes_longer_to_the_loss_is_slower(bench: Bench) -> None:
+    def twice(config: TrialConfig) -> Measurement:
+        return made_up(1000.0 if config.loader.kind == "rows" else 2000.0)
+
+    ran = bench.run(spec_of(constraints=LIMIT), twice, loss=slower_by(1.3))
+    found = ran.sweep.confirmation.to_loss
+    assert found is not None
+    assert found.ratio < 1
+    first = decision(ran.sweep.summary)[0]
+    assert first.startswith(f"toy: {1 / found.ratio:.3g}x slower to your baseline's loss of 1 (95% interval")
 
 
 SAME = {"loader.kind": {"type": "categorical", "choices": ["workers", "resident"]}}
@@ -124,3 +144,15 @@ def test_a_later_speed_has_the_unit_of_the_speed(bench: Bench) -> None:
 def test_a_price_needs_an_hour_to_be_of(bench: Bench) -> None:
     with pytest.raises(UserError, match=r"`cost_per_run` needs the price of an hour.*--price 1.2"):
         spec_of(constraints={"cost_per_run": {"max": 1}}, production={"samples": 1e9})
+
+
+def test_a_curve_with_few_points_shows_no_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.sweep.phases.to_loss.MIN_POINTS", 17)
+    ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2))
+    assert ran.sweep.confirmation.to_loss is None
+    assert any("`measure.quality_samples`" in line for line in bench.watcher.lines)
+
+
+def test_where_it_is_asked_for_the_loss_is_measured_without_a_limit(bench: Bench) -> None:
+    ran = bench.run(spec_of(constraints={}, confirm={"to_loss": True}), loss=slower_by(1.2))
+    assert ran.sweep.confirmation.to_loss is not None

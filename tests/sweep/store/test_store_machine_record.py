@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.analysis.drift import PRIOR_FREEDOM, Block
-from sweeper.sweep.store.machine_record import MAX_BLOCKS, MachineRecord
+from sweeper.core.config import TrialConfig
+from sweeper.sweep.store.machine_record import MAX_BLOCKS, MachineRecord, speed_key
 
 
 def block(at: float) -> Block:
@@ -78,3 +79,11 @@ def test_sweeps_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     for each in threads:
         each.join()
     assert len(MachineRecord(tmp_path, "2 cores", "node").blocks()) == 12
+
+
+def test_a_speed_is_known_again_in_a_sweep_of_another_space() -> None:
+    config = TrialConfig()
+    key = speed_key({"code": "a", "space": {"batch_size": [1, 2]}, "seed": 0}, config)
+    assert key == speed_key({"code": "a", "space": {"batch_size": [1, 9]}, "seed": 1}, config)
+    assert key != speed_key({"code": "b", "space": {"batch_size": [1, 2]}, "seed": 0}, config)
+    assert key != speed_key({"code": "a", "space": {}, "seed": 0}, TrialConfig(batch_size=1))

@@ -1,0 +1,109 @@
+"""`sweeper export --format patch`: its comments, what it says of a patch, and the command that applies it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweeper.analysis.confirmation import Ratio
+from sweeper.cli import patch_script
+from sweeper.cli.patch_script import NOT_FASTER, _comment, _gains, applying, not_faster, write_patch
+from sweeper.core.script import Script
+from sweeper.errors import NothingFeasibleError
+from sweeper.judging.speed import Compared, Speed
+from sweeper.patching.patch import Patch
+from sweeper.testing.noop import made_up
+from sweeper.tuning.steps import Rung
+
+HUNK = "@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+HEAD = "--- a/train.py\n+++ b/train.py\n"
+
+
+def undecided(hunks: int) -> Patch:
+    rounds = [made_up(1.0)] * 5
+    speed = Compared(answer=Speed.UNDECIDED, ratio=1.012, low=0.981, high=1.044, before=rounds, after=rounds)
+    return Patch(text=HEAD + hunks * HUNK, made=(), left_out={}, speed=speed)
+
+
+@pytest.mark.parametrize("here", [".", "jobs", ".."])
+def test_the_command_applies_the_patch_from_where_it_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str
+):
+    root = tmp_path / "repository"
+    (root / "jobs").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    names = ("jobs/train.py", "library.py")
+    for name in names:
+        (root / name).write_text("a = 1\n")
+    monkeypatch.chdir(root / here)
+    path = Path("the best.patch")
+    path.write_text("".join(f"--- a/{name}\n+++ b/{name}\n{HUNK}" for name in names))
+    subprocess.run(shlex.split(applying(path, root)), check=True)
+    assert [(root / name).read_text() for name in names] == ["a = 2\n"] * 2
+
+
+def test_a_patch_that_is_not_faster_has_its_figures_and_a_remedy():
+    path, command = Path("/home/x.patch"), ("python", "train.py")
+    judge = "sweeper judge --minutes=15 --patch=/home/x.patch -- python train.py"
+    figures = "1.01x (97% interval [0.981, 1.04], 5 rounds)"
+    why = f"it runs at {figures}, which does not show it to be faster. Judge it"
+    assert not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, in /src: {judge}"
+    assert not_faster(undecided(2), path, command, Path("/src")) == (
+        f"{why}, or some of its hunks alone, for longer, in /src: {judge}"
+    )
+
+
+def test_a_patch_that_is_not_faster_is_kept_to_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script = Script(command=("python", "train.py"), folder=str(tmp_path))
+    sweep = SimpleNamespace(journal=SimpleNamespace(folder=tmp_path, trial_folder=lambda number: tmp_path))
+    for name, found in {
+        "find_sweep": None,
+        "load_sweep": sweep,
+        "_made": [],
+        "read_job": SimpleNamespace(script=script),
+        "make": undecided(1),
+    }.items():
+        monkeypatch.setattr(patch_script, name, lambda *_, found=found: found)
+    with pytest.raises(NothingFeasibleError, match="does not show it to be faster"):
+        write_patch(tmp_path, "tune-train", None)
+    assert (tmp_path / NOT_FASTER).read_text() == undecided(1).text
+    assert not (tmp_path / patch_script.FILE).exists()
+
+
+def sweep_of(ratio: Ratio | None) -> Any:
+    return SimpleNamespace(summary=SimpleNamespace(ratio=ratio))
+
+
+@pytest.mark.parametrize(
+    ("high", "gain"),
+    [(1.46, "1.3x as fast (95% interval of a later run [1.16, 1.46])"), (None, "1.3x as fast")],
+)
+def test_the_gain_of_one_change_has_the_interval_of_later_runs(high: Any, gain: str):
+    ratio = Ratio(number=1, ratio=1.3, low=1.16, high=high, throughput=9.0, rounds=(9.0,))
+    assert _gains(sweep_of(ratio), ["optimizer"]) == {"optimizer": gain}
+    assert _gains(sweep_of(None), ["optimizer"]) == {}
+
+
+def test_gains_of_several_changes_have_no_interval(monkeypatch: pytest.MonkeyPatch):
+    found = (1.2, 1.1, 1.3)
+    rungs = [
+        Rung(name="optimizer", value="fused", alone=(1.5, 1.4, 1.6), stacked=found, is_kept=True),
+        Rung(name="threads", value="one", alone=found, stacked=None, is_kept=True),
+        Rung(name="tf32", value="on", alone=None, stacked=None, is_kept=True),
+    ]
+    monkeypatch.setattr(patch_script, "rungs_of", lambda sweep: rungs)
+    assert _gains(sweep_of(None), ["optimizer", "threads", "tf32"]) == {
+        "optimizer": "1.2x as fast beside the other changes",
+        "threads": "1.2x as fast alone",
+    }
+
+
+def test_a_comment_says_why_and_what_it_brought():
+    each = {"name": "optimizer", "value": "fused", "why": "one call updates all"}
+    assert _comment(each, "1.2x as fast", "a CPU") == "One call updates all: 1.2x as fast, on a CPU."
+    assert _comment(each, "", "a CPU") == "One call updates all."

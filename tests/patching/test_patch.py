@@ -1,0 +1,94 @@
+"""The making of a patch: which file it edits, and how long it is compared. Nothing trains here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sweeper.core.measurement import Measurement
+from sweeper.judging import speed
+from sweeper.judging.losses import Losses, Trained
+from sweeper.judging.speed import Compared, Speed
+from sweeper.patching import patch
+from sweeper.patching.edits import Made
+from sweeper.patching.patch import Patch, make
+from sweeper.testing.noop import made_up
+
+MINUTE = 60.0
+THREADS = Made(name="threads", value="one", comment="One thread.")
+
+
+@pytest.fixture
+def left_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that are left as the rounds begin. Each run before them takes a minute, and trains the same."""
+    now_s, left_s = 0.0, []
+
+    def measured(*_: object) -> Measurement:
+        nonlocal now_s
+        now_s += MINUTE
+        return made_up(1.0)
+
+    class Baseline:
+        def __init__(self, *_: object) -> None:
+            measured()
+
+        def compare(self, *_: object, **__: object) -> Trained:
+            measured()
+            return Trained(answer=Losses.EQUAL)
+
+    def compare(arms: object, deadline_s: float, *_: object) -> Compared:
+        left_s.append(deadline_s - now_s)
+        return Compared(answer=Speed.FASTER, ratio=1.5, low=1.4, high=1.6, before=(), after=())
+
+    monkeypatch.setattr(patch, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(patch, "Baseline", Baseline)
+    monkeypatch.setattr(speed, "measured", measured)
+    monkeypatch.setattr(speed, "compare", compare)
+    return left_s
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a script, a package of two that run as modules, and a shell script."""
+    for name in ("train.py", "pkg/train.py", "pkg/__main__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import torch\n\nprint(torch)\n")
+    (tmp_path / "run.sh").write_text("python train.py\n")
+    return tmp_path
+
+
+def made(folder: Path, *command: str) -> Patch:
+    return make(command, folder, [THREADS], 3.0, lambda line: None)
+
+
+def test_the_rounds_have_all_their_minutes(folder: Path, left_s: list[float]):
+    assert made(folder, "python", "train.py").holds
+    assert left_s == [3 * MINUTE]
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("python train.py --lr 1", "train.py"),
+        ("torchrun --nproc-per-node 2 ./train.py", "train.py"),
+        ("python -m pkg.train --lr 1", "pkg/train.py"),
+        ("python -m pkg", "pkg/__main__.py"),
+    ],
+)
+@pytest.mark.usefixtures("left_s")
+def test_settings_are_made_in_the_file_that_the_command_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, file: str
+):
+    monkeypatch.chdir("/")
+    found = made(folder, *command.split())
+    assert found.text.startswith(f"--- a/{file}\n")
+    assert "+torch.set_num_threads(1)\n" in found.text
+
+
+@pytest.mark.usefixtures("left_s")
+def test_settings_have_no_place_if_the_command_names_no_file_of_python(folder: Path):
+    found = made(folder, "bash", "run.sh")
+    assert found.text == ""
+    assert "was not found here; `sweeper exec` makes it" in found.left_out["threads"]
