@@ -103,7 +103,7 @@ def main() -> None:
     publish(
         "overhead",
         [
-            dataclasses.replace(fork, figure="no-op trial, isolation fork", unit="ms", bar="<= 60"),
+            dataclasses.replace(fork, figure="no-op trial, isolation fork", unit="ms", bar="<= 30"),
             dataclasses.replace(exec_, figure="no-op trial, isolation exec", unit="ms"),
             dataclasses.replace(fresh, figure="fresh python importing torch", unit="ms"),
             dataclasses.replace(ratios, figure="fresh python / no-op trial (fork)", unit="x"),
